@@ -165,6 +165,9 @@ PROFILE_REASONS = (
     Reason("launches-changed", "The head's decode step launches something else than the base's, or in other shapes, "
            "within calls.ignorable.",
            "Nothing, if the change is meant; each kernel that differs is listed."),
+    Reason("launches-without-base", "The scenario has its kernels traced, and the profile holds no launches of steps "
+           "that were traced alike: it is of before they were kept, or of other roles or iterations.",
+           "Learn it again from the build to compare with: perfgate profile learn SCENARIO --base ... --reason '...'."),
     Reason("capacity-changed", "The head's engine holds other amounts of memory than the profile says: of weights, or "
            "tokens of its KV cache.",
            "Nothing, if the change is meant. A smaller KV cache costs throughput under load, which no decode step "

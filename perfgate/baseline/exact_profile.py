@@ -120,7 +120,8 @@ def learn_profiles(run_folder: Path, folder: Path, reason: str, side: Side | Non
 
     Raises:
         UsageError: There is no reason, or the sides are two builds.
-        NotMeasuredError: ``host-calls-missing``: a cell has no called trial.
+        NotMeasuredError: A cell has no valid trial of a kind that it declares: ``host-calls-missing``,
+            ``no-decode-steps``, ``counters-missing``.
         RecordError: The run or a profile cannot be read.
     """
     check_reason(reason)
@@ -158,12 +159,25 @@ def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> I
         if record is None or not calls:
             text = record.stopped.text if record and record.stopped else "no called trial was taken"
             raise NotMeasuredError(text, where=f"{run_folder}: {cell.name}", code="host-calls-missing")
+        counted = [trial.counted for trial in of["counted"] if trial.counted]
+        if cell.kernels is not None and not traced:
+            raise NotMeasuredError(
+                "no valid trial was traced, and the scenario declares kernels",
+                where=f"{run_folder}: {cell.name}",
+                code="no-decode-steps",
+            )
+        if cell.counters and not counted:
+            raise NotMeasuredError(
+                "no valid trial was counted, and the scenario declares counters",
+                where=f"{run_folder}: {cell.name}",
+                code="counters-missing",
+            )
         yield Profile(
             cell=Measured.of(cell),
             gpu=gpu_of(record),
             calls=pooled(calls),
             steps=pool(traced).without_columns() if traced else None,
-            counted=tuple(trial.counted for trial in of["counted"] if trial.counted),
+            counted=tuple(counted),
             capacity=capacity_of(of["traced"]),
             accepted=(
                 Accepted(

@@ -15,6 +15,7 @@ from perfgate.judge.outcome import Finding, Outcome
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import Kind, Side
 from perfgate.models import Note
+from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, Run
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.units import format_value
@@ -50,13 +51,15 @@ class ProfileEvidence(ProfiledEvidence):
     exact: bool = True
 
     def steps(self) -> dict[Side, list[DecodeSteps]]:
-        """The profile's take the place of a base's, where it has any."""
-        own, stored = super().steps(), [profile.steps for profile in self.fitting if profile.steps]
-        return {"base": stored, **own} if stored and own.get("head") else own
+        """The profile's take the place of a base's, where they were traced alike."""
+        mine = Measured.of(self.cell).tracing
+        stored = [own.steps for own in self.fitting if own.steps and own.cell.tracing == mine]
+        return {**({"base": stored} if stored else {}), **super().steps()}
 
     def counted(self) -> dict[Side, list[CountedStep]]:
-        """The profile's take the place of a base's, where it has any."""
-        own, stored = super().counted(), [step for profile in self.fitting for step in profile.counted]
+        """The profile's take the place of a base's, where they were counted alike."""
+        own, mine = super().counted(), Measured.of(self.cell).counting
+        stored = [step for profile in self.fitting if profile.cell.counting == mine for step in profile.counted]
         return {"base": stored, **own} if stored and own.get("head") else own
 
     def cautions(self) -> Iterator[Note]:

@@ -236,7 +236,7 @@ def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[
         findings.insert(0, Finding(reasons=evidence.stops))
     if evidence.cell.kernels is not None and evidence.due("traced"):
         ranks = {side: pool_ranks(own) for side, own in evidence.read("traced", lambda trial: trial.ranks).items()}
-        findings.append(judge_envelope(evidence.cell.kernels, evidence.steps(), ranks, priced=evidence.exact))
+        findings.append(judge_envelope(evidence.cell.kernels, evidence.traced(), ranks, priced=evidence.exact))
     if evidence.due("counted"):
         findings.append(judge_counters(evidence.cell.counters, evidence.counted()))
     if evidence.cell.calls is not None and evidence.due("called"):

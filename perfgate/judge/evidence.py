@@ -214,9 +214,13 @@ class Evidence:
         """What the called trials hold, of each side that was measured."""
         return self.read("called", lambda trial: trial.calls)
 
-    def steps(self) -> dict[Side, list[DecodeSteps]]:
+    def traced(self) -> dict[Side, list[DecodeSteps]]:
         """What the traced trials hold, of each side that was measured."""
         return self.read("traced", lambda trial: trial.decode)
+
+    def steps(self) -> dict[Side, list[DecodeSteps]]:
+        """What launches are held against each other, where they are judged by their price."""
+        return self.traced()
 
     def counted(self) -> dict[Side, list[CountedStep]]:
         """What the counted trials hold, of each side that was measured."""

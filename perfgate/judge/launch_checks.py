@@ -17,14 +17,18 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[DecodeSteps
 
     Args:
         ignorable_s: What the kernels that differ may take more in a step, seconds.
-        sides: The traced trials of base and head; where a side has none, nothing is judged.
+        sides: The traced trials of base and head; nothing is judged where the head has none.
 
     Returns:
-        ``pass``, with what differs as a caution; ``regressed`` where it takes more than ``ignorable_s``, where the host
-        copies pageable memory, or where it waits for the device in each step and did not.
+        ``not-comparable`` where there is no base; ``pass``, with what differs as a caution; ``regressed`` where it
+        takes more than ``ignorable_s``, where the host copies pageable memory, or where it waits for the device in each
+        step and did not.
     """
-    if not all(sides.get(side) for side in ("base", "head")):
+    if not sides.get("head"):
         return Finding()
+    if not sides.get("base"):
+        text = "no launches of steps that were traced alike"
+        return Finding("not-comparable", (Note(code="launches-without-base", text=text),))
     found = launch_difference(pool(sides["base"]), pool(sides["head"]))
     limit = f"the {format_value(ignorable_s, 's')} that are ignorable"
     if found.pageable:

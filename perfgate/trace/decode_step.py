@@ -10,8 +10,9 @@ from itertools import chain, pairwise
 from typing import Annotated, Self
 
 import numpy as np
+from annotated_types import MinLen
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from perfgate.errors import NotMeasuredError
 from perfgate.models import Frozen
@@ -62,7 +63,7 @@ class Pattern(Frozen):
             no layers are known.
     """
 
-    steps: int
+    steps: PositiveInt
     kernels: tuple[int, ...]
     outside_graphs: tuple[int, ...] = ()
     copies: dict[str, int] = {}
@@ -115,14 +116,14 @@ class DecodeSteps(Frozen):
         key_ns: Kernel time of each key, over all steps.
         key_shapes: Launches of each key by launch shape, over all steps; empty where the profiler tells no shapes.
         copy_bytes: Bytes copied by kind, over all steps.
-        waits: Calls in which the host waits for the device, over all steps.
+        waits: Calls in which the host waits for the device, over all steps; ``None`` where that was not kept.
         held: What of the worker was the same in every engine: of :data:`STEADY`, and its cores.
         cautions: What the reader should know: reason code and words.
     """
 
     source: str
     keys: tuple[KernelKey, ...]
-    patterns: tuple[Pattern, ...]
+    patterns: Annotated[tuple[Pattern, ...], MinLen(1)]
     step_ns: tuple[int | None, ...]
     span_ns: tuple[int, ...]
     busy_ns: tuple[int, ...]
@@ -132,11 +133,11 @@ class DecodeSteps(Frozen):
     call_ns: tuple[int, ...]
     gap_ns: dict[str, tuple[int, ...]]
     role_ns: dict[str, tuple[int, ...]]
-    key_launches: tuple[int, ...]
-    key_ns: tuple[int, ...]
+    key_launches: tuple[NonNegativeInt, ...]
+    key_ns: tuple[NonNegativeInt, ...]
     key_shapes: Annotated[tuple[Shapes, ...], Field(exclude_if=operator.not_)] = ()
     copy_bytes: dict[str, int] = {}
-    waits: Annotated[int, Field(exclude_if=operator.not_)] = 0
+    waits: Annotated[NonNegativeInt | None, Field(exclude_if=lambda waits: waits is None)] = None
     held: tuple[str, ...] = ()
     cautions: tuple[tuple[str, str], ...] = ()
     tick_ns: Annotated[int, Field(ge=1, le=COARSEST_TICK_NS)] = 1
@@ -286,6 +287,7 @@ def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
     first: dict[tuple[object, ...], Pattern] = {}
     count: Counter[tuple[object, ...]] = Counter()
     launches, times = [0] * len(keys), [0] * len(keys)
+    waits = [trial.waits for trial in trials if trial.waits is not None]
     for trial in trials:
         for key, often, time_ns in zip(trial.keys, trial.key_launches, trial.key_ns, strict=True):
             launches[number[key]] += often
@@ -306,7 +308,7 @@ def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
         key_ns=tuple(times),
         key_shapes=pooled_shapes([(trial.keys, trial.key_shapes) for trial in trials], number),
         copy_bytes=dict(sum((Counter(trial.copy_bytes) for trial in trials), Counter())),
-        waits=sum(trial.waits for trial in trials),
+        waits=sum(waits) if len(waits) == len(trials) else None,
         held=tuple(what for what in trials[0].held if all(what in trial.held for trial in trials)),
         cautions=tuple(dict.fromkeys(chain.from_iterable(trial.cautions for trial in trials))),
         tick_ns=max(trial.tick_ns for trial in trials),

@@ -1,44 +1,64 @@
 """What a build launches otherwise in a decode step, with what its kernels take: exact in what, measured in how long.
 
-Only kernels that differ are priced. The time of all others moves between cards and hours, and is left to timed trials.
+Only kernels that differ are priced, and the others say how much faster the one card or hour was than the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
-from perfgate.trace.difference import PAGEABLE, KernelChange, StepDifference, difference, nearest
+from perfgate.trace.difference import PAGEABLE, StepDifference, difference, nearest
 from perfgate.trace.families import short_name
 from perfgate.trace.launch_shapes import Shapes
 from perfgate.units import NS_PER_S, format_mean
 
-A_WAIT_MORE = 0.9
-"""So many waits more in a step, on average, are one in each: how often a step waits may vary by some."""
+EACH = 0.9
+"""So many more a step, on average, are one more in each step: how often a step waits or copies may vary by some."""
+SOME, FEWEST = 0.1, 2
+"""A kernel is launched otherwise where its launches a step differ by more than this, and by this many steps' worth:
+what a rare step runs, as where the KV cache grows, occurs in more of the steps of one trial than of another."""
 NAMED = 4
 """Shapes of a kernel that a line names."""
 
 
 @dataclass(frozen=True)
-class ShapeChange:
-    """A kernel that both builds launch, in other shapes.
+class KernelDifference:
+    """A kernel that the builds do not launch alike.
 
     Args:
         key: The kernel.
-        base: Shapes that the base launches it in, the most frequent first.
-        head: The head's.
+        base: Its launches a step of the base.
+        head: Those of the head.
+        base_shapes: Shapes that the base launches it in, the most frequent first; empty where those do not differ.
+        head_shapes: The head's.
+        cost_ns: What it takes more in a step of the head.
     """
 
     key: KernelKey
-    base: tuple[str, ...]
-    head: tuple[str, ...]
+    base: float
+    head: float
+    base_shapes: tuple[str, ...] = ()
+    head_shapes: tuple[str, ...] = ()
+    cost_ns: float = 0.0
+
+    @property
+    def where(self) -> str:
+        """Its role and, where that is known, its place in a layer."""
+        return " ".join(filter(None, (self.key.role, self.key.place)))
 
     @property
     def line(self) -> str:
         """As in a diff."""
-        place = f" {self.key.place}" if self.key.place else ""
-        return f"~ {self.key.role}{place} {short_name(self.key.name)}: {_listed(self.base)} -> {_listed(self.head)}"
+        mark = "+" if self.head > self.base else "-" if self.head < self.base else "~"
+        parts = (
+            [f"{format_mean(self.base)} -> {format_mean(self.head)} launches a step"] if self.base != self.head else []
+        )
+        if self.base_shapes:
+            parts.append(f"{_listed(self.base_shapes)} -> {_listed(self.head_shapes)}")
+        return f"{mark} {self.where} {short_name(self.key.name)}: {'; '.join(parts)} ({self.cost_ns / 1000:+.2f} us)"
 
 
 @dataclass(frozen=True)
@@ -46,30 +66,30 @@ class LaunchDifference:
     """A decode step of the head beside the base's.
 
     Args:
-        steps: Kernels and copies that differ.
-        shapes: Kernels that both launch, in other shapes.
-        waits: How much more often the head's host waits for the device in a step.
-        cost_s: What the kernels that differ take more in a step, seconds; negative where they take less.
+        kernels: What differs on average over all steps, the most expensive first.
+        steps: What the most frequent step of the head differs in from the step of the base nearest to it, in words.
+        pageable: Copies of pageable memory that the head makes more, a step, by kind.
+        waits: How much more often the head's host waits for the device in a step; 0 where that is not known.
     """
 
+    kernels: tuple[KernelDifference, ...]
     steps: StepDifference
-    shapes: tuple[ShapeChange, ...]
-    waits: float
-    cost_s: float
+    pageable: dict[str, float] = field(default_factory=dict)
+    waits: float = 0.0
 
     def __bool__(self) -> bool:
         """Whether anything differs."""
-        return bool(self.steps or self.shapes or self.waits_more)
+        return bool(self.kernels or self.steps or self.pageable or self.waits_more)
+
+    @property
+    def cost_s(self) -> float:
+        """What the kernels that differ take more in a step, seconds; negative where they take less."""
+        return sum(kernel.cost_ns for kernel in self.kernels) / NS_PER_S
 
     @property
     def waits_more(self) -> bool:
-        """Whether the head's host waits for the device where the base's does not."""
-        return self.waits >= A_WAIT_MORE
-
-    @property
-    def pageable(self) -> list[str]:
-        """Copies of pageable memory that the head makes and the base does not, or fewer of them."""
-        return [kind for kind, (b, h) in self.steps.copies.items() if kind.endswith(PAGEABLE) and h > b]
+        """Whether the head's host waits for the device in each step where the base's does not."""
+        return self.waits >= EACH
 
     @property
     def headline(self) -> str:
@@ -77,90 +97,114 @@ class LaunchDifference:
         causes = [self.steps.headline] if self.steps else []
         if self.waits_more:
             causes.append(f"the host waits for the device {format_mean(self.waits)} times more in a step")
-        if self.shapes:
-            named = [" ".join(filter(None, (change.key.role, change.key.place))) for change in self.shapes]
-            causes.append(f"other launch shapes of {', '.join(dict.fromkeys(named))}")
+        causes += [f"{format_mean(more)} more {kind} copies a step" for kind, more in self.pageable.items()
+                   if kind not in self.steps.copies]  # fmt: skip
+        if reshaped := [kernel.where for kernel in self.kernels if kernel.base_shapes]:
+            causes.append(f"other launch shapes of {', '.join(dict.fromkeys(reshaped))}")
+        if not causes:
+            causes = ["some steps launch more or less"]
         return f"{self.cost_s * 1e6:+.2f} us a step by the traced time of its kernels: {'; '.join(causes)}"
 
     @property
     def lines(self) -> list[str]:
         """Each change as a line."""
-        return [*self.steps.lines, *(change.line for change in self.shapes)]
+        return [*self.steps.lines, *(kernel.line for kernel in self.kernels if kernel.base_shapes or not self.steps)]
 
 
 def launch_difference(base: DecodeSteps, head: DecodeSteps) -> LaunchDifference:
-    """Hold the head's most frequent decode step against that of the base which is nearest to it.
+    """Hold what the head's decode steps launch against what the base's do.
+
+    Launches are compared on average over all steps, each kernel at the mean time of its launches. The base's times are
+    first scaled by those of the kernels that both launch alike: a stored profile is of another card or hour.
 
     Args:
         base: The base's steps, of one trial or pooled.
         head: The head's.
     """
+    base = _with_roles_of(head, base)
     pattern = head.patterns[0]
-    steps = difference(base, head, nearest(pattern, head, base), pattern)
-    shapes = tuple(shape_changes(base, head))
-    cost_ns = sum(_kernels_ns(steps.kernels, base, head)) + sum(_shapes_ns(shapes, steps, base, head))
-    return LaunchDifference(steps, shapes, head.waits / head.steps - base.waits / base.steps, cost_ns / NS_PER_S)
+    known = base.waits is not None and head.waits is not None
+    return LaunchDifference(
+        kernels=_kernels(base, head),
+        steps=difference(base, head, nearest(pattern, head, base), pattern),
+        pageable=_pageable(base, head),
+        waits=(head.waits or 0) / head.steps - (base.waits or 0) / base.steps if known else 0.0,
+    )
 
 
-def _launch_ns(steps: DecodeSteps) -> dict[KernelKey, float]:
-    """Mean time of a launch of each kernel."""
-    rows = zip(steps.keys, steps.key_ns, steps.key_launches, strict=True)
-    return {key: ns / launches for key, ns, launches in rows if launches}
+def _with_roles_of(head: DecodeSteps, base: DecodeSteps) -> DecodeSteps:
+    """The base with its kernels in the roles that the head's have: a later version may know more of them."""
+    roles = {key.name: key.role for key in head.keys}
+    keys = tuple(key.model_copy(update={"role": roles.get(key.name, key.role)}) for key in base.keys)
+    return base.model_copy(update={"keys": keys})
 
 
-def _kernels_ns(changes: tuple[KernelChange, ...], base: DecodeSteps, head: DecodeSteps) -> Iterator[float]:
-    """What each change takes more: kernels of the head at the head's times, those of the base at the base's."""
-    before, after = _by_name(base), _by_name(head)
-    for change in changes:
-        new_ns, old_ns = after.get((change.role, change.head), 0.0), before.get((change.role, change.base), 0.0)
-        if change.kind in ("more", "fewer"):
-            yield (change.head_launches - change.base_launches) * (new_ns if change.kind == "more" else old_ns)
-        else:
-            yield change.head_launches * new_ns - change.base_launches * old_ns
+@dataclass(frozen=True)
+class _Launched:
+    """One kernel of one build: launches a step, their time a step, and launches by shape."""
+
+    rate: float = 0.0
+    ns: float = 0.0
+    shapes: Shapes = field(default_factory=dict)
 
 
-def _by_name(steps: DecodeSteps) -> dict[tuple[str, str], float]:
-    """Mean time of a launch by role and name, wherever in a layer it is: places are guessed, and may move."""
-    sums: dict[tuple[str, str], list[int]] = {}
-    for key, ns, launches in zip(steps.keys, steps.key_ns, steps.key_launches, strict=True):
-        own = sums.setdefault((key.role, key.name), [0, 0])
-        own[0] += ns
-        own[1] += launches
-    return {key: ns / launches for key, (ns, launches) in sums.items() if launches}
+def _launched(steps: DecodeSteps) -> dict[KernelKey, _Launched]:
+    shapes = steps.key_shapes or ({},) * len(steps.keys)
+    return {
+        key: _Launched(launches / steps.steps, ns / steps.steps, own)
+        for key, launches, ns, own in zip(steps.keys, steps.key_launches, steps.key_ns, shapes, strict=True)
+    }
 
 
-def _shapes_ns(
-    shapes: tuple[ShapeChange, ...], steps: StepDifference, base: DecodeSteps, head: DecodeSteps
-) -> Iterator[float]:
-    """What other shapes take more, launches that both make."""
-    counted = {(change.role, change.head) for change in steps.kernels}
-    before, after = _launch_ns(base), _launch_ns(head)
-    launches = dict(zip(head.keys, head.key_launches, strict=True))
-    for change in shapes:
-        if (change.key.role, change.key.name) not in counted:
-            yield launches[change.key] / head.steps * (after[change.key] - before[change.key])
+def _kernels(base: DecodeSteps, head: DecodeSteps) -> tuple[KernelDifference, ...]:
+    before, after, nothing = _launched(base), _launched(head), _Launched()
+    pairs = {key: (before.get(key, nothing), after.get(key, nothing)) for key in {**before, **after}}
+    least = max(SOME, FEWEST / min(base.steps, head.steps))
+    reshaped = {key for key, (b, h) in pairs.items() if _differ((b.shapes, base.steps), (h.shapes, head.steps))}
+    others = {key for key, (b, h) in pairs.items() if abs(b.rate - h.rate) > least}
+    faster = _pace([own for key, own in pairs.items() if key not in reshaped | others])
+    found = []
+    for key in reshaped | others:
+        b, h = pairs[key]
+        was, now = (_by_number(own.shapes) if key in reshaped else () for own in (b, h))
+        if key in reshaped or not (b.rate and h.rate):
+            cost_ns = h.ns - b.ns * faster
+        else:  # as many as before take what they took
+            cost_ns = (h.rate - b.rate) * (h.ns / h.rate if h.rate > b.rate else b.ns * faster / b.rate)
+        found.append(KernelDifference(key, b.rate, h.rate, was, now, cost_ns))
+    return tuple(sorted(found, key=lambda own: (-abs(own.cost_ns), own.key.role, own.key.place, own.key.name)))
 
 
-def shape_changes(base: DecodeSteps, head: DecodeSteps) -> list[ShapeChange]:
-    """Kernels of both builds whose shapes differ, in the base's order.
+def _pace(alike: Sequence[tuple[_Launched, _Launched]]) -> float:
+    """Head over base of the time of kernels that both launch alike; 1 where there are none."""
+    was, now = (sum(pair[n].ns for pair in alike) for n in range(2))
+    return now / was if was and now else 1.0
+
+
+def _pageable(base: DecodeSteps, head: DecodeSteps) -> dict[str, float]:
+    """Pageable copies a step that the head makes in each step more, or the base never does."""
+    before, after = _copies(base), _copies(head)
+    least = max(SOME, FEWEST / min(base.steps, head.steps))
+    more = {kind: rate - before.get(kind, 0.0) for kind, rate in sorted(after.items()) if kind.endswith(PAGEABLE)}
+    return {kind: rate for kind, rate in more.items() if rate >= EACH or (kind not in before and rate > least)}
+
+
+def _copies(steps: DecodeSteps) -> Mapping[str, float]:
+    copies: Counter[str] = Counter()
+    for pattern in steps.patterns:
+        copies.update({kind: count * pattern.steps for kind, count in pattern.copies.items()})
+    return {kind: count / steps.steps for kind, count in copies.items()}
+
+
+def _differ(*sides: tuple[Shapes, int]) -> bool:
+    """Whether shapes differ, given each build's launches by shape, and its steps.
 
     Where either build launches a kernel in each shape equally often in every step, the numbers a step are compared.
     A grid may follow the length of the context; such a kernel differs where the builds have no shape in common.
     """
-    if not (base.key_shapes and head.key_shapes):
-        return []
-    after = dict(zip(head.keys, head.key_shapes, strict=True))
-    pairs = ((key, own, after.get(key, {})) for key, own in zip(base.keys, base.key_shapes, strict=True))
-    return [
-        ShapeChange(key, _by_number(b), _by_number(h))
-        for key, b, h in pairs
-        if b and h and _differ((b, base.steps), (h, head.steps))
-    ]
-
-
-def _differ(*sides: tuple[Shapes, int]) -> bool:
-    """Whether shapes differ, given each build's launches by shape, and its steps."""
     (base, _), (head, _) = sides
+    if not (base and head):
+        return False
     if any(launches % steps for shapes, steps in sides for launches in shapes.values()):
         return not base.keys() & head.keys()
     before, after = ({shape: count // steps for shape, count in shapes.items()} for shapes, steps in sides)

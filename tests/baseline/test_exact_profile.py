@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from perfgate import gate as use_cases
 from perfgate.baseline.exact_profile import learn_profiles, read_profile
 from perfgate.baseline.promotion import promote
 from perfgate.errors import NotComparableError, NotMeasuredError, RecordError, UsageError
-from perfgate.metrics.trial import Side
+from perfgate.metrics.trial import Kind, Side
 from perfgate.report.outcome_lines import closing
 from perfgate.scenario.subject import Subject
 
@@ -252,10 +253,66 @@ def test_a_smaller_cache_is_told(traced: Path) -> None:
     assert caution.text == "kv_token_capacity: 65536 tok -> 32768 tok"
 
 
-def test_a_file_that_holds_calls_alone_still_fits(traced: Path) -> None:
-    """Profiles of before kernels were kept are read, and kernels are then held against nothing."""
+@pytest.mark.parametrize(
+    "spoil", [lambda profile: profile.pop("steps"), lambda profile: profile["cell"].pop("tracing")]
+)
+def test_without_launches_that_were_traced_alike_nothing_passes(
+    traced: Path, spoil: Callable[[dict[str, Any]], object]
+) -> None:
+    """A profile of before kernels were kept, or of steps traced with other roles, ends the check; calls still block."""
     (file,) = (traced.parent / "profiles").iterdir()
     content = json.loads(file.read_text())
-    file.write_text(json.dumps({key: content[key] for key in ("format", "cell", "gpu", "calls", "accepted")}))
+    spoil(content)
+    file.write_text(json.dumps(content))
 
-    assert check(traced).outcome.verdict == "pass"
+    outcome = check(traced).outcome
+
+    assert (outcome.exit_status, codes(outcome.cells[0].reasons)) == (21, ["launches-without-base"])
+    assert check(traced, lines=1.3).outcome.exit_status == 10
+
+
+@pytest.mark.parametrize(("kind", "code"), [("traced", "no-decode-steps"), ("counted", "counters-missing")])
+def test_nothing_is_learnt_where_a_declared_kind_failed(traced: Path, kind: Kind, code: str) -> None:
+    """A profile that held launches is not overwritten by one without."""
+    (file,) = (traced.parent / "profiles").iterdir()
+    before = file.read_text()
+    failing = FakeCollector(kinds={kind: FakeSpec(failures=dict.fromkeys(range(20), "engine-died"))})
+    folder = use_cases.run([traced], A_A, runs=traced.parent / "runs", collector=failing, exact_only=True).folder
+
+    with pytest.raises(NotMeasuredError) as caught:
+        learn(traced, folder)
+    assert caught.value.code in (code, "host-calls-missing")
+    assert file.read_text() == before
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda steps: steps.update(patterns=[]),
+        lambda steps: steps["patterns"][0].update(steps=0),
+        lambda steps: steps["key_ns"].__setitem__(0, -1),
+    ],
+)
+def test_a_profile_with_impossible_launches_is_refused(traced: Path, spoil: Callable[[dict[str, Any]], object]) -> None:
+    """With the file's name, before anything is measured."""
+    (file,) = (traced.parent / "profiles").iterdir()
+    content = json.loads(file.read_text())
+    spoil(content["steps"])
+    file.write_text(json.dumps(content))
+
+    with pytest.raises(RecordError, match=file.name):
+        check(traced)
+
+
+def test_an_old_profile_does_not_make_the_envelope_stale(tmp_path: Path) -> None:
+    """The envelope was learnt again for a change that is meant: the head alone is held against it."""
+    priced = "calls: {ignorable: 1ms}\n"
+    learn(scenario_file(tmp_path, more="kernels: {traced: {iterations: 2}}\n" + priced))
+    count = sum(launches for launches, _ in ROLES.values())
+    inside = f"kernels: {{traced: {{iterations: 2}}, per_decode_step: {{patterns: [{{launches: {count + 32}}}]}}}}\n"
+    scenario = scenario_file(tmp_path, more=inside + priced)
+    attention, seconds = ROLES["attention"]
+
+    outcome = check(scenario, roles={**ROLES, "attention": (attention + 32, seconds)}).outcome
+
+    assert (outcome.exit_status, codes(outcome.cells[0].cautions)) == (0, ["launches-changed"])

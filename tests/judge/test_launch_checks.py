@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from decode_steps import LAYERS, USUAL, eager, extra_kernel, other_attention, trial
+from decode_steps import LAYERS, RARE, USUAL, StepKind, eager, extra_kernel, other_attention, trial
 from hand_made import codes
 
 from perfgate.judge.launch_checks import judge_launches
@@ -138,5 +138,87 @@ def test_kernels_that_leave_the_graph_are_told() -> None:
 
 def test_without_a_traced_side_nothing_is_judged() -> None:
     """Steps of one side alone have nothing to be held against."""
-    assert judge_launches(TEN_US, {"head": [trial(USUAL)]}) == Finding()
-    assert judge_launches(TEN_US, {"base": [], "head": [trial(USUAL)]}) == Finding()
+    alone = judge_launches(TEN_US, {"head": [trial(USUAL)]})
+
+    assert (alone.verdict, codes(alone.reasons)) == ("not-comparable", ["launches-without-base"])
+    assert judge_launches(TEN_US, {"base": [trial(USUAL)], "head": []}) == Finding()
+
+
+def some(kind: StepKind, other: StepKind, share: float) -> DecodeSteps:
+    """A thousand steps, of which a share is of another kind."""
+    return trial(replace(kind, steps=round(1000 * (1 - share))), replace(other, steps=round(1000 * share)))
+
+
+def test_what_some_steps_launch_is_priced_by_their_share() -> None:
+    """The most frequent step is the base's own; two fifths of the head's run a kernel more in each layer."""
+    found = held(trial(USUAL), some(USUAL, extra_kernel(USUAL), 0.4))
+
+    (reason,) = found.reasons
+    assert reason.text.startswith(f"+{0.4 * LAYERS:.2f} us a step")
+    assert "some steps launch more or less" in reason.text
+    assert "launches a step (+12.80 us)" in reason.text
+
+
+def test_a_rare_step_that_becomes_usual_is_priced() -> None:
+    """A step that one in a hundred of the base's was is not the base's step."""
+    found = held(some(USUAL, extra_kernel(USUAL), 0.01), trial(extra_kernel(USUAL)))
+
+    assert found.verdict == "regressed"
+    assert found.reasons[0].text.startswith(f"+{0.99 * LAYERS:.2f} us a step")
+
+
+def test_how_often_a_rare_step_occurs_is_no_change() -> None:
+    """Where the KV cache grows, in 7 steps of 100 or in 14."""
+    often = trial(USUAL, replace(RARE, steps=14))
+
+    assert held(trial(), often) == held(often, trial()) == Finding("pass")
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "verdict"), [(0.0, 0.4, "regressed"), (0.51, 0.49, "pass"), (0.49, 0.51, "pass")]
+)
+def test_pageable_copies_of_some_steps(base: float, head: float, verdict: str) -> None:
+    """New ones block; how often a step copies may vary."""
+    copying = replace(USUAL, copies={**USUAL.copies, "d2h-pageable": 1})
+
+    before, after = (some(USUAL, copying, share) if share else trial(USUAL) for share in (base, head))
+
+    found = held(before, after)
+
+    assert found.verdict == verdict
+
+
+def test_a_slower_card_prices_no_kernel() -> None:
+    """Stored times are of another card: those of kernels that both launch say by how much."""
+    slower = trial(other_attention(USUAL))
+    slower = slower.model_copy(update={"key_ns": tuple(round(1.03 * ns) for ns in slower.key_ns)})
+
+    found = held(trial(USUAL), slower)
+
+    assert (found.verdict, codes(found.cautions)) == ("pass", ["launches-changed"])
+    assert found.cautions[0].text.startswith("+0.00 us")
+
+
+def test_a_role_that_a_later_version_knows_is_no_change() -> None:
+    """The name says what a kernel is; its role is what perfgate calls it."""
+    head = trial(USUAL)
+    renamed = {"activation": "moe"}
+    keys = tuple(key.model_copy(update={"role": renamed.get(key.role, key.role)}) for key in head.keys)
+
+    assert held(trial(USUAL), head.model_copy(update={"keys": keys})) == Finding("pass")
+
+
+def test_other_shapes_keep_their_price_beside_more_launches() -> None:
+    """One more launch of a kernel whose others take 320 us more adds to that, and hides nothing."""
+    more = replace(USUAL, launches=(*USUAL.launches, USUAL.launches[-2]))
+    found = held(shaped("250x1x1/384x1x1"), shaped("256x1x1/384x1x1", 160_000, trial(more)))
+
+    assert found.reasons[0].text.startswith("+319.00 us a step")
+
+
+def test_records_of_before_say_nothing_of_waits() -> None:
+    """What was not kept is not none."""
+    head = trial(USUAL).model_copy(update={"waits": 100})
+
+    assert trial(USUAL).waits is None
+    assert held(trial(USUAL), head) == held(head, trial(USUAL)) == Finding("pass")

@@ -49,6 +49,7 @@ def test_launch_shapes_and_waits_are_kept() -> None:
     (last,) = (n for n, key in enumerate(found.keys) if key.place == "lm-head")
     assert len(found.key_shapes[last]) == 1
     assert [sum(shapes.values()) for shapes in found.key_shapes] == list(found.key_launches)
+    assert found.waits is not None
     assert round(found.waits / found.steps, 1) == 1.0
     assert launch_difference(found, pool([found, found])).waits == 0
     assert not launch_difference(found, pool([found, found]))
