@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from click.testing import CliRunner, Result
@@ -64,6 +65,12 @@ def kept(folder: Path) -> set[tuple[str, int]]:
     return {(record.cell.name, trial.index) for record in records for trial in record.trials}
 
 
+def engines(folder: Path, manifests: str) -> list[tuple[str, psutil.Process]]:
+    """The processes of cells that came back, in part or whole, with the names of their runs."""
+    names = [file.parent.name for file in folder.glob(manifests)]
+    return [(name, process) for name in names for process in marked_processes(name)]
+
+
 def where_held(folder: Path) -> dict[str, str]:
     """The node of each cell that waits in the middle of a pair."""
     return {file.stem: file.read_text() for file in folder.glob("held*.waits") if file.read_text()}
@@ -76,13 +83,12 @@ def test_a_run_survives_its_node_its_command_and_its_actor(tmp_path: Path, monke
     with three_nodes(tmp_path / "locks", monkeypatch) as cluster:
         on = ["--on", cluster.address]
         first = command(tmp_path, ["run", *words, *on])
-        wait_for(lambda: len(where_held(tmp_path)) == 2 or first.poll() is not None)
+        begun = "runs/*.cluster/cells/00[12]/*/run.json"
+        wait_for(lambda: len(where_held(tmp_path)) == len([*tmp_path.glob(begun)]) == 2 or first.poll() is not None)
         name = next(Path("runs").glob("*.cluster")).name.removesuffix(".cluster")
         first.kill()
         first.wait()
 
-        engines = [one for file in Path("runs").rglob("run.json") for one in marked_processes(file.parent.name)]
-        assert len(engines) >= 2
         lost = next(node for node in where_held(tmp_path).values() if node != "head")
         cluster.kill(lost)
         killing = threading.Thread(target=kill_the_actor, args=(tmp_path, cluster))
@@ -100,8 +106,8 @@ def test_a_run_survives_its_node_its_command_and_its_actor(tmp_path: Path, monke
         gives_back_and_stops(tmp_path, cluster, on, words)
         with connected(cluster.address):
             assert ray.util.list_named_actors(all_namespaces=True) == []
-    measured = [file.parent.name for file in tmp_path.rglob("cells/*/*/run.json")]
-    assert (len(measured), [name for name in measured if marked_processes(name)]) == (CELLS + 1, [])
+    everything = "*/*.cluster/cells/*/*/run.json"
+    assert (len([*tmp_path.glob(everything)]), engines(tmp_path, everything)) == (CELLS + 1, [])
 
     scenario_file(tmp_path, "held", more=HELD)
     alone = perfgate(tmp_path, *words, "--runs", "alone")
