@@ -19,7 +19,10 @@ EACH = 0.9
 """So many more a step, on average, are one more in each step: how often a step waits or copies may vary by some."""
 SOME, FEWEST = 0.1, 2
 """A kernel is launched otherwise where its launches a step differ by more than this, and by this many steps' worth:
-what a rare step runs, as where the KV cache grows, occurs in more of the steps of one trial than of another."""
+what a rare step runs, as where the KV cache grows, occurs in more of the steps of one trial than of another. What the
+base never launches needs the latter alone."""
+CARDS_APART = 1.1
+"""More than one card of a kind was seen to take for the same kernels than another (docs/states.md)."""
 NAMED = 4
 """Shapes of a kernel that a line names."""
 
@@ -134,9 +137,20 @@ def launch_difference(base: DecodeSteps, head: DecodeSteps) -> LaunchDifference:
 
 def _with_roles_of(head: DecodeSteps, base: DecodeSteps) -> DecodeSteps:
     """The base with its kernels in the roles that the head's have: a later version may know more of them."""
-    roles = {key.name: key.role for key in head.keys}
-    keys = tuple(key.model_copy(update={"role": roles.get(key.name, key.role)}) for key in base.keys)
+    theirs, mine = _roles(head), _roles(base)
+    moved = {name: own for name, (own, *more) in theirs.items() if not more and len(mine.get(name, ())) == 1}
+    keys = tuple(key.model_copy(update={"role": moved.get(key.name, key.role)}) for key in base.keys)
     return base.model_copy(update={"keys": keys})
+
+
+def _roles(steps: DecodeSteps) -> dict[str, list[str]]:
+    """The roles that kernels of a name have: several where a scenario's own rule reads what the name leaves out."""
+    roles: dict[str, list[str]] = {}
+    for key in steps.keys:
+        own = roles.setdefault(key.name, [])
+        if key.role not in own:
+            own.append(key.role)
+    return roles
 
 
 @dataclass(frozen=True)
@@ -161,7 +175,7 @@ def _kernels(base: DecodeSteps, head: DecodeSteps) -> tuple[KernelDifference, ..
     pairs = {key: (before.get(key, nothing), after.get(key, nothing)) for key in {**before, **after}}
     least = max(SOME, FEWEST / min(base.steps, head.steps))
     reshaped = {key for key, (b, h) in pairs.items() if _differ((b.shapes, base.steps), (h.shapes, head.steps))}
-    others = {key for key, (b, h) in pairs.items() if abs(b.rate - h.rate) > least}
+    others = {key for key, (b, h) in pairs.items() if abs(b.rate - h.rate) > (least if b.rate else FEWEST / head.steps)}
     faster = _pace([own for key, own in pairs.items() if key not in reshaped | others])
     found = []
     for key in reshaped | others:
@@ -176,17 +190,18 @@ def _kernels(base: DecodeSteps, head: DecodeSteps) -> tuple[KernelDifference, ..
 
 
 def _pace(alike: Sequence[tuple[_Launched, _Launched]]) -> float:
-    """Head over base of the time of kernels that both launch alike; 1 where there are none."""
+    """Head over base of the time of kernels that both launch alike, as far as cards of a kind may be apart."""
     was, now = (sum(pair[n].ns for pair in alike) for n in range(2))
-    return now / was if was and now else 1.0
+    return min(max(now / was, 1 / CARDS_APART), CARDS_APART) if was and now else 1.0
 
 
 def _pageable(base: DecodeSteps, head: DecodeSteps) -> dict[str, float]:
     """Pageable copies a step that the head makes in each step more, or the base never does."""
     before, after = _copies(base), _copies(head)
-    least = max(SOME, FEWEST / min(base.steps, head.steps))
     more = {kind: rate - before.get(kind, 0.0) for kind, rate in sorted(after.items()) if kind.endswith(PAGEABLE)}
-    return {kind: rate for kind, rate in more.items() if rate >= EACH or (kind not in before and rate > least)}
+    return {
+        kind: rate for kind, rate in more.items() if rate >= EACH or (kind not in before and rate > FEWEST / head.steps)
+    }
 
 
 def _copies(steps: DecodeSteps) -> Mapping[str, float]:

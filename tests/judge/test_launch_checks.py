@@ -222,3 +222,32 @@ def test_records_of_before_say_nothing_of_waits() -> None:
 
     assert trial(USUAL).waits is None
     assert held(trial(USUAL), head) == held(head, trial(USUAL)) == Finding("pass")
+
+
+def test_a_rare_kernel_that_the_base_never_launches_is_priced() -> None:
+    """One step in sixteen, as where a block of the KV cache begins."""
+    found = held(some(USUAL, USUAL, 0.0625), some(USUAL, extra_kernel(USUAL), 0.0625), ignorable_s=1e-6)
+
+    assert found.verdict == "regressed"
+    assert found.reasons[0].text.startswith(f"+{0.062 * LAYERS:.2f} us a step")
+
+
+def test_names_with_two_roles_are_compared_as_they_are() -> None:
+    """A scenario's own rule may read parts of a name that the kernel's identity leaves out."""
+    steps = trial(USUAL)
+    twice = {"nvjet_sm90_64x8": "router"}
+    keys = tuple(
+        key.model_copy(update={"role": "router", "name": "nvjet_sm90_256x8"}) if key.name in twice else key
+        for key in steps.keys
+    )
+    own = steps.model_copy(update={"keys": keys})
+
+    assert held(own, own) == Finding("pass")
+
+
+def test_a_change_of_everything_is_not_the_pace_of_a_card() -> None:
+    """Cards of a kind are at most a tenth apart; a head whose every kernel takes twice as long hides no other one."""
+    slow = trial(other_attention(USUAL))
+    slow = slow.model_copy(update={"key_ns": tuple(2 * ns for ns in slow.key_ns)})
+
+    assert held(trial(USUAL), slow).verdict == "regressed"
