@@ -103,6 +103,8 @@ class ThreeNodes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._others = {*psutil.Process().children(recursive=True)}
+        """What other tests keep in this process, such as a browser."""
         self._cluster = Cluster()
         self.nodes: dict[str, Any] = {}
         """Those that are there, by name."""
@@ -125,7 +127,7 @@ class ThreeNodes:
 
     def processes(self) -> list[psutil.Process]:
         """Of Ray, and below it."""
-        return psutil.Process().children(recursive=True)
+        return [one for one in psutil.Process().children(recursive=True) if one not in self._others]
 
     def actor(self) -> psutil.Process | None:
         """The process of the actor that looks after a run."""

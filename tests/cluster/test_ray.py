@@ -76,6 +76,7 @@ def where_held(folder: Path) -> dict[str, str]:
     return {file.stem: file.read_text() for file in folder.glob("held*.waits") if file.read_text()}
 
 
+@pytest.mark.slow
 def test_a_run_survives_its_node_its_command_and_its_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """24 cells on three nodes: what is killed costs an unfinished pair, and the verdict is that of a run alone."""
     words = written(tmp_path)
