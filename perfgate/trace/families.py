@@ -95,8 +95,8 @@ SHIPPED = (
              "tokens to their experts and back"),
     # Layers that keep a state, and caches
     RoleRule(KV_WRITE, r"reshape_(and_)?cache|concat_and_cache|[Kk]v_?[Cc]ache_?(write|store|scatter|update)|"
-             r"append_paged_kv|set_kv_buffer|store_kvcache|rope_store|qkv_kv_cache",
-             "keys and values of vLLM and SGLang"),
+             r"append_paged_kv|set_kv_buffer|store_kvcache|rope_store|qkv_kv_cache|indexer_k_quant_and_cache",
+             "keys and values of vLLM and SGLang, keys of the indexer"),
     RoleRule(KV_WRITE, r"UpdateKVCache|RopeAndAssignQKV|ReshapeAndCache|KVRope\w*Insert",
              "the same of TensorRT-LLM, vllm-ascend and DeepSeek's fused kernels, rope included"),
     RoleRule(RECURRENCE, r"[Dd]elta_?[Rr]ule|causal_conv1d|CausalConv1d|_?gdn_|_post_conv|kda_",
@@ -109,7 +109,7 @@ SHIPPED = (
              "state-space scans of Mamba 1 and 2"),
     # Mixture of experts
     RoleRule(MOE, r"[Mm]o[Ee]|expert|Expert", "whatever says so: Triton, Marlin, AITER, CK, TensorRT-LLM, CANN"),
-    RoleRule(ACTIVATION, r"_silu_mul_\w*quant", "between the grouped gemms, with the cast of what they read"),
+    RoleRule(ACTIVATION, r"silu_mul_\w*quant", "between the grouped gemms, with the cast of what they read"),
     RoleRule(MOE, r"_matmul_ogs|_finalize_matmul|_topk_forward|_bitmatrix|_combined_routing|_stage2_pow2|"
              "_masked_topk_sum",
              "triton_kernels (gpt-oss): products gathered by expert, its routing"),
@@ -132,8 +132,9 @@ SHIPPED = (
     RoleRule(ATTENTION, r"kernel_mha|xqa|mmha", "TensorRT-LLM in decode"),
     RoleRule(ATTENTION, r"mla_(a\d|reduce|decode|metadata)|\bmla_", "latent attention of AITER; what FlashMLA plans"),
     RoleRule(ATTENTION, r"^_fwd_kernel(_alibi|_stage1)?$|_attn_packed|^sage_fwd", "vLLM's Triton prefill and decode"),
-    RoleRule(ATTENTION, r"sparse_attn|Sparse(Flash|Attn)|mqa_logits|Indexer|_sparse_topk|_scatter_topk|_topk_indices|"
-             r"_block_scores|_candidates?_(flags_)?kernel", "sparse attention and what selects for it"),
+    RoleRule(ATTENTION, r"sparse_attn|Sparse(Flash|Attn)|mqa_logits|Indexer|topKPerRow|_sparse_topk|"
+             r"_scatter_topk|_topk_indices|_block_scores|_candidates?_(flags_)?kernel",
+             "sparse attention and what selects for it"),
     RoleRule(ROPE, r"[Rr]otary|(?<![Pp])[Rr]o[Pp][Ee](?![a-z])|rope_",
              "rotary embedding, norm of query and key included"),
     RoleRule(RESIDUAL, r"mhc_|_hc_prenorm|Hc(Pre|Post)\b", "DeepSeek's hyper-connections"),
@@ -141,7 +142,8 @@ SHIPPED = (
              "norms of every engine"),
     RoleRule(GEMM_REDUCE, r"splitKreduce|split_?[kK]_?[rR]educe|lora_shrink_reduce", "cuBLAS, vLLM's adapters"),
     RoleRule(COPY, r"_repack_", "weights brought into the layout of a kernel"),
-    RoleRule(QUANTIZE, r"ue8m0|fp32_into", "DeepGEMM: scales brought into its layout"),
+    RoleRule(QUANTIZE, r"(pack|transpose|per_token)\w*ue8m0|fp32_into",
+             "DeepGEMM: scales brought into its layout; cutlass::float_ue8m0_t is a type of products"),
     RoleRule(GEMM, r"nvjet|[Gg]emm|GEMM|[Gg]emv|xmma|_lora_(shrink|expand)|^bmm_kernel",
              "cuBLAS, CUTLASS, DeepGEMM, AITER's hand-written, MIOpen's igemm"),
     RoleRule(GEMM, r"Conv[123]D|convolve|[0-9_]fprop_", "CANN, cuDNN"),
