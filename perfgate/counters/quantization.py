@@ -17,7 +17,8 @@ _HALVED = ("float32", "float")
 """What vLLM runs at half the width where ``dtype`` is ``auto``: at bfloat16, or float16 where a GPU has none."""
 _UNTOUCHED = re.compile(r"lm_head|embed|norm|router|gate(?!_|\w)|shared_expert_gate|vision|visual|mm_projector")
 """Modules that are never counted as quantised, so that an ignore list may name them."""
-_ATTENTION = re.compile(r"self_attn|attn")
+_ATTENTION = re.compile(r"attn(?:[\W_]|\[qkvo\])*(?:proj)?[\W_]*$")
+"""Entries that end with attention as a whole, whatever wildcards follow."""
 _LISTS = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
 
 
@@ -187,7 +188,7 @@ def _ignored(quantisation: Mapping[str, Any]) -> frozenset[str]:
     for entry in (str(entry) for name in _LISTS for entry in quantisation.get(name) or ()):
         if _UNTOUCHED.search(entry):
             continue
-        if _ATTENTION.search(entry) and not re.search(r"\.\d+\.", entry):
+        if _ATTENTION.search(entry) and not re.search(r"\d", entry.replace("[0-9]", "")):  # no layer by its number
             families.add("attention")
             continue
         raise UsageError(f"quantization_config leaves out {entry!r}: single modules are not counted")

@@ -16,7 +16,7 @@ from typing import Any
 from perfgate.counters.gpu_roofs import Precision
 from perfgate.counters.model_shape import is_tied, layer_count, require_known, spans, text_part, vocabulary, whole
 from perfgate.counters.quantization import WIDTHS, Formats, weight_formats
-from perfgate.counters.weight_matrices import attention, matrices
+from perfgate.counters.weight_matrices import ABSORBED, attention, matrices
 from perfgate.errors import UsageError
 from perfgate.machine.json_text import read_json
 
@@ -112,7 +112,9 @@ def _step_demand(
     config = text_part(config)
     require_known(config)
     _refuse(args)
-    parallel = int(args.get("tensor_parallel_size") or 1)
+    parallel = int(1 if (size := args.get("tensor_parallel_size")) is None else size)
+    if parallel < 1:
+        raise UsageError(f"tensor_parallel_size {parallel} is not counted, expected at least 1")
     formats = weight_formats(config, args)
     layers, hidden, wide = layer_count(config), whole(config, "hidden_size"), formats.plain.bytes_each
     all_matrices = tuple(
@@ -122,13 +124,19 @@ def _step_demand(
     tied, table = is_tied(config), vocabulary(config) * hidden * wide / parallel
     beside = norms + (0 if tied else batch * hidden * wide / parallel)
     token, attended = attention(config, parallel), sum(spans(config, input_tokens, output_tokens))
-    kv_token = token.cached * _kv_bytes(config, args, formats)
-    operations: dict[Precision, float] = {"fp16": batch * token.operations * attended}  # whatever the cache holds
+    kv_bytes = _kv_bytes(config, args, formats)
+    kv_token = token.cached * kv_bytes
+    # Backends that quantise the query multiply an FP8 cache at FP8, others widen it: a floor takes the faster rate.
+    operations: dict[Precision, float] = {"fp8" if kv_bytes == 1 else "fp16": batch * token.operations * attended}
     for m, _ in all_matrices:
         precision = formats.of(m.family).operations
         operations[precision] = operations.get(precision, 0.0) + 2 * batch * m.elements * m.used
+    held = sum(m.count * size for m, size in all_matrices) + norms + (0 if tied else table)
+    if "attention" in formats.families:  # what was absorbed is kept beside what was loaded
+        absorbed = (m for m, _ in all_matrices if m.family == ABSORBED)
+        held += sum(m.count * m.elements * formats.quantised.bytes_for(m.inputs) for m in absorbed)
     return StepDemand(
-        weights_held=sum(m.count * size for m, size in all_matrices) + norms + (0 if tied else table),
+        weights_held=held,
         weights_read=sum(m.read * size for m, size in all_matrices) + beside,
         weights_read_most=sum(m.most * size for m, size in all_matrices) + beside,
         kv_read=batch * attended * kv_token,
@@ -140,13 +148,27 @@ def _step_demand(
 def _kv_bytes(config: Mapping[str, Any], args: Mapping[str, Any], formats: Formats) -> float:
     kind = str(args.get("kv_cache_dtype") or "auto")
     if kind == "auto":
-        scheme = (config.get("quantization_config") or {}).get("kv_cache_scheme")
-        return 1.0 if scheme else formats.plain.bytes_each
+        return _kv_bytes_of_checkpoint(config.get("quantization_config") or {}, formats)
     if kind in _KV_FP8:
         return 1.0
     if kind in WIDTHS:
         return WIDTHS[kind]
     raise UsageError(f"kv_cache_dtype {kind!r} is not counted", remedy=f"Counted are auto, {', '.join(_KV_FP8)}.")
+
+
+def _kv_bytes_of_checkpoint(quantisation: Mapping[str, Any], formats: Formats) -> float:
+    """What a checkpoint asks for: a scheme, or ModelOpt's name of an algorithm, which may be one level down."""
+    modelopt = str(quantisation.get("quant_method", "")).lower().startswith("modelopt")
+    names = ("kv_cache_scheme", "kv_cache_quant_algo") if modelopt else ("kv_cache_scheme",)
+    places = (quantisation.get("quantization") or {}, quantisation) if modelopt else (quantisation,)
+    asked = next((place[name] for name in names for place in places if place.get(name)), None)
+    if asked is None:
+        return formats.plain.bytes_each
+    if isinstance(asked, dict) and asked.get("num_bits") == 8 and asked.get("type") == "float":  # noqa: PLR2004
+        return 1.0
+    if isinstance(asked, str) and asked.lower() == "fp8":
+        return 1.0
+    raise UsageError(f"quantization_config asks for a KV cache of {asked!r}, which is not counted"[:LONGEST_TEXT])
 
 
 def _refuse(args: Mapping[str, Any]) -> None:

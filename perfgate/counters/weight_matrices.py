@@ -19,6 +19,11 @@ from perfgate.counters.model_shape import (
     vocabulary,
     whole,
 )
+from perfgate.errors import UsageError
+
+ABSORBED = "absorbed"
+"""The family of the matrix that makes keys and values of latents. vLLM's decode multiplies queries and outputs with its
+halves instead, which it keeps at the plain precision whatever the checkpoint has (``split_kv_b_proj``, 0.32)."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,8 @@ class Matrix:
     """A product's matrix, and how many there are alike.
 
     Args:
-        family: ``attention``, ``mlp``, ``experts``, ``router``, ``lm-head``: what quantisation tells apart.
+        family: ``attention``, ``absorbed``, ``mlp``, ``experts``, ``router``, ``lm-head``: what
+            quantisation tells apart.
         inputs: Its columns.
         outputs: Its rows.
         shards: GPUs of a tensor-parallel group among which one is divided; each of the rest holds another's copy.
@@ -120,7 +126,7 @@ def _latent(config: Mapping[str, Any], hidden: int, parallel: int) -> Iterator[M
     else:
         yield Matrix("attention", hidden, heads * (plain + rope), parallel, **each)
     yield Matrix("attention", hidden, latent + rope, 1, **each)
-    yield Matrix("attention", latent, heads * (plain + value), parallel, **each)
+    yield Matrix(ABSORBED, latent, heads * (plain + value), parallel, **each)
     yield Matrix("attention", heads * value, hidden, parallel, **each)
 
 
@@ -132,6 +138,8 @@ def _mlp(family: str, hidden: int, inner: int, parallel: int, counts: Mapping[st
 
 def _experts(config: Mapping[str, Any], hidden: int, layers: int, batch: int, parallel: int) -> Iterator[Matrix]:
     experts, chosen = expert_count(config), whole(config, "num_experts_per_tok", "experts_per_token")
+    if chosen > experts:
+        raise UsageError(f"config.json has num_experts_per_tok {chosen} of {experts} experts")
     inner = int(config.get("moe_intermediate_size") or whole(config, "intermediate_size"))
     # A token that chooses evenly misses a given expert with probability 1 - chosen / experts; dummy and trained routers
     # choose less evenly, so this is the usual estimate and not a bound. The bounds are chosen and batch x chosen.

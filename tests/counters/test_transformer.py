@@ -228,6 +228,29 @@ def test_families_that_are_left_out() -> None:
     assert demand(MIXTRAL).weights_held - four_bits.weights_held == pytest.approx(experts * (2 - 0.5 - 1 / 32))
 
 
+@pytest.mark.parametrize(
+    "entry",
+    ["re:.*self_attn.*", r"re:.*\.self_attn\..*", "*self_attn*", "re:.*self_attn.[qkvo]_proj", "re:.*attn.*_proj$",
+     "model.layers.[0-9]+.self_attn"],
+)  # fmt: skip
+def test_an_entry_that_is_all_attention(entry: str) -> None:
+    """Wildcards after the word, and all four of its projections, are the family."""
+    whole = quantised(LLAMA, quant_method="fp8", ignored_layers=["model.layers.*.self_attn"])
+    assert quantised(LLAMA, quant_method="fp8", ignored_layers=[entry]) == whole
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["re:.*self_attn.o_proj", "re:.*self_attn.[qkv]_proj", "self_attn.qkv_proj", r"re:.*\.self_attn\.kv_b_proj$",
+     "re:.*attn.q_a_proj", "re:.*mlp.gate_proj", "re:.*up_proj", "re:.*down_proj", r"re:.*layers\.0\.self_attn",
+     "model.layers.3.self_attn"],
+)  # fmt: skip
+def test_an_entry_that_is_part_of_a_family(entry: str) -> None:
+    """One projection, or one layer, leaves the rest quantised: a family would be too much."""
+    with pytest.raises(UsageError, match="single modules are not counted"):
+        quantised(LLAMA, quant_method="fp8", ignored_layers=[entry])
+
+
 @pytest.mark.parametrize(("batch", "met"), [(1, 2.0), (2, 8 * (1 - 0.75**2)), (10_000, 8.0)])
 def test_experts_that_a_batch_meets(batch: int, met: float) -> None:
     """One token reads its own experts, a large batch all, those between as many as even routing would choose."""
@@ -291,6 +314,43 @@ def test_the_kv_cache() -> None:
     assert found.kv_written == 8 * 32 * 2 * 8 * 128 * 2
     assert demand(LLAMA, kv_cache_dtype="fp8").kv_read == found.kv_read / 2
     assert demand({**LLAMA, "num_key_value_heads": 32}).kv_read == 4 * found.kv_read
+
+
+@pytest.mark.parametrize(
+    ("method", "cache"),
+    [
+        ("modelopt", {"kv_cache_quant_algo": "FP8"}),
+        ("modelopt", {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "fp8"}}),
+        ("modelopt", {"kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}}),
+        ("fp8", {"kv_cache_scheme": {"num_bits": 8, "type": "float"}}),
+    ],
+)
+def test_a_cache_that_the_checkpoint_asks_for(method: str, cache: dict[str, Any]) -> None:
+    """Where the argument is left to vLLM, a scheme or ModelOpt's algorithm halves the cache; an argument goes first."""
+    config = {**LLAMA, "quantization_config": {"quant_method": method, "quant_algo": "FP8", **cache}}
+    assert demand(config).kv_read == demand(LLAMA).kv_read / 2
+    assert demand(config, kv_cache_dtype="bfloat16").kv_read == demand(LLAMA).kv_read
+
+
+def test_attention_on_an_fp8_cache_has_the_faster_rate() -> None:
+    """Some backends multiply it at FP8, others widen it: a floor is never above either."""
+    wide, narrow = demand(LLAMA).operations, demand(LLAMA, kv_cache_dtype="fp8").operations
+    assert narrow["fp8"] == 8 * 4 * 32 * 128 * 32 * 576
+    assert narrow["fp16"] + narrow["fp8"] == wide["fp16"]
+
+
+def test_absorbed_halves_of_the_latent_matrix_stay_wide() -> None:
+    """Of FP8 weights a step reads them at two bytes and multiplies them at 16 bits; the loaded matrix is kept too."""
+    wide, narrow = demand(DEEPSEEK), quantised(DEEPSEEK, quant_method="fp8")
+    absorbed = 61 * 512 * 128 * (128 + 128)
+    attention = 61 * (7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 128 * 128 * 7168)
+    mlp = 3 * 3 * 7168 * 18432
+    experts = 58 * 257 * 3 * 7168 * 2048
+    assert wide.weights_held - narrow.weights_held == attention + mlp + experts - absorbed
+    kept = quantised(DEEPSEEK, quant_method="fp8", ignored_layers=["model.layers.*.self_attn"])
+    assert kept.weights_held - narrow.weights_held == attention - absorbed
+    assert kept.weights_read - narrow.weights_read == attention
+    assert kept.operations["fp16"] - narrow.operations["fp16"] == 2 * 8 * attention
 
 
 def test_a_sliding_window_ends_the_context() -> None:
@@ -386,6 +446,19 @@ def test_more_work_is_never_less(batch: int, more: int, context: int) -> None:
         ({}, {"dtype": "float32"}, "dtype 'float32'"),
         ({}, {"kv_cache_dtype": "int3"}, "kv_cache_dtype 'int3'"),
         ({}, {"quantization": "aqlm"}, "quantization 'aqlm'"),
+        ({}, {"tensor_parallel_size": 0}, "tensor_parallel_size 0"),
+        ({}, {"tensor_parallel_size": -2}, "tensor_parallel_size -2"),
+        ({**MIXTRAL, "num_experts_per_tok": 9}, {}, "num_experts_per_tok 9 of 8 experts"),
+        (
+            {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "INT3"}},
+            {},
+            "KV cache of 'INT3'",
+        ),
+        (
+            {"quantization_config": {"quant_method": "fp8", "kv_cache_scheme": {"num_bits": 4, "type": "float"}}},
+            {},
+            "KV cache of",
+        ),
         ({"quantization_config": {"quant_method": "aqlm"}}, {}, "quant_method 'aqlm'"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 5}}, {}, "5 bits"),
         ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "W4"}}, {}, "quant_algo 'W4'"),

@@ -1,4 +1,4 @@
-"""The scenarios of the library: each is priced, has the size that was published, and fits on its GPUs."""
+"""The scenarios of the library: each is priced, has the size of the model that it names, and fits on its GPUs."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ MIXTRAL_LAYER = 46.703e9 / 32 * 0.9944
 """Of Mixtral 8x7B, without its embedding and output matrices (0.56 %)."""
 DEEPSEEK_LAYER, DEEPSEEK_EXPERTS, DEEPSEEK_MLP = 0.18711e9, 11.3183e9, 0.39636e9
 """Of DeepSeek-V3: attention of a layer, 257 experts of one, the MLP of a dense one."""
+DEEPSEEK_ABSORBED = 6 * 2 * 512 * 128 * (128 + 128)
+"""Bytes of the halves that decode multiplies with in 16 bits, beside the FP8 matrix that they are made of."""
+DEEPSEEK_TABLES = 4 * 129280 * 7168
+"""Bytes of the embedding and output matrices."""
+DEEPSEEK_DRAFTER = DEEPSEEK_LAYER + DEEPSEEK_EXPERTS + 2 * 2 * 7168**2 + DEEPSEEK_TABLES
+"""Bytes of the module that drafts: a layer with experts, the product before it, and tables as if they were its own."""
 HELD_GB = {
     "dense-batches": 2 * LLAMA_8B,
     "dense-8b-tp2": LLAMA_8B,
@@ -37,15 +43,20 @@ HELD_GB = {
     "int4-gptq": 2 * LLAMA_8B - LINEAR_8B * (2 - 0.5156),
     "moe-qwen3": 2 * 30.532e9,
     "moe-mixtral": 2 * (12 * MIXTRAL_LAYER + 2 * 32000 * 4096),
-    "mla-deepseek": 6 * DEEPSEEK_LAYER + 3 * (DEEPSEEK_EXPERTS + DEEPSEEK_MLP) + 4 * 129280 * 7168,
-    "spec-mtp": 6 * DEEPSEEK_LAYER + 3 * (DEEPSEEK_EXPERTS + DEEPSEEK_MLP) + 4 * 129280 * 7168,
+    "mla-deepseek": 6 * DEEPSEEK_LAYER + 3 * (DEEPSEEK_EXPERTS + DEEPSEEK_MLP) + DEEPSEEK_ABSORBED + DEEPSEEK_TABLES,
+    "spec-mtp": 6 * DEEPSEEK_LAYER + 3 * (DEEPSEEK_EXPERTS + DEEPSEEK_MLP) + DEEPSEEK_ABSORBED + DEEPSEEK_TABLES,
     "sliding-gemma": 2 * 3.880e9,
     "hybrid-gpt-oss": 12.8 * 2**30,
     "spec-ngram": 2 * LLAMA_8B,
     "long-context": 2 * LLAMA_8B,
     "kv-capacity": 2 * LLAMA_8B,
 }
-"""Bytes of weights on each GPU, from published parameter counts (tests/fixtures/published-models.json) by hand."""
+"""Bytes of weights on each GPU.
+
+Published (tests/fixtures/published-models.json): Llama 8B and 70B, Qwen3 30B, Mixtral for its layers, gpt-oss 20B. By
+hand from sizes in config.json: Gemma, the layers of DeepSeek-V3, and which weights of Llama 8B are quantised. These see
+that a count does not change, not that it is what was published. A module that drafts is not among them.
+"""
 
 
 def demand(cell: Cell) -> StepDemand:
@@ -68,18 +79,19 @@ def test_check_prices_every_scenario() -> None:
 
 @pytest.mark.parametrize("name", GPU_CELLS)
 def test_weights_are_those_of_the_model_that_it_names(name: str) -> None:
-    """The bytes that an engine loads on each GPU are within 1 % of what was published."""
+    """The bytes that an engine loads on each GPU are within 1 % of what was published, or counted by hand."""
     assert demand(CELLS[name]).weights_held == pytest.approx(HELD_GB[name.partition("[")[0]], rel=0.01)
 
 
 @pytest.mark.parametrize("name", GPU_CELLS)
 def test_a_scenario_fits_where_it_is_meant_to_run(name: str) -> None:
-    """Weights and cache leave an H200 a tenth, and a pinned cache holds all tokens of the workload."""
+    """Weights, a module that drafts and cache leave an H200 a tenth; a pinned cache holds the workload's tokens."""
     cell = CELLS[name]
     args: Mapping[str, Any] = cell.engine.args
     found, pinned, work = demand(cell), args.get("kv_cache_memory_bytes"), cell.batch
     needed = found.kv_written * (work.input_tokens + work.output_tokens)
-    assert found.weights_held + (pinned or needed) < 0.9 * H200_BYTES
+    drafter = DEEPSEEK_DRAFTER if name == "spec-mtp" else 0
+    assert found.weights_held + drafter + (pinned or needed) < 0.9 * H200_BYTES
     assert pinned is None or pinned > needed
     assert args["max_num_seqs"] >= work.batch
 
