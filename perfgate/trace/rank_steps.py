@@ -319,9 +319,10 @@ def pool_ranks(trials: Sequence[Sequence[RankSteps]]) -> tuple[RankSteps, ...]:
     pooled = []
     for own in zip(*alike, strict=True):
         joined = {name: tuple(chain.from_iterable(getattr(one, name) for one in own)) for name in _JOINED}
+        joined["waiting_ns"] = tuple(chain.from_iterable(one.waiting_ns or (None,) * len(one.begins_ns) for one in own))
         added = {name: sum(getattr(one, name) for one in own) for name in ("collectives", "last", "slowest")}
         pooled.append(RankSteps(label=own[0].label, decode=pool([one.decode for one in own]), **joined, **added))
     return tuple(pooled)
 
 
-_JOINED = ("begins_ns", "ends_ns", "communication_ns", "hidden_ns", "waiting_ns")
+_JOINED = ("begins_ns", "ends_ns", "communication_ns", "hidden_ns")

@@ -165,3 +165,13 @@ def test_trials_are_pooled_rank_by_rank() -> None:
     one, two = pool_ranks([ranks, ranks])
     assert (one.waiting_ns, two.slowest, one.decode.steps) == ((4000,) * 4, 4, 4)
     assert pool_ranks([]) == ()
+
+
+def test_a_trial_that_knows_no_waiting_is_pooled_with_one_that_does() -> None:
+    """Its steps have no known waiting, and every column still holds an entry a step."""
+    works = [{0: [("nvjet", 0, own), (REDUCE, own, 9000 - own)]} for own in (4000, 6000)]
+    _, known = traced_ranks(*works)
+    unknown = [rank.model_copy(update={"waiting_ns": (), "collectives": 0, "last": 0}) for rank in known]
+    one, two = pool_ranks([known, unknown])
+    assert (one.waiting_ns, two.waiting_ns) == ((2000, None), (0, None))
+    assert len(one.begins_ns) == len(one.waiting_ns)
