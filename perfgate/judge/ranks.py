@@ -51,14 +51,15 @@ def _figures(rank: RankSteps, expected: Expectation | None) -> dict[str, float]:
     """Medians over the steps, by name; what is not known is left out. See :class:`RankOutcome`."""
     decode, steps = rank.decode, len(rank.begins_ns)
     waits = [ns for ns in rank.waiting_ns if ns is not None]
-    told = list(zip(decode.busy_ns, rank.communication_ns, rank.waiting_ns or (None,) * steps, strict=True))
-    known = [(busy, talk, waited) for busy, talk, waited in told if waited is not None]
+    waiting = rank.waiting_ns or (None,) * steps
+    told = zip(decode.busy_ns, rank.communication_ns, rank.hidden_ns, waiting, strict=True)
+    known = [(busy, talk, hidden, waited) for busy, talk, hidden, waited in told if waited is not None]
     talked = sum(rank.communication_ns)
     found: dict[str, float | None] = {
         "slowest": rank.slowest / steps,
         "step_s": _seconds(decode.step_ns),
-        "own_s": _seconds(busy - waited for busy, _, waited in known),
-        "transfer_s": _seconds(max(talk - waited, 0) for _, talk, waited in known),
+        "own_s": _seconds(busy - min(waited, talk - hidden) for busy, talk, hidden, waited in known),
+        "transfer_s": _seconds(max(talk - waited, 0) for _, talk, _, waited in known),
         "waiting_s": _seconds(waits),
         "hidden": sum(rank.hidden_ns) / talked if talked else None,
         "last": rank.last / rank.collectives if rank.collectives else None,

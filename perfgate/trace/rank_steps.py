@@ -188,9 +188,11 @@ def _together(parts: Sequence[_Part], notes: list[Note]) -> tuple[DecodeSteps, t
         for rows in zip(*((f.begin_ns, f.begin_ns + f.span_ns, f.first_ns, f.busy_ns) for f in figures), strict=True)
     )
     waits = _waits(parts, float(np.median(end.max(axis=0) - begin.min(axis=0))))
-    waited = np.stack([np.maximum(wait.waiting_ns, 0) if wait.known else np.zeros(len(begin[0]), np.int64)
-                       for wait in waits])  # fmt: skip
-    slowest = np.argmax(busy - waited, axis=0)
+    talked, hidden = (np.stack([getattr(f, name) for f in figures]) for name in ("communication_ns", "hidden_ns"))
+    waited = np.stack([wait.waiting_ns if wait.known else np.full(len(begin[0]), -1) for wait in waits])
+    # What waits beside computation is no idle time; where one rank's waiting is not known, busy time alone compares.
+    unknown = ((waited < 0) & (talked > 0)).any(axis=0)
+    slowest = np.argmax(busy - np.where(unknown, 0, np.clip(waited, 0, talked - hidden)), axis=0)
     ranks = tuple(
         RankSteps(
             label=f"rank {number}",

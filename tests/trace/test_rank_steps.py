@@ -37,6 +37,16 @@ def test_two_ranks_by_hand() -> None:
     assert one.decode.steps == two.decode.steps == 3
 
 
+def test_waiting_beside_computation_makes_no_rank_faster() -> None:
+    """Rank 0 computes for longer, and its collective waits beneath; busy time is a union and holds it once."""
+    first = [("nvjet", 1000, 50_000), (REDUCE, 5001, 40_000)]
+    second = [("nvjet", 1000, 40_000), (REDUCE, 41_001, 4000)]
+    every, (one, two) = traced_ranks({0: first, 1: first}, {0: second, 1: second}, expected=2)
+
+    assert (one.waiting_ns, one.slowest, two.slowest) == ((36_000,) * 2, 2, 0)
+    assert every.busy_ns == one.decode.busy_ns
+
+
 @given(st.lists(st.lists(st.integers(1000, 30_000), min_size=1, max_size=5), min_size=2, max_size=5))
 def test_any_number_of_ranks(rows: list[list[int]]) -> None:
     """The one that computes for longest is the slowest and waits for nobody; each other one waits for it."""
