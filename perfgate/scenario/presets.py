@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
@@ -16,6 +17,8 @@ PRESETS: tuple[str, ...] = get_args(Preset)
 QUICK_ITERATIONS, QUICK_WARMUP = 5, 1
 ENVELOPE = ("per_decode_step", "unlisted")
 """Of the ``kernels:`` block."""
+OTHER_GROUPS = ("pipeline_parallel_size", "data_parallel_size")
+"""Engine arguments that multiply the GPUs which tensor parallelism takes."""
 BATCH_STEP = 4
 """Each batch of a curve is so many times the one before it."""
 
@@ -27,7 +30,7 @@ def with_preset(loaded: LoadedScenario, preset: str, gpus: int) -> LoadedScenari
         loaded: The scenario.
         preset: ``quick``: the first cell of its matrix, few iterations. ``comprehensive``: as it is. ``scaling``: a
             matrix over batch, lengths and tensor parallel size; what its own matrix has is kept. Its envelope was
-            learnt of other batches, and is left out.
+            learnt of other batches, and is left out where there are cells that it does not declare.
         gpus: How many GPUs there are; tensor parallelism is scaled to at most so many.
 
     Raises:
@@ -52,6 +55,8 @@ def with_preset(loaded: LoadedScenario, preset: str, gpus: int) -> LoadedScenari
         raise UsageError(text, where=loaded.where("workload"), remedy="Seek its rate: arrival: {find: ...}.")
     own = {key: list(values) for key, values in scenario.matrix.items()}
     sizes = {key: values for key, values in _sizes(loaded, scenario.workload, gpus) if len(values) > 1}
+    if sizes | own == own:
+        return loaded
     scaled = _replaced(loaded, "matrix", sizes | own)
     kernels = loaded.content.get("kernels") or {}
     traced = {key: value for key, value in kernels.items() if key not in ENVELOPE}
@@ -67,12 +72,16 @@ def _sizes(loaded: LoadedScenario, workload: Workload, gpus: int) -> Iterator[tu
     args = loaded.scenario.engine.args
     most = args.get("max_num_seqs")
     most = most if isinstance(most, int) else workload.batch
-    yield "batch", [*_steps(1, most - 1, BATCH_STEP), most]
+    yield "batch", sorted({*_steps(1, most - 1, BATCH_STEP), workload.batch, most})
     longest = args.get("max_model_len")
     room = longest - workload.output_tokens if isinstance(longest, int) else workload.input_tokens
     yield "input_tokens", [*dict.fromkeys([workload.input_tokens, *_steps(workload.input_tokens, room, 2)[-1:]])]
-    heads = _heads(loaded)
-    yield "tensor_parallel_size", [size for size in _steps(1, gpus, 2) if heads % size == 0]
+    others = [args.get(key, 1) for key in OTHER_GROUPS]
+    known = [size for size in others if isinstance(size, int)]
+    if known == others and not loaded.scenario.matrix.keys() & {*OTHER_GROUPS}:
+        heads, least = _heads(loaded), args.get("tensor_parallel_size", 1)
+        sizes = _steps(least if isinstance(least, int) else 1, gpus // math.prod(known), 2)
+        yield "tensor_parallel_size", [size for size in sizes if heads % size == 0]
 
 
 def _steps(first: int, most: int, factor: int) -> list[int]:

@@ -37,10 +37,37 @@ def declared(tmp_path: Path) -> LoadedScenario:
 def test_scaling(declared: LoadedScenario, gpus: int, sizes: list[int] | None) -> None:
     """Batches to the most that the engine takes, prompts to the most that there is room for, GPUs that divide heads."""
     matrix = with_preset(declared, "scaling", gpus).scenario.matrix
-    assert matrix["batch"] == (1, 4, 8)
+    assert matrix["batch"] == (1, 2, 4, 8)
     assert matrix["input_tokens"] == (4, 64)
     assert matrix.get("tensor_parallel_size") == (tuple(sizes) if sizes else None)
     assert matrix["dtype"] == ("bfloat16", "float16")
+
+
+@pytest.mark.parametrize(
+    ("args", "gpus", "sizes"),
+    [
+        ("pipeline_parallel_size: 2", 8, (1, 2, 4)),
+        ("pipeline_parallel_size: 2, data_parallel_size: 2", 8, (1, 2)),
+        ("tensor_parallel_size: 2", 8, (2, 4)),
+        ("tensor_parallel_size: 4", 4, None),
+    ],
+)
+def test_scaling_takes_no_more_gpus_than_there_are(
+    declared: LoadedScenario, args: str, gpus: int, sizes: tuple[int, ...] | None
+) -> None:
+    """Stages and replicas multiply what tensor parallelism takes, which begins at what the scenario declares."""
+    declared.file.write_text(declared.text.replace("max_num_seqs: 8", f"max_num_seqs: 8, {args}"))
+
+    assert with_preset(load(declared.file), "scaling", gpus).scenario.matrix.get("tensor_parallel_size") == sizes
+
+
+def test_scaling_of_a_matrix_that_is_there(declared: LoadedScenario) -> None:
+    """Where nothing is added the scenario is as it was, its envelope too."""
+    own = "matrix: {batch: [2, 8], input_tokens: [4, 8]}\nkernels: {per_decode_step: {patterns: [{launches: 8}]}}"
+    declared.file.write_text(declared.text.replace("matrix: {dtype: [bfloat16, float16]}", own))
+    loaded = load(declared.file)
+
+    assert with_preset(loaded, "scaling", 1) is loaded
 
 
 def test_scaling_leaves_the_envelope_out(declared: LoadedScenario, tmp_path: Path) -> None:
@@ -95,7 +122,7 @@ def test_a_run_keeps_what_its_preset_made(tmp_path: Path, monkeypatch: pytest.Mo
     ended = CliRunner().invoke(main, [*words, "--preset", "scaling"], obj=FakeCollector())
     assert "Curve: tiny against batch" in ended.output
     (folder,) = (tmp_path / "runs").iterdir()
-    assert [cell.name for cell in read_manifest(folder).cells] == ["tiny[batch=1]", "tiny[batch=4]"]
+    assert [cell.name for cell in read_manifest(folder).cells] == [f"tiny[batch={n}]" for n in (1, 2, 4)]
     again = CliRunner().invoke(main, ["run", "--resume", str(folder), "--preset", "scaling"], obj=FakeCollector())
     assert again.exit_code == 2
     assert "--preset cannot be given" in again.output
