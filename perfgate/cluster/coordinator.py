@@ -28,6 +28,8 @@ from perfgate.cluster.cluster_run import ClusterRun, Ending, Files, put, read_al
 AGAIN_S: Final = 2.0
 """After so long a cell whose GPU was in use is submitted again, and twice as long each further time."""
 MOST_AGAIN_S: Final = 60.0
+DOUBLED: Final = 5
+"""Doublings that reach that."""
 LOST: Final = 3
 """So often a cell may lose its node. One that brings down every node it runs on must not go through the cluster."""
 ANSWER_BYTES: Final = 64 * 1024**2
@@ -198,12 +200,12 @@ class Coordinator:
                 return 0.0
             ending = Ending("stopped" if self._over else "failed", f"its node was lost {cell.lost} times")
         if ending.kind == "given-back" and not self._over:
-            wait_s = min(math.ldexp(AGAIN_S, cell.given_back), MOST_AGAIN_S)
+            wait_s = min(math.ldexp(AGAIN_S, min(cell.given_back, DOUBLED)), MOST_AGAIN_S)
             cell.given_back += 1
             self._log.tell(f"{name}: given back: {ending.text}; tried again in {wait_s:g} s")
             return wait_s
         if ending.kind in ("stopped", "given-back"):
-            out = not self._stopped and self._over
+            out = ending.code == "out-of-budget" or (not self._stopped and self._over)
             ending = Ending(
                 "stopped", *(("the budget is over", "out-of-budget") if out else ("stopped", "interrupted"))
             )

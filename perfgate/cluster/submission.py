@@ -6,6 +6,8 @@ import contextlib
 import logging
 import shlex
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,8 +115,11 @@ def connected(address: str) -> Iterator[None]:
     Raises:
         UsageError: There is none at that address.
     """
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray exits at once, and the run would go on without anybody
     except (ConnectionError, RuntimeError, ValueError) as error:
         remedy = "Start one (ray start --head), and name it: auto on one of its nodes, or ray://HOST:10001."
         raise UsageError(f"--on {address}: {error}", remedy=remedy) from error

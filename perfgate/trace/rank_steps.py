@@ -190,7 +190,7 @@ def _together(parts: Sequence[_Part], notes: list[Note]) -> tuple[DecodeSteps, t
     waits = _waits(parts, float(np.median(end.max(axis=0) - begin.min(axis=0))))
     talked, hidden = (np.stack([getattr(f, name) for f in figures]) for name in ("communication_ns", "hidden_ns"))
     waited = np.stack([wait.waiting_ns if wait.known else np.full(len(begin[0]), -1) for wait in waits])
-    # What waits beside computation is no idle time; where one rank's waiting is not known, busy time alone compares.
+    # Waiting beside computation idles nothing; where one rank's waiting is not known, busy time alone compares.
     unknown = ((waited < 0) & (talked > 0)).any(axis=0)
     slowest = np.argmax(busy - np.where(unknown, 0, np.clip(waited, 0, talked - hidden)), axis=0)
     ranks = tuple(
