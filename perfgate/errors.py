@@ -125,3 +125,17 @@ class ScenarioError(UsageError):
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
+
+
+def stems_from_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: it may come while a library is imported that makes another of it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def is_a_stop(error: BaseException) -> bool:
+    """Whether a run was stopped, and did not fail: on request, out of budget, or in an import that Ctrl-C broke."""
+    if isinstance(error, PerfgateError):
+        return isinstance(error, InterruptedRunError)
+    return stems_from_interrupt(error)

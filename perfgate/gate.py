@@ -32,7 +32,7 @@ from perfgate.capture.job import Collector
 from perfgate.capture.pace import Progress
 from perfgate.capture.session import Session
 from perfgate.doctor.preflight import preflight, require_subjects
-from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, UsageError
+from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, UsageError, is_a_stop
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.comparison import compare_records, compare_table, parse_gate
 from perfgate.judge.envelope import learn, union
@@ -327,8 +327,8 @@ def _interruptions(folder: Path) -> Iterator[None]:
     """Whatever stops a run on request, what was measured is judged, and the error says how to go on."""
     try:
         yield
-    except (KeyboardInterrupt, InterruptedRunError) as error:
-        if not (folder / "run.json").exists():
+    except (Exception, KeyboardInterrupt) as error:
+        if not is_a_stop(error) or not (folder / "run.json").exists():
             raise
         judge_folder(folder)
         text, code = (error.text, error.code) if isinstance(error, InterruptedRunError) else ("stopped", "interrupted")

@@ -103,6 +103,19 @@ def test_interrupted_anywhere(tmp_path: Path, stop_at: int) -> None:
     assert len({t.index for t in after.trials}) == len(after.trials)
 
 
+def test_interrupted_in_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may come while a library is imported that makes another error of it: how to go on is told all the same."""
+
+    def importing(*_: object) -> None:
+        raise ImportError("cannot import a part of it") from KeyboardInterrupt()
+
+    monkeypatch.setattr(gate, "_measure", importing)
+
+    with pytest.raises(InterruptedRunError) as stopped:
+        gate.run([scenario_file(tmp_path)], BOTH, runs=tmp_path / "runs", collector=FakeCollector())
+    assert "perfgate run --resume" in str(stopped.value)
+
+
 def test_a_new_visit(tmp_path: Path) -> None:
     """A new visit conditions both subjects, and takes pairs of new numbers in the order that the run's seed draws."""
     folder = begin(tmp_path, Watched(stop_at=5))

@@ -31,7 +31,7 @@ from perfgate.cli.planning import PLAN_OPTION, is_shard, judge_together, plan
 from perfgate.cli.profiles import counters, kernels
 from perfgate.cli.run_commands import nightly, run
 from perfgate.cli.verify import verify
-from perfgate.errors import ExitStatus, PerfgateError, ScenarioError, UsageError
+from perfgate.errors import ExitStatus, PerfgateError, ScenarioError, UsageError, stems_from_interrupt
 from perfgate.reasons import REASONS
 
 if TYPE_CHECKING:
@@ -69,17 +69,10 @@ class _Errors(click.Group):
             click.echo(f"perfgate: {location}{error.strerror or error}", err=True)
             ctx.exit(ExitStatus.NOT_MEASURED)
         except (Exception, KeyboardInterrupt) as error:
-            if not _stems_from_interrupt(error):
+            if not stems_from_interrupt(error):
                 raise
             click.echo("perfgate: interrupted", err=True)
             ctx.exit(ExitStatus.INTERRUPTED)
-
-
-def _stems_from_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: it may come while a library is imported that makes another of it."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 @click.group(cls=_Errors, context_settings={"help_option_names": ["-h", "--help"]})
