@@ -134,6 +134,18 @@ def stems_from_interrupt(error: BaseException | None) -> bool:
     return error is not None
 
 
+def stopped(error: BaseException, remedy: str, more: str = "") -> InterruptedRunError:
+    """What a stop says in the end.
+
+    Args:
+        error: What stopped the run, for which :func:`is_a_stop` holds.
+        remedy: How to go on.
+        more: What is to be added to its text.
+    """
+    text, code = (error.text, error.code) if isinstance(error, InterruptedRunError) else ("stopped", "interrupted")
+    return InterruptedRunError(text + more, remedy=remedy, code=code)
+
+
 def is_a_stop(error: BaseException) -> bool:
     """Whether a run was stopped, and did not fail: on request, out of budget, or in an import that Ctrl-C broke."""
     if isinstance(error, PerfgateError):

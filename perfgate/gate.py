@@ -32,7 +32,7 @@ from perfgate.capture.job import Collector
 from perfgate.capture.pace import Progress
 from perfgate.capture.session import Session
 from perfgate.doctor.preflight import preflight, require_subjects
-from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, UsageError, is_a_stop
+from perfgate.errors import NotComparableError, NotMeasuredError, UsageError, is_a_stop, stopped
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.comparison import compare_records, compare_table, parse_gate
 from perfgate.judge.envelope import learn, union
@@ -331,9 +331,7 @@ def _interruptions(folder: Path) -> Iterator[None]:
         if not is_a_stop(error) or not (folder / "run.json").exists():
             raise
         judge_folder(folder)
-        text, code = (error.text, error.code) if isinstance(error, InterruptedRunError) else ("stopped", "interrupted")
-        text = f"{text}; what was measured is in {folder}"
-        raise InterruptedRunError(text, remedy=_way_on(folder), code=code) from error
+        raise stopped(error, _way_on(folder), f"; what was measured is in {folder}") from error
 
 
 def _measure(manifest: Run, session: Session, records: dict[str, Record], steps: RunSteps) -> None:

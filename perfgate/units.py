@@ -110,6 +110,12 @@ def percent(ratio: float) -> str:
     return f"{shown:.3g} %" if ratio < 10 else f"{shown:.0f} %"  # noqa: PLR2004 (1000 %)
 
 
+def signed_us(seconds: float, decimals: int = 2) -> str:
+    """A difference in microseconds with its sign: ``+79.70 us``; one that is shown as zero has a plus."""
+    shown = f"{seconds * 1e6:+.{decimals}f}"
+    return f"{shown.replace('-', '+') if float(shown) == 0 else shown} us"
+
+
 def signed_percent(ratio: float | None, decimals: int = 2) -> str:
     """A change as a percentage with its sign; ``decimals`` of them below 10 %, one from there on."""
     if ratio is None:

@@ -27,7 +27,7 @@ from perfgate.bisect.bisection import (
 from perfgate.bisect.commit_search import Step
 from perfgate.bisect.lost_gate import chosen, narrowed
 from perfgate.capture.pace import Progress
-from perfgate.errors import InterruptedRunError, NotMeasuredError, ScenarioError, UsageError
+from perfgate.errors import NotMeasuredError, ScenarioError, UsageError, is_a_stop, stopped
 from perfgate.machine.locks import hold
 from perfgate.machine.versioned_json import write_model
 from perfgate.models import Note
@@ -223,10 +223,10 @@ def _way_on(folder: Path) -> Iterator[None]:
     """Where a search is stopped the error says how it goes on."""
     try:
         yield
-    except (KeyboardInterrupt, InterruptedRunError) as error:
-        remedy = f"Go on with: perfgate bisect --resume {shlex.quote(str(folder))}"
-        text, code = (error.text, error.code) if isinstance(error, InterruptedRunError) else ("stopped", "interrupted")
-        raise InterruptedRunError(text, remedy=remedy, code=code) from error
+    except (Exception, KeyboardInterrupt) as error:
+        if not is_a_stop(error):
+            raise
+        raise stopped(error, f"Go on with: perfgate bisect --resume {shlex.quote(str(folder))}") from error
 
 
 def _label(state: State, number: int) -> str:

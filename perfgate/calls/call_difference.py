@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from perfgate.calls.host_calls import CALLS, LINES, PS_PER_S, HostCalls, Total
-from perfgate.units import format_mean, plural
+from perfgate.units import format_mean, plural, signed_us
 
 MOST_LINES = 20
 """Functions that have a line of their own, the most expensive ones."""
@@ -57,7 +57,7 @@ class CallChange:
         if more := len(largest) - MOST_COUNTS:
             parts += [f"{plural(more, 'C function')} more"] if more > 0 else []
         name = f"{self.function} (was {self.was})" if self.was else self.function
-        cost = "it waits for a time" if self.waits else _us(self.cost_s)
+        cost = "it waits for a time" if self.waits else signed_us(self.cost_s)
         return f"{mark} {name}: {', '.join(parts)} a step ({cost})"
 
 
@@ -97,7 +97,7 @@ class CallDifference:
         named = [change.function for change in self.changes[:NAMED]]
         more = len(self.changes) - len(named)
         others = f" and {plural(more, 'more function')}" if more > 0 else ""
-        return f"{_us(self.cost_s)} a step by what its calls and lines cost at least: {', '.join(named)}{others}"
+        return f"{signed_us(self.cost_s)} a step by what its calls and lines cost at least: {', '.join(named)}{others}"
 
     @property
     def lines(self) -> list[str]:
@@ -105,7 +105,7 @@ class CallDifference:
         rest = self.changes[MOST_LINES:]
         lines = [change.line for change in self.changes[:MOST_LINES]]
         cost_s = sum(change.cost_s for change in rest)
-        return [*lines, f"~ {plural(len(rest), 'more function')} ({_us(cost_s)})"] if rest else lines
+        return [*lines, f"~ {plural(len(rest), 'more function')} ({signed_us(cost_s)})"] if rest else lines
 
 
 def call_difference(base: HostCalls, head: HostCalls) -> CallDifference:
@@ -196,7 +196,3 @@ def _in_words(what: str, count: float) -> str:
     if what in nouns:
         return f"{amount} {nouns[what]}{'' if abs(count) == 1 else 's'}"
     return f"{amount} {what}"
-
-
-def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:+.2f} us".replace("-0.00", "+0.00")

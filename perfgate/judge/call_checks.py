@@ -14,6 +14,7 @@ from perfgate.judge.outcome import Finding
 from perfgate.metrics.trial import Side
 from perfgate.models import Note
 from perfgate.scenario.call_trials import CallTrials
+from perfgate.trace.launch_difference import LaunchDifference
 from perfgate.units import format_value, percent
 
 MOST_VARYING = 0.02
@@ -61,13 +62,14 @@ def _held(difference: CallDifference, ignorable_s: float, cautions: tuple[Note, 
     elif min(difference.at_times_s, difference.cost_s + difference.at_times_s) > ignorable_s:
         return Finding("inconclusive", (_at_times(difference, limit),), cautions)
     elif difference.changes:
-        return Finding("pass", (), (_note("host-calls-changed", difference, f"within {limit}"), *cautions))
+        return Finding("pass", (), (priced_note("host-calls-changed", difference, f"within {limit}"), *cautions))
     else:
         return Finding("pass", (), cautions)
-    return Finding("regressed", (_note("host-calls-added", difference, what),), cautions)
+    return Finding("regressed", (priced_note("host-calls-added", difference, what),), cautions)
 
 
-def _note(code: str, difference: CallDifference, what: str) -> Note:
+def priced_note(code: str, difference: CallDifference | LaunchDifference, what: str) -> Note:
+    """A difference with its price, and what that means, as a diff."""
     return Note(code=code, text="\n".join([f"{difference.headline} ({what})", *difference.lines]))
 
 

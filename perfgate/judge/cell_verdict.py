@@ -44,7 +44,6 @@ from perfgate.record.run_record import Record, Run
 from perfgate.scenario.part import Part
 from perfgate.scenario.plan import Cell, Plan
 from perfgate.trace.attribution import Attribution, attribute
-from perfgate.trace.rank_steps import pool_ranks
 from perfgate.units import plural
 
 
@@ -235,8 +234,7 @@ def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[
     elif evidence.stops:
         findings.insert(0, Finding(reasons=evidence.stops))
     if evidence.cell.kernels is not None and evidence.due("traced"):
-        ranks = {side: pool_ranks(own) for side, own in evidence.read("traced", lambda trial: trial.ranks).items()}
-        findings.append(judge_envelope(evidence.cell.kernels, evidence.traced(), ranks, priced=evidence.exact))
+        findings.append(judge_envelope(evidence.cell.kernels, evidence.traced(), evidence.ranks, priced=evidence.exact))
     if evidence.due("counted"):
         findings.append(judge_counters(evidence.cell.counters, evidence.counted()))
     if evidence.cell.calls is not None and evidence.due("called"):
@@ -304,7 +302,7 @@ def _ranks(evidence: Evidence) -> RanksOutcome | None:
     kernels = evidence.cell.kernels
     expected = kernels if kernels is not None and kernels.declares_envelope else None
     pairs = [(base.ranks, head.ranks) for base, head in evidence.pairs("traced")]
-    return ranks_outcome(evidence.read("traced", lambda trial: trial.ranks), pairs, expected)
+    return ranks_outcome(evidence.ranks, pairs, expected)
 
 
 def _ungated(evidence: Evidence, *, judged: bool) -> Iterator[MetricOutcome]:

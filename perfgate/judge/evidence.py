@@ -31,6 +31,7 @@ from perfgate.models import Note
 from perfgate.record.run_record import Record, record_digest
 from perfgate.scenario.plan import Cell, GatePlan
 from perfgate.trace.decode_step import DecodeSteps
+from perfgate.trace.rank_steps import RankSteps, pool_ranks
 
 T = TypeVar("T")
 
@@ -209,6 +210,11 @@ class Evidence:
         """What the trials of a kind hold, of each side that was measured."""
         sides = self.trials(kind)
         return {side: [read for trial in sides[side] if (read := of(trial))] for side in SIDES if side in self.sides}
+
+    @cached_property
+    def ranks(self) -> dict[Side, tuple[RankSteps, ...]]:
+        """What each rank of the traced engines did, of each side that was measured; none where there was one rank."""
+        return {side: pool_ranks(trials) for side, trials in self.read("traced", lambda trial: trial.ranks).items()}
 
     def calls(self) -> dict[Side, list[HostCalls]]:
         """What the called trials hold, of each side that was measured."""

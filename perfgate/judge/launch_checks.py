@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from perfgate.judge.call_checks import priced_note
 from perfgate.judge.outcome import Finding
 from perfgate.metrics.trial import Side
 from perfgate.models import Note
 from perfgate.trace.decode_step import DecodeSteps, pool
-from perfgate.trace.launch_difference import LaunchDifference, launch_difference
+from perfgate.trace.launch_difference import launch_difference
 from perfgate.units import format_value
 
 
@@ -38,9 +39,5 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[DecodeSteps
     elif found.cost_s > ignorable_s:
         what = f"more than {limit}"
     else:
-        return Finding("pass", (), (_note("launches-changed", found, f"within {limit}"),) if found else ())
-    return Finding("regressed", (_note("launches-added", found, what),))
-
-
-def _note(code: str, found: LaunchDifference, what: str) -> Note:
-    return Note(code=code, text="\n".join([f"{found.headline} ({what})", *found.lines]))
+        return Finding("pass", (), (priced_note("launches-changed", found, f"within {limit}"),) if found else ())
+    return Finding("regressed", (priced_note("launches-added", found, what),))

@@ -11,7 +11,7 @@ from perfgate.metrics.trial import Side
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.trace.attribution import attribute
 from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.rank_steps import RankSteps, pool_ranks
+from perfgate.trace.rank_steps import RankSteps
 
 NS_PER_S = 1e9
 MOST_PARTS = 3
@@ -19,19 +19,19 @@ Ranks = tuple[RankSteps, ...]
 
 
 def ranks_outcome(
-    sides: Mapping[Side, Sequence[Ranks]], pairs: Sequence[tuple[Ranks, Ranks]], expected: Expectation | None
+    sides: Mapping[Side, Ranks], pairs: Sequence[tuple[Ranks, Ranks]], expected: Expectation | None
 ) -> RanksOutcome | None:
     """What the ranks of each side did.
 
     Args:
-        sides: The ranks of each traced trial of the sides that were measured.
+        sides: The ranks of the sides that were measured, each over all its traced trials.
         pairs: Those of paired trials, as (base, head).
         expected: What decode steps may run.
 
     Returns:
         ``None`` where no engine had several ranks.
     """
-    pooled = {side: ranks for side, trials in sides.items() if (ranks := pool_ranks(trials))}
+    pooled = {side: ranks for side, ranks in sides.items() if ranks}
     if not pooled:
         return None
     figures: dict[str, dict[str, dict[Side, float]]] = {}

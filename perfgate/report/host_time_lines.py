@@ -10,7 +10,7 @@ from perfgate.judge.evidence import Evidence
 from perfgate.metrics.trial import SIDES
 from perfgate.report.chart import WIDTH, Chart, Mark, label, rect
 from perfgate.report.document import Section
-from perfgate.units import format_value, plural
+from perfgate.units import format_value, plural, signed_us
 
 HEADINGS = ("host, a sampled decode step", "base", "head", "difference")
 ROWS: tuple[tuple[str, str, str], ...] = (
@@ -65,7 +65,7 @@ def _line(change: HostFunction) -> str:
     more_s = change.head_s - change.base_s
     name = f"{change.function} (was {change.was})" if change.was else change.function
     sides = " to ".join(format_value(value, "s") for value in (change.base_s, change.head_s))
-    return f"{'+' if more_s > 0 else '-'} {name}: {more_s * 1e6:+.1f} us a step ({sides})"
+    return f"{'+' if more_s > 0 else '-'} {name}: {signed_us(more_s, 1)} a step ({sides})"
 
 
 def _imports(host: HostOutcome) -> Iterator[str]:

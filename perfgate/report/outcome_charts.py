@@ -9,6 +9,7 @@ from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.report.chart import WIDTH, Chart, Mark, Scale, arrow, diamond, label, line, rect
 from perfgate.report.outcome_lines import gate_name, gate_row, ordered_gates
 from perfgate.trace.attribution import Attribution
+from perfgate.units import signed_us
 
 LEFT, RIGHT = 200.0, 520.0
 """Where the plot of a chart of rows begins and ends; names are left of it, figures right."""
@@ -165,4 +166,4 @@ def waterfall(change: Attribution) -> Chart:
 
 def us(seconds: float) -> str:
     """A difference in microseconds with its sign; a large one in milliseconds."""
-    return f"{seconds * 1e3:+.2f} ms" if abs(seconds) >= LARGE_S else f"{seconds * 1e6:+.1f} us"
+    return f"{seconds * 1e3:+.2f} ms" if abs(seconds) >= LARGE_S else signed_us(seconds, 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from perfgate.judge.cell_facts import RankOutcome, RanksOutcome
 from perfgate.metrics.trial import SIDES, Side
 from perfgate.report.document import Section
-from perfgate.units import format_value, percent
+from perfgate.units import format_value, percent, signed_us
 
 COLUMNS = (
     ("slowest in", "slowest"), ("own work", "own_s"), ("transfer", "transfer_s"), ("waiting", "waiting_s"),
@@ -51,8 +51,8 @@ def _lines(ranks: RanksOutcome, ordered: list[RankOutcome]) -> Iterator[str]:
     yield f"from the first rank's begin of a step to the last one's: {skew}"
     for rank in ordered:
         if rank.change_s is not None:
-            parts = ", ".join(f"{name} {_signed(value)}" for name, value in rank.parts.items() if value)
-            yield f"{rank.label}: {_signed(rank.change_s)} a step{f': {parts}' if parts else ''}"
+            parts = ", ".join(f"{name} {signed_us(value, 1)}" for name, value in rank.parts.items() if value)
+            yield f"{rank.label}: {signed_us(rank.change_s, 1)} a step{f': {parts}' if parts else ''}"
 
 
 def _waiting(worst: RankOutcome, others: list[RankOutcome]) -> Iterator[str]:
@@ -68,7 +68,3 @@ def _waiting(worst: RankOutcome, others: list[RankOutcome]) -> Iterator[str]:
 def _of(worst: RankOutcome, side: Side) -> str:
     own = worst.figures.get("waiting_s", {}).get(side)
     return "" if own is None else f"; {worst.label} waits {format_value(own, 's')}"
-
-
-def _signed(seconds: float) -> str:
-    return f"{seconds * 1e6:+.1f} us"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import Any
 
+from perfgate.counters.model_shape import text_part
+from perfgate.counters.transformer import read_config
 from perfgate.errors import UsageError
 from perfgate.scenario.declaration import LoadedScenario, loads, model_folder
 from perfgate.scenario.workload import Workload
 from perfgate.scenario.yaml_writing import replace_block
 
-Preset = Literal["quick", "comprehensive", "scaling"]
-PRESETS: tuple[str, ...] = get_args(Preset)
 QUICK_ITERATIONS, QUICK_WARMUP = 5, 1
 ENVELOPE = ("per_decode_step", "unlisted")
 """Of the ``kernels:`` block."""
@@ -96,11 +95,5 @@ def _steps(first: int, most: int, factor: int) -> list[int]:
 def _heads(loaded: LoadedScenario) -> int:
     """Attention heads of the model, which tensor parallelism divides; 0, which any number divides, if unknown."""
     folder = model_folder(loaded)
-    if folder is None:
-        return 0
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"the model's config.json cannot be read: {error}", where=loaded.where("engine")) from error
-    heads = config.get("num_attention_heads") if isinstance(config, dict) else None
+    heads = text_part(read_config(folder)).get("num_attention_heads") if folder else None
     return heads if isinstance(heads, int) else 0

@@ -13,7 +13,7 @@ from perfgate.trace.decode_step import DecodeSteps, KernelKey
 from perfgate.trace.difference import PAGEABLE, StepDifference, difference, nearest
 from perfgate.trace.families import short_name
 from perfgate.trace.launch_shapes import Shapes
-from perfgate.units import NS_PER_S, format_mean
+from perfgate.units import NS_PER_S, format_mean, signed_us
 
 EACH = 0.9
 """So many more a step, on average, are one more in each step: how often a step waits or copies may vary by some."""
@@ -61,7 +61,8 @@ class KernelDifference:
         )
         if self.base_shapes:
             parts.append(f"{_listed(self.base_shapes)} -> {_listed(self.head_shapes)}")
-        return f"{mark} {self.where} {short_name(self.key.name)}: {'; '.join(parts)} ({self.cost_ns / 1000:+.2f} us)"
+        cost = signed_us(self.cost_ns / NS_PER_S)
+        return f"{mark} {self.where} {short_name(self.key.name)}: {'; '.join(parts)} ({cost})"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class LaunchDifference:
             causes.append(f"other launch shapes of {', '.join(dict.fromkeys(reshaped))}")
         if not causes:
             causes = ["some steps launch more or less"]
-        return f"{self.cost_s * 1e6:+.2f} us a step by the traced time of its kernels: {'; '.join(causes)}"
+        return f"{signed_us(self.cost_s)} a step by the traced time of its kernels: {'; '.join(causes)}"
 
     @property
     def lines(self) -> list[str]:

@@ -26,7 +26,7 @@ from perfgate.models import Frozen, Note
 from perfgate.trace.breakdown import StepFigures
 from perfgate.trace.decode_step import COLUMNS, DecodeSteps, decode_figures, pool, summarise_steps
 from perfgate.trace.kernel_table import NO_TIME, Trace, combinations
-from perfgate.trace.rank_waits import Collectives, collectives_of
+from perfgate.trace.rank_waits import Collectives, collectives_of, waits_in
 from perfgate.units import format_ns, plural
 
 Ints = NDArray[np.int64]
@@ -208,7 +208,7 @@ def _together(parts: Sequence[_Part], notes: list[Note]) -> tuple[DecodeSteps, t
         )
         for number, (part, wait) in enumerate(zip(parts, waits, strict=True))
     )
-    alone = [rank.label for rank in ranks if any(rank.communication_ns) and not any(_known(rank.waiting_ns))]
+    alone = [rank.label for rank in ranks if any(rank.communication_ns) and all(ns is None for ns in rank.waiting_ns)]
     if alone:
         text = f"{', '.join(alone)}: no collectives that other ranks ran with it, so waiting is not told from transfer"
         notes.append(Note(code="not-recorded", text=text))
@@ -299,20 +299,15 @@ def _group_waits(called: Sequence[Sequence[Collectives]]) -> list[_Wait]:
     last, collectives = np.zeros(len(called), np.int64), 0
     for step, row in enumerate(zip(*called, strict=True)):
         if len(called) > 1 and row[0].names and len({one.names for one in row}) == 1:
-            waits = np.stack([one.duration_ns for one in row])
-            waits = waits - waits.min(axis=0)
+            waits, held_up = waits_in(np.stack([one.duration_ns for one in row]))
             waiting[:, step] = waits.sum(axis=1)
-            last += ((waits == 0) & (np.sort(waits, axis=0)[1] > 0)).sum(axis=1)
+            last += (held_up > 0).sum(axis=1)
             collectives += len(row[0].names)
     return [_Wait(own, collectives > 0, collectives, int(late)) for own, late in zip(waiting, last, strict=True)]
 
 
 def _listed(column: Ints) -> tuple[int, ...]:
     return tuple(column.tolist())
-
-
-def _known(column: Sequence[int | None]) -> list[bool]:
-    return [value is not None for value in column]
 
 
 def pool_ranks(trials: Sequence[Sequence[RankSteps]]) -> tuple[RankSteps, ...]:

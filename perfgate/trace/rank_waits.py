@@ -180,12 +180,9 @@ def compare_ranks(ranks: Sequence[Rank]) -> RankComparison:
     shared = sorted(set.intersection(*({*rank.collectives} for rank in ranks)))
     steps = [step for step in shared if len({rank.collectives[step][0] for rank in ranks}) == 1]
     table = np.array([np.concatenate([rank.collectives[step][1] for step in steps] or [_NOTHING]) for rank in ranks])
-    waits = table - table.min(axis=0) if table.size else table
-    held_up = np.sort(waits, axis=0)[1] if len(ranks) > 1 and table.size else np.zeros(table.shape[1], np.int64)
     some, mean = bool(steps), max(len(steps), 1)
     compared, shown = [], tuple(len(rank.collectives) for rank in ranks)
-    for rank, waited in zip(ranks, waits, strict=True):
-        late = (waited == 0) & (held_up > 0)
+    for rank, waited, held_up in zip(ranks, *waits_in(table), strict=True):
         compared.append(
             RankWaits(
                 label=rank.label,
@@ -193,11 +190,26 @@ def compare_ranks(ranks: Sequence[Rank]) -> RankComparison:
                 kernel_ns=sum(rank.kernel_ns.get(step, 0) for step in steps) / mean if some else None,
                 communication_ns=sum(rank.communication_ns.get(step, 0) for step in steps) / mean if some else None,
                 waiting_ns=int(waited.sum()) / mean if len(waited) else None,
-                last=int(late.sum()) if len(waited) else None,
-                holds_up_ns=int(held_up[late].sum()) / mean if len(waited) else None,
+                last=int((held_up > 0).sum()) if len(waited) else None,
+                holds_up_ns=int(held_up.sum()) / mean if len(waited) else None,
             )
         )
     return RankComparison(tuple(compared), len(steps), len(shared) - len(steps), table.shape[1], shown)
+
+
+def waits_in(duration_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How long each rank waits in each collective, and by how much it alone holds up the others.
+
+    Args:
+        duration_ns: How long each rank was in each collective, (ranks, collectives), at least one rank.
+
+    Returns:
+        Both of that shape: the wait, and how much sooner the collective would have ended, had the rank that alone
+        arrived last arrived with the last but one; 0 for all other ranks.
+    """
+    waits = duration_ns - duration_ns.min(axis=0)
+    second = np.sort(waits, axis=0)[1:2].sum(axis=0)  # 0 where there is one rank
+    return waits, np.where(waits == 0, second, 0)
 
 
 _NOTHING = np.empty(0, np.int64)
