@@ -52,10 +52,11 @@ class Host(FakeCollector):
             return trial
         own = sum(number == "0" for number in self.checked)
         self.checked.append(job.environment[VISIBLE])
+        if job.station:
+            self.others_at_work.set()
         if job.environment[VISIBLE] == self.broken:
             return trial.model_copy(update={"failure": Failure(code="gpu-lost", text="fell off the bus")})
         if job.station:
-            self.others_at_work.set()
             return trial
         if own not in BESIDE:
             assert not self.others_at_work.is_set() or own > max(BESIDE)

@@ -336,7 +336,7 @@ def take(driver: VllmDriver, job: Job) -> Trial:
 
 
 @pytest.mark.parametrize("other", [
-    {"cache_folder": Path("/elsewhere")}, {"environment": {"PATH": "/bin"}}, {"owner": "others:1:1"},
+    {"cache_folder": Path("/elsewhere")}, {"environment": {"PATH": "/bin"}}, {"owner": owner_mark("others")},
     {"kind": "traced"},
 ])  # fmt: skip
 def test_a_worker_is_taken_for_its_engine_alone(jobs: list[Job], other: dict[str, Any], tmp_path: Path) -> None:

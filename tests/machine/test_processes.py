@@ -167,7 +167,7 @@ if not {parent_ends_first}:
 def test_variables_are_the_programs_alone(tmp_path: Path) -> None:
     """The program gets what it was given and its marks; a library to preload is not loaded by the supervisor."""
     given = {"LD_PRELOAD": "/no/such/library", "WITH": "a=b\nc", "BYTES": "\udcff", "PERFGATE_NOTHING": ""}
-    child = spawn(["/bin/cat", "/proc/self/environ"], environment=given, owner="x:1:1", log=tmp_path / "log",
+    child = spawn(["/bin/cat", "/proc/self/environ"], environment=given, owner=owner_mark("x"), log=tmp_path / "log",
                   folder=tmp_path)  # fmt: skip
     assert child.wait(DEADLINE_S) == 0
     child.end()
@@ -175,13 +175,13 @@ def test_variables_are_the_programs_alone(tmp_path: Path) -> None:
     complaint, _, shown = (tmp_path / "log").read_bytes().rpartition(b"ignored.\n")
     variables = dict(os.fsdecode(entry).split("=", 1) for entry in shown.split(b"\0")[:-1])
     assert complaint.count(b"/no/such/library") == 1
-    assert variables == given | {OWNER: "x:1:1", CHILD: variables[CHILD], "SPT_NOENV": "1"}
+    assert variables == given | {OWNER: owner_mark("x"), CHILD: variables[CHILD], "SPT_NOENV": "1"}
 
 
 def test_variable_that_would_be_two(tmp_path: Path) -> None:
     """A NUL character ends a variable, so a value with one is refused."""
     with pytest.raises(ValueError, match="a NUL character in an environment variable"):
-        spawn(["true"], environment={"A": "\0B="}, owner="x:1:1", log=tmp_path / "log", folder=tmp_path)
+        spawn(["true"], environment={"A": "\0B="}, owner=owner_mark("x"), log=tmp_path / "log", folder=tmp_path)
 
 
 DAEMON = """
@@ -486,7 +486,7 @@ def test_interruption_while_a_child_is_started(tmp_path: Path, monkeypatch: pyte
 def test_missing_program(tmp_path: Path) -> None:
     """A program that does not exist is an OSError that names it."""
     with pytest.raises(FileNotFoundError) as caught:
-        spawn(["/no/such/python"], environment={}, owner="x:1:1", log=tmp_path / "log", folder=tmp_path)
+        spawn(["/no/such/python"], environment={}, owner=owner_mark("x"), log=tmp_path / "log", folder=tmp_path)
     assert caught.value.filename == "/no/such/python"
 
 
