@@ -111,11 +111,20 @@ class PerfgateProcess:
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Poll until the condition holds; it must within the deadline."""
-        deadline = time.monotonic() + DEADLINE_S
-        while not condition():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"never came true; stderr of perfgate:\n{self.stderr}")
-            time.sleep(0.005)
+        wait_for(condition, lambda: f"stderr of perfgate:\n{self.stderr}", poll_s=0.005)
+
+
+def wait_for(condition: Callable[[], object], told: Callable[[], str] = str, poll_s: float = 0.02) -> None:
+    """Poll until the condition holds.
+
+    Raises:
+        TimeoutError: It does not within the deadline; with what is ``told`` then.
+    """
+    until_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"never came true {told()}".rstrip())
+        time.sleep(poll_s)
 
 
 def marked_processes(run_name: str) -> list[psutil.Process]:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import ray
 from fake_collector import ByCell, FakeSpec
+from perfgate_process import wait_for
 from ray.cluster_utils import Cluster
 
 from perfgate.capture import session, station
@@ -26,7 +27,6 @@ from perfgate.metrics.trial import Failure, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
-DEADLINE_S = 120.0
 CLASS = "small"
 """The class of machines that all three are."""
 SLOWER = FakeSpec(restart_sd=0.0003, head_ratio={"step": 1.01})
@@ -169,12 +169,3 @@ def command(folder: Path, words: Sequence[str]) -> subprocess.Popen[bytes]:
     with (folder / "output").open("ab") as output:
         arguments = [sys.executable, "-c", PROGRAM, str(folder), *words]
         return subprocess.Popen(arguments, cwd=folder, stdout=output, stderr=output)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Poll until a condition holds; it must within the deadline."""
-    until_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > until_s:
-            raise TimeoutError("never came true")
-        time.sleep(0.05)

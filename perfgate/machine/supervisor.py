@@ -7,7 +7,8 @@ that the program started is found below it, whatever session, group and environm
 its own because perfgate's may have children that are none of the program's.
 
 When perfgate ends, however it does, the program is killed, and this process stays for the sake of the others: whoever
-looks for them finds them below it.
+looks for them finds them below it. When this process is killed, so is the program: who ends perfgate may end its
+children beside it, as Ray does with those of a worker that lost its node (https://github.com/ray-project/ray/pull/38439).
 
 The first three are descriptors. To ANSWERS it writes ``started PID`` or ``failed ERRNO``, and later ``ended STATUS``,
 negative for a signal. VARIABLES is a file with the program's, ``NAME=VALUE`` and a NUL character each. This process
@@ -39,8 +40,12 @@ def main(answers: int, variables: int, cgroup: int, command: list[str]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who has it ignored is not told how its children ended
     os.set_inheritable(answers, False)
     failure, report = os.pipe()
+    supervisor = os.getpid()
     program = os.fork()
     if program == 0:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # kept over exec: prctl(2)
+        if os.getppid() != supervisor:  # it ended before that
+            os._exit(127)
         become(command, variables, cgroup, report)
     os.close(report)
     if failed := os.read(failure, 16):

@@ -13,8 +13,8 @@ import ray
 from click.testing import CliRunner, Result
 from filelock import FileLock
 from hand_made import scenario_file
-from perfgate_process import marked_processes, stub_words
-from three_nodes import CLASS, Mixed, ThreeNodes, command, three_nodes, wait_for
+from perfgate_process import marked_processes, stub_words, wait_for
+from three_nodes import CLASS, Mixed, ThreeNodes, command, three_nodes
 
 from perfgate.capture.pace import Step
 from perfgate.cli.clustering import declared

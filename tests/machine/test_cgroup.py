@@ -259,12 +259,12 @@ def test_what_a_dead_run_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> 
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         pass
     mark = f"old-run:{gone.pid}:100"
-    child, pipe = start('os.write(ready, b"!"); time.sleep(600)', mark)
-    child._supervisor.kill()
+    child, pipe = start('if not os.fork(): os.write(ready, b"!")\ntime.sleep(600)', mark)
+    (left,) = psutil.Process(child.pid).children()
+    child._supervisor.kill()  # and with it the program
     monkeypatch.setattr(orphans, "environment_of", lambda _: {})
-    program = psutil.Process(child.pid)
 
-    (found,) = [orphan for orphan in find_orphans() if orphan.pid == program.pid]
+    (found,) = [orphan for orphan in find_orphans() if orphan.pid == left.pid]
 
     assert found.mark == mark
     assert found in end_orphans("old-run")

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from perfgate_process import wait_for
 
 from perfgate.machine import cgroup, children, processes
 from perfgate.machine.children import Child, spawn
@@ -31,14 +32,6 @@ time.sleep(600)
 SLEEPER = 'import pathlib, time; pathlib.Path("ready").touch(); time.sleep(600)'
 
 Start = Callable[..., Child]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Poll until the condition holds; it must within the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "never came true"
-        time.sleep(0.02)
 
 
 def runs(pid: int) -> bool:
@@ -280,6 +273,14 @@ def test_supervisor_that_was_killed(start: Start) -> None:
     assert child.poll() == -signal.SIGKILL
 
 
+def test_a_supervisor_takes_its_program_with_it(start: Start) -> None:
+    """Whoever kills perfgate's children, as Ray does where a node is lost, leaves no engine running."""
+    child = start(SLEEPER)
+    child._supervisor.kill()
+
+    wait_for(lambda: not runs(child.pid))
+
+
 def test_daemon_that_is_never_seen(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """What forks faster than one can look is not there in any look; its supervisor, which stays, is named for it."""
     child, hidden = daemon()
@@ -309,9 +310,8 @@ def test_daemon_that_forks_without_end(start: Start, tmp_path: Path, monkeypatch
 
 def test_program_that_stops_its_supervisor(start: Start) -> None:
     """The supervisor goes on when the program is ended, and no status is lost."""
-    # It ignores SIGTERM, so that it comes to its own end, which is all that is left of it, also if it is ended before.
-    child = start("import os, pathlib, signal; signal.signal(15, signal.SIG_IGN); os.kill(os.getppid(), 19); "
-                  "pathlib.Path('ready').touch()")  # fmt: skip
+    child = start("import os, pathlib; os.kill(os.getppid(), 19); pathlib.Path('ready').touch()")
+    wait_for(lambda: not runs(child.pid))  # its supervisor, which is stopped, has not buried it
 
     assert (child.end(), child.poll()) == ((), 0)
 

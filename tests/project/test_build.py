@@ -8,14 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from git_project import GitProject
-from perfgate_process import MARKED
+from perfgate_process import DEADLINE_S, MARKED, wait_for
 
 from perfgate.errors import ExitStatus, NotMeasuredError, UsageError
 from perfgate.machine.children import Child, spawn
@@ -25,7 +24,6 @@ from perfgate.project.build import CACHE, Builder, cache_folder, sweep_builds
 from perfgate.project.config import Config, load_config
 from perfgate.project.subjects import resolve
 
-WAIT_S = 60.0
 COPY = """
 [build]
 python = "{env}/python"
@@ -88,14 +86,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project whose folder has a space in its name, with a cache of its own."""
     monkeypatch.setenv(CACHE, str(tmp_path / "builds"))
     return Project(tmp_path / "a project", tmp_path / "builds")
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    """Poll until the condition holds; it must within the deadline."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "never came true"
-        time.sleep(0.02)
 
 
 def failure(make: Callable[[], object]) -> NotMeasuredError:
@@ -274,7 +264,7 @@ def test_two_builds_of_one_commit_at_once_make_one(project: Project) -> None:
     assert second.stdout is not None
     told = second.stdout.readline()
     (project.folder / "go").touch()
-    ended = [process.communicate(timeout=WAIT_S) for process in (first, second)]
+    ended = [process.communicate(timeout=DEADLINE_S) for process in (first, second)]
 
     assert [first.returncode, second.returncode] == [0, 0], ended
     assert f"in use by process {first.pid} (building " in told
@@ -294,7 +284,7 @@ def test_a_build_that_was_killed_is_begun_anew(project: Project, monkeypatch: py
     killed = project.start()
     wait_for(lambda: [*project.cache.glob("*/env/python")])
     killed.send_signal(signal.SIGKILL)
-    killed.communicate(timeout=WAIT_S)
+    killed.communicate(timeout=DEADLINE_S)
     (folder,) = project.builds()
     assert json.loads((folder / "build.json").read_text())["finished_utc"] is None
     left = [orphan for orphan in find_orphans() if folder.name in orphan.mark]
@@ -303,7 +293,7 @@ def test_a_build_that_was_killed_is_begun_anew(project: Project, monkeypatch: py
     next_one = project.start()
     wait_for(lambda: len([*folder.glob("build-*.log")]) == 2)
     (project.folder / "go").touch()
-    out, err = next_one.communicate(timeout=WAIT_S)
+    out, err = next_one.communicate(timeout=DEADLINE_S)
 
     assert next_one.returncode == 0, err
     assert Path(out.splitlines()[-1]).read_text() == "one\n"
