@@ -154,9 +154,11 @@ PROFILE_REASONS = (
            "Measure the base's counters again and change the bound in counters:."),
     Reason("counter-unstable", "Trials of the base do not agree on a counter that should repeat exactly.",
            "The kernel is chosen at run time (autotuning): pin the choice, or remove the condition."),
-    Reason("host-calls-added", "The head's host runs more in a decode step, at a price above calls.ignorable.",
+    Reason("host-calls-added", "The head's host runs more in a decode or prefill step, at a price above "
+           "calls.ignorable.",
            "Look at the functions listed, + is more on the head. If the work is meant, raise calls.ignorable."),
-    Reason("host-calls-changed", "The head's host runs something else in a decode step, within calls.ignorable.",
+    Reason("host-calls-changed", "The head's host runs something else in a decode or prefill step, within "
+           "calls.ignorable.",
            "Nothing, if the change is meant; each function that runs otherwise is listed."),
     Reason("launches-added", "The head's decode step launches more than the base's, or in other shapes, at a price "
            "above calls.ignorable; or its host copies pageable memory or waits for the device in each step. The price "

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls
+from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls, StepCalls, StepKind
 from perfgate.calls.host_profile import FIGURES, FunctionTime, HostProfile, Node
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import read_iteration
@@ -430,17 +430,17 @@ def _counted(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: ra
 
 def _called(spec: FakeSpec, job: Job) -> dict[str, Any]:
     """What a counter would have counted: the same in every step and trial."""
-    steps = job.cell.batch.output_tokens - 1
-    lines = steps * round(spec.truth("lines", 11_000, job.side))
-    calls = HostCalls(
-        python="3.11",
-        instrument="settrace",
-        iterations=1,
-        step_calls=(1,) * steps,
-        costs=Costs(line=15_000, call=30_000, c_call=20_000),
-        functions={"vllm.schedule": FunctionCalls(calls=(steps, steps), lines=(lines, lines))},
-    )
-    return {"calls": calls}
+    many: dict[StepKind, int] = {"decode": job.cell.batch.output_tokens - 1, "prefill": 1}
+    lines = round(spec.truth("lines", 11_000, job.side))
+    steps = {
+        kind: StepCalls(
+            calls=(1,) * steps,
+            functions={"vllm.schedule": FunctionCalls(calls=(steps, steps), lines=(steps * lines, steps * lines))},
+        )
+        for kind, steps in many.items()
+    }
+    costs = Costs(line=15_000, call=30_000, c_call=20_000)
+    return {"calls": HostCalls(python="3.11", instrument="settrace", iterations=1, costs=costs, steps=steps)}
 
 
 def _sampled(spec: FakeSpec, job: Job) -> HostProfile:

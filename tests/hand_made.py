@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls
+from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls, StepCalls, StepKind
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import GateOutcome, Outcome
 from perfgate.machine.fingerprint import Machine
@@ -138,12 +138,18 @@ def decode(
     )
 
 
-def host_calls(**functions: FunctionCalls) -> HostCalls:
-    """Ten decode steps of one iteration in which the host ran these functions."""
+IDLE = {"idle": FunctionCalls()}
+"""A function that was seen and never ran: steps have at least one."""
+
+
+def host_calls(prefill: Mapping[str, FunctionCalls] = IDLE, **functions: FunctionCalls) -> HostCalls:
+    """Ten decode steps of one iteration in which the host ran these functions, and one prefill step."""
     costs = Costs(line=15_000, call=30_000, c_call=20_000)
-    return HostCalls(
-        python="3.11", instrument="settrace", iterations=1, step_calls=(100,) * 10, costs=costs, functions=functions
-    )
+    steps: dict[StepKind, StepCalls] = {
+        "decode": StepCalls(calls=(100,) * 10, functions={**IDLE, **functions}),
+        "prefill": StepCalls(calls=(100,), functions={**prefill}),
+    }
+    return HostCalls(python="3.11", instrument="settrace", iterations=1, costs=costs, steps=steps)
 
 
 def traces(base: Sequence[DecodeSteps], head: Sequence[DecodeSteps], first: int = 0) -> tuple[Trial, ...]:

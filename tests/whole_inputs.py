@@ -165,7 +165,9 @@ _TIMES = {
     "finish_reasons": ["length"], "preemptions": 0, "probe_ns": [[7, 8], [9, 7]],
     "host_calls": {
         "python": "3.11", "instrument": "settrace", "costs": {"line": 15, "call": 30, "c_call": 20, "timing": 200},
-        "functions": {"f": {"()": [9, 1, 2], ":": [9, 3, 4], "len": [0, 2, 2]}}, "times": {"f": {"len": [4, 900]}},
+        "functions": {
+            "f": {"()": [9, 1, 2], ":": [9, 3, 4], "len": [0, 2, 2], "#len": [0, 2, 2], "~len": [0, 500, 400]}
+        },
     },
 }  # fmt: skip
 _STARTED = {

@@ -1,14 +1,16 @@
 """Plant: the scheduler's own function counts down in every step: a loop without a call, in a function that was there.
 
 A profiler of calls sees no new function and not one call more. ``PERFGATE_PLANT_LOOPS=N`` counts from N (default
-400000). vLLM calls :func:`register` through the entry point; an error in it ends the engine, while one at import would
-only be logged.
+400000). With ``PERFGATE_PLANT_LOOP_IN=prefill`` a function counts that looks for the cached blocks of a new request, so
+once for each request, when it is prefilled. vLLM calls :func:`register` through the entry point; an error in it ends
+the engine, while one at import would only be logged.
 """
 
 from __future__ import annotations
 import __future__
 
 import ast
+import importlib
 import inspect
 import os
 import textwrap
@@ -17,29 +19,36 @@ from typing import Any
 
 MARK = "_perfgate_host_loop"
 LOOPS = "PERFGATE_PLANT_LOOPS"
+WHERE = "PERFGATE_PLANT_LOOP_IN"
+FUNCTIONS = {
+    "step": ("vllm.v1.core.sched.scheduler", "Scheduler", "schedule"),
+    "prefill": ("vllm.v1.core.kv_cache_manager", "KVCacheManager", "get_computed_blocks"),
+}
 
 
 def register() -> None:
-    """Put the loop into ``Scheduler.schedule``; a second call in one process changes nothing.
+    """Put the loop into one of :data:`FUNCTIONS`; a second call in one process changes nothing.
 
     Raises:
-        RuntimeError: This vLLM has no such method, it cannot be compiled again, or ``PERFGATE_PLANT_LOOPS`` is no
-            number from 1.
+        RuntimeError: This vLLM has no such method, it cannot be compiled again, or a variable has another value.
     """
+    where = os.environ.get(WHERE, "step")
+    if where not in FUNCTIONS:
+        raise RuntimeError(f"host_loop: {WHERE}={where!r}, expected one of {', '.join(FUNCTIONS)}")
+    module, owner, name = FUNCTIONS[where]
     try:
-        from vllm.v1.core.sched.scheduler import Scheduler
-
-        schedule = Scheduler.schedule
+        patched = getattr(importlib.import_module(module), owner)
+        function = getattr(patched, name)
     except (ImportError, AttributeError) as error:
-        raise RuntimeError("host_loop: this vLLM has no Scheduler.schedule to patch") from error
-    if getattr(schedule, MARK, False):
+        raise RuntimeError(f"host_loop: this vLLM has no {owner}.{name} to patch") from error
+    if getattr(function, MARK, False):
         return
     loops = os.environ.get(LOOPS, "400000")
     if not loops.isdecimal() or int(loops) < 1:
         raise RuntimeError(f"host_loop: {LOOPS}={loops!r}, expected a number from 1")
-    with_loop = recompiled(schedule, int(loops))
+    with_loop = recompiled(function, int(loops))
     setattr(with_loop, MARK, True)
-    Scheduler.schedule = with_loop
+    setattr(patched, name, with_loop)
 
 
 def recompiled(function: Any, loops: int) -> Any:

@@ -1,4 +1,4 @@
-"""What two builds' hosts do differently in a decode step, function by function, with what it costs.
+"""What two builds' hosts do differently in a step of some kind, function by function, with what it costs.
 
 A count that repeats is compared exactly. One that does not differs only where the ranges of both sides are apart by
 more than either is wide.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from perfgate.calls.host_calls import CALLS, LINES, PS_PER_S, HostCalls, Total
+from perfgate.calls.host_calls import CALLS, LINES, PS_PER_S, HostCalls, StepKind, Total
 from perfgate.units import format_mean, plural, signed_us
 
+IN_A_STEP: Final[dict[StepKind, str]] = {"decode": "a step", "prefill": "in a prefill step"}
 MOST_LINES = 20
 """Functions that have a line of their own, the most expensive ones."""
 MOST_COUNTS = 6
@@ -36,6 +38,7 @@ class CallChange:
         function: Module and qualified name.
         counts: What changed, a step: positive for more on the head.
         cost_s: What that costs, a step, in seconds.
+        kind: Of step.
         was: The base's name of it, where it has another class or module there.
         waits: Whether the head reads a clock in it again and again, as often as time permits: until some time has come.
             Counting makes that seldom, so its counts do not say what it costs.
@@ -44,6 +47,7 @@ class CallChange:
     function: str
     counts: dict[str, float]
     cost_s: float
+    kind: StepKind = "decode"
     was: str = ""
     waits: bool = False
 
@@ -58,20 +62,22 @@ class CallChange:
             parts += [f"{plural(more, 'C function')} more"] if more > 0 else []
         name = f"{self.function} (was {self.was})" if self.was else self.function
         cost = "it waits for a time" if self.waits else signed_us(self.cost_s)
-        return f"{mark} {name}: {', '.join(parts)} a step ({cost})"
+        return f"{mark} {name}: {', '.join(parts)} {IN_A_STEP[self.kind]} ({cost})"
 
 
 @dataclass(frozen=True)
 class CallDifference:
-    """What the head's host does otherwise than the base's.
+    """What the head's host does otherwise than the base's in the steps of a kind.
 
     Args:
+        kind: Of step.
         changes: The most expensive first, whichever way.
         doubt_s: What of their sum the times of C functions are too uncertain for.
         at_times: Functions that the head sometimes runs more than the base ever does, the most expensive first, and
             what that costs a step where it is so half of the time, in seconds.
     """
 
+    kind: StepKind
     changes: tuple[CallChange, ...]
     doubt_s: float = 0.0
     at_times: tuple[tuple[str, float], ...] = ()
@@ -97,7 +103,8 @@ class CallDifference:
         named = [change.function for change in self.changes[:NAMED]]
         more = len(self.changes) - len(named)
         others = f" and {plural(more, 'more function')}" if more > 0 else ""
-        return f"{signed_us(self.cost_s)} a step by what its calls and lines cost at least: {', '.join(named)}{others}"
+        step = IN_A_STEP[self.kind]
+        return f"{signed_us(self.cost_s)} {step} by what its calls and lines cost at least: {', '.join(named)}{others}"
 
     @property
     def lines(self) -> list[str]:
@@ -108,60 +115,69 @@ class CallDifference:
         return [*lines, f"~ {plural(len(rest), 'more function')} ({signed_us(cost_s)})"] if rest else lines
 
 
-def call_difference(base: HostCalls, head: HostCalls) -> CallDifference:
-    """Hold the head's counts against the base's; both must be counted alike.
+def call_difference(base: HostCalls, head: HostCalls, kind: StepKind) -> CallDifference:
+    """Hold the head's counts in the steps of a kind against the base's; both must be counted alike.
 
     Of a line, a call or a C function only what is more or less over all functions has a price, so that work which moves
     costs nothing: as the head's trials timed it where it is more, as the base's did where it is less.
     """
-    moved = moved_functions(base.functions, head.functions)
-    before = {(moved.get(function, function), what): total for (function, what), total in base.counts().items()}
-    after, was, varying = head.counts(), {new: old for old, new in moved.items()}, head.varying()
-    more = {key: _distance(before.get(key, (0, 0)), after.get(key, (0, 0))) / base.steps
+    old, new, steps = base.steps[kind], head.steps[kind], base.many(kind)
+    moved = moved_functions(old.functions, new.functions)
+    before = {(moved.get(function, function), what): total for (function, what), total in old.counts().items()}
+    after, was, varying = new.counts(), {now: then for then, now in moved.items()}, new.varying()
+    more = {key: _distance(before.get(key, (0, 0)), after.get(key, (0, 0))) / steps
             for key in sorted(before.keys() | after.keys())}  # fmt: skip
     more = {key: count for key, count in more.items() if count}
-    priced_ps = dict(_priced(more, base, head, was))
+    price_ps = {
+        (name, what): head.price_ps(kind, name, what) if count > 0 else base.price_ps(kind, was.get(name, name), what)
+        for (name, what), count in more.items()
+    }
+    priced_ps = dict(_priced(more, price_ps))
     by_function: dict[str, dict[str, float]] = {}
     for (function, what), count in more.items():
         by_function.setdefault(function, {})[what] = count
     changes = [
-        CallChange(name, counts, sum(priced_ps[name, what] for what in counts) / PS_PER_S, was.get(name, ""),
-                   _waits(name, counts, varying))
+        CallChange(name, counts, sum(priced_ps[name, what] for what in counts) / PS_PER_S, kind,
+                   was.get(name, ""), _waits(name, counts, varying))
         for name, counts in by_function.items()
     ]  # fmt: skip
     in_c = [ps / PS_PER_S for (_, what), ps in priced_ps.items() if what not in (CALLS, LINES)]
     added_s, removed_s = sum(s for s in in_c if s > 0), -sum(s for s in in_c if s < 0)
     doubt_s = min(DOUBT * min(added_s, removed_s), max(added_s - removed_s, 0.0))
     ordered = sorted(changes, key=lambda change: (-abs(change.cost_s), change.function))
-    return CallDifference(tuple(ordered), doubt_s, tuple(_at_times(before, base.steps, head)))
+    at_times = {key: above / steps * head.price_ps(kind, *key) for key, above in _at_times(before, varying)}
+    return CallDifference(kind, tuple(ordered), doubt_s, tuple(_by_function(at_times)))
 
 
 _Key = tuple[str, str]
 """A function, and what is counted of it."""
 
 
-def _priced(
-    more: Mapping[_Key, float], base: HostCalls, head: HostCalls, was: Mapping[str, str]
-) -> Iterator[tuple[_Key, float]]:
+def _priced(more: Mapping[_Key, float], price_ps: Mapping[_Key, int]) -> Iterator[tuple[_Key, float]]:
     """What each change costs, in picoseconds."""
     net = {what: [0.0, 0.0] for _, what in more}
     for (_, what), count in more.items():
         net[what][count > 0] += abs(count)
     for (function, what), count in more.items():
         own, other = net[what][count > 0], net[what][count < 0]
-        price_ps = head.price_ps(function, what) if count > 0 else base.price_ps(was.get(function, function), what)
-        yield (function, what), count * price_ps * max(own - other, 0.0) / own
+        yield (function, what), count * price_ps[function, what] * max(own - other, 0.0) / own
 
 
-def _at_times(before: Mapping[tuple[str, str], Total], steps: float, head: HostCalls) -> Iterator[tuple[str, float]]:
-    """What the head's ranges reach above the base's and their width, beyond what differs in every iteration."""
-    cost_ps: dict[str, float] = {}
-    for (function, what), total in head.varying().items():
-        least, most = own = before.get((function, what), (0, 0))
+def _at_times(before: Mapping[_Key, Total], varying: Mapping[_Key, Total]) -> Iterator[tuple[_Key, float]]:
+    """Half of what the head's ranges reach above the base's and their width, beyond what differs in every iteration."""
+    for key, total in varying.items():
+        least, most = own = before.get(key, (0, 0))
         if (above := total[1] - most - (most - least) - max(_distance(own, total), 0)) > 0:
-            cost_ps[function] = cost_ps.get(function, 0.0) + above / 2 / steps * head.price_ps(function, what)
-    for function in sorted(cost_ps, key=lambda name: (-cost_ps[name], name)):
-        yield function, cost_ps[function] / PS_PER_S
+            yield key, above / 2
+
+
+def _by_function(cost_ps: Mapping[_Key, float]) -> Iterator[tuple[str, float]]:
+    """What functions cost in all, in seconds, the most expensive first."""
+    sums: dict[str, float] = {}
+    for (function, _), own_ps in cost_ps.items():
+        sums[function] = sums.get(function, 0.0) + own_ps
+    for function in sorted(sums, key=lambda name: (-sums[name], name)):
+        yield function, sums[function] / PS_PER_S
 
 
 def moved_functions(base: Collection[str], head: Collection[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The functions that the host ran in the decode steps of one trial: how often, how many lines, which C functions.
+"""The functions that the host ran in the steps of one trial, by kind of step: how often, how many lines, which C calls.
 
 What a build's host does repeats exactly, whatever time it takes: engines of one build with other hash seeds and
 addresses run the same functions equally often (docs/measurements.md). What depends on time or chance does not: a log
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from annotated_types import MinLen
 from pydantic import AfterValidator, FailFast, Field, PositiveInt
@@ -18,6 +18,10 @@ from pydantic import AfterValidator, FailFast, Field, PositiveInt
 from perfgate.machine.json_text import LARGEST_INTEGER
 from perfgate.models import Frozen
 
+StepKind = Literal["decode", "prefill"]
+"""Kinds of step that are counted apart. A prefill step is a return of the engine until every request has its first
+token, a decode step a return with tokens after that."""
+STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
 CALLS, LINES = "calls", "lines"
 """What is counted of a function, beside the C functions that it calls, which go by their names."""
 PS_PER_S = 1e12
@@ -31,7 +35,7 @@ def _in_order(total: tuple[int, int]) -> tuple[int, int]:
 
 
 Total = Annotated[tuple[Count, Count], AfterValidator(_in_order)]
-"""The least and the most over the counted iterations of what all decode steps of one did."""
+"""The least and the most over the counted iterations of what all steps of a kind did in one."""
 Cost = Annotated[int, Field(gt=0, lt=LARGEST_INTEGER)]
 Name = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
 """On one line: a function may have any name, and a report shows it."""
@@ -52,7 +56,7 @@ class Costs(Frozen):
 
 
 class FunctionCalls(Frozen):
-    """One Python function in the decode steps.
+    """One Python function in the steps of a kind.
 
     Args:
         calls: How often it was called, or went on where it is a generator.
@@ -72,58 +76,67 @@ class FunctionCalls(Frozen):
         yield from self.c_calls.items()
 
 
-class HostCalls(Frozen):
-    """What the host ran in the decode steps of the counted iterations: all threads of the engine's process.
+class StepCalls(Frozen):
+    """What the host ran in the steps of one kind, over the counted iterations.
 
     Args:
-        python: Minor version of the subject's Python, ``3.12``: another one calls and counts otherwise.
-        instrument: What told of calls and lines: ``monitoring`` or ``settrace``, which do not count alike.
-        iterations: Iterations counted.
-        step_calls: Of each of their decode steps in order the calls of Python and C functions. A decode step is a
-            return of the engine with tokens, after every request has its first.
-        costs: What a unit of work costs.
+        calls: Of each step in order the calls of Python and C functions.
         functions: By module and qualified name.
     """
 
-    python: str
-    instrument: str
-    iterations: PositiveInt
-    step_calls: Annotated[tuple[Count, ...], MinLen(1), FailFast()]
-    costs: Costs
-    functions: dict[Name, FunctionCalls]
-
-    @property
-    def key(self) -> str:
-        """What must be the same for counts to be compared, in words."""
-        return f"Python {self.python} by {self.instrument}"
-
-    @property
-    def steps(self) -> float:
-        """Decode steps of an iteration."""
-        return len(self.step_calls) / self.iterations
+    calls: Annotated[tuple[Count, ...], MinLen(1), FailFast()]
+    functions: Annotated[dict[Name, FunctionCalls], MinLen(1)]
 
     def counts(self) -> dict[tuple[str, str], Total]:
         """Every count, by function and what is counted of it."""
         return {(name, what): total for name, own in self.functions.items() for what, total in own.counts()}
 
-    def price_ps(self, function: str, what: str) -> int:
+    def varying(self) -> dict[tuple[str, str], Total]:
+        """The counts that did not repeat."""
+        return {key: total for key, total in self.counts().items() if total[0] < total[1]}
+
+
+class HostCalls(Frozen):
+    """What the host ran in the steps of the counted iterations: all threads of the engine's process.
+
+    Args:
+        python: Minor version of the subject's Python, ``3.12``: another one calls and counts otherwise.
+        instrument: What told of calls and lines: ``monitoring`` or ``settrace``, which do not count alike.
+        iterations: Iterations counted.
+        costs: What a unit of work costs.
+        steps: By kind; a workload of one token a request has no decode steps.
+    """
+
+    python: str
+    instrument: str
+    iterations: PositiveInt
+    costs: Costs
+    steps: Annotated[dict[StepKind, StepCalls], MinLen(1)]
+
+    @property
+    def key(self) -> str:
+        """What must be the same for counts to be compared, in words."""
+        kinds = " and ".join(kind for kind in STEP_KINDS if kind in self.steps)
+        return f"Python {self.python} by {self.instrument} in {kinds} steps"
+
+    def many(self, kind: StepKind) -> float:
+        """Steps of a kind in an iteration."""
+        return len(self.steps[kind].calls) / self.iterations
+
+    def price_ps(self, kind: StepKind, function: str, what: str) -> int:
         """What one more of this costs, in picoseconds: a C function as timed, all else a unit's least cost."""
         if what == LINES:
             return self.costs.line
         if what == CALLS:
             return self.costs.call
-        own = self.functions.get(function)
+        own = self.steps[kind].functions.get(function)
         return max(self.costs.c_call, own.c_ps.get(what, 0) if own else 0)
-
-    def varying(self) -> dict[tuple[str, str], Total]:
-        """The counts that did not repeat."""
-        return {key: total for key, total in self.counts().items() if total[0] < total[1]}
 
     @property
     def varying_share(self) -> float:
         """The share of all events that did not repeat."""
-        events = sum(most for _, most in self.counts().values())
-        return sum(most - least for least, most in self.counts().values()) / events if events else 0.0
+        totals = [total for steps in self.steps.values() for total in steps.counts().values()]
+        return sum(most - least for least, most in totals) / max(sum(most for _, most in totals), 1)
 
 
 def pooled(trials: Sequence[HostCalls]) -> HostCalls:
@@ -137,13 +150,19 @@ def pooled(trials: Sequence[HostCalls]) -> HostCalls:
     """
     if len({trial.key for trial in trials}) > 1:
         raise ValueError(f"counted otherwise: {' and '.join(sorted({trial.key for trial in trials}))}")
-    names = sorted(set(chain.from_iterable(trial.functions for trial in trials)))
     return trials[0].model_copy(
         update={
             "iterations": sum(trial.iterations for trial in trials),
-            "step_calls": tuple(chain.from_iterable(trial.step_calls for trial in trials)),
-            "functions": {name: _widest([trial.functions.get(name, _ABSENT) for trial in trials]) for name in names},
+            "steps": {kind: _pooled([trial.steps[kind] for trial in trials]) for kind in trials[0].steps},
         }
+    )
+
+
+def _pooled(seen: Sequence[StepCalls]) -> StepCalls:
+    names = sorted(set(chain.from_iterable(own.functions for own in seen)))
+    return StepCalls(
+        calls=tuple(chain.from_iterable(own.calls for own in seen)),
+        functions={name: _widest([own.functions.get(name, _ABSENT) for own in seen]) for name in names},
     )
 
 

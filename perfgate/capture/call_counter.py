@@ -24,6 +24,8 @@ from typing import Any
 
 CALLS, LINES = "()", ":"
 """What is counted of a function beside the C functions that it calls, which go by their names."""
+TIMED, TOOK = "#", "~"
+"""Before the name of a C function: its calls that called back no Python, and the nanoseconds that these took."""
 Key = tuple[str, str]
 """A function's name, and what is counted of it."""
 ROUNDS, LENGTH = 40, 500
@@ -54,37 +56,35 @@ class ThreadCounts:
         self.names = names
         self.clock, self.lag_ns = clock
         self.counts: dict[Key, int] = {}
-        self.times: dict[Key, list[int]] = {}
         self.open: list[list[Any]] = []
         self.local: dict[int, Callable[..., Any]] = {}
 
-    def add(self, name: str, what: str) -> None:
-        """One more."""
+    def add(self, name: str, what: str, many: int = 1) -> None:
+        """So many more."""
         key = (name, what)
-        self.counts[key] = self.counts.get(key, 0) + 1
+        self.counts[key] = self.counts.get(key, 0) + many
 
     def enter(self, name: str) -> None:
         """A Python function begins: whichever C function is open has called it."""
         if self.open:
-            self.open[-1][1] = False
+            self.open[-1][2] = False
         self.add(name, CALLS)
 
     def enter_c(self, name: str, called: Any) -> None:
         """A C function begins."""
         callee = name_of(called)
         self.add(name, callee)
-        self.open.append([(name, callee), True, self.clock()])
+        self.open.append([name, callee, True, self.clock()])
 
     def leave_c(self) -> None:
         """The C function that began last has ended."""
         now_ns = self.clock()
         if not self.open:
             return
-        key, is_leaf, begin_ns = self.open.pop()
+        name, callee, is_leaf, begin_ns = self.open.pop()
         if is_leaf:
-            time_of = self.times.setdefault(key, [0, 0])
-            time_of[0] += 1
-            time_of[1] += max(now_ns - begin_ns - self.lag_ns, 0)
+            self.add(name, TIMED + callee)
+            self.add(name, TOOK + callee, max(now_ns - begin_ns - self.lag_ns, 0))
 
     def function(self, code: types.CodeType, module: Any) -> str:
         """The name of a function, with its module's where that is known."""
@@ -280,8 +280,6 @@ class CallCounter:
         self.before = self.totals()
         self.steps = 0
         self.table: dict[Key, dict[int, int]] = {}
-        for counts in [*self.threads.values()]:
-            counts.times.clear()
 
     def totals(self) -> dict[Key, int]:
         """What all threads have run so far."""
@@ -319,7 +317,7 @@ class CallCounter:
         self.steps += 1
 
     def report(self) -> dict[str, Any]:
-        """The iteration: of every function that ran its calls, lines and C calls in each step, and times of those."""
+        """The iteration: of every function that ran its calls, lines and C calls in each step, with what those took."""
         self.instrument.finish()
         if self.collecting:
             gc.enable()
@@ -328,16 +326,8 @@ class CallCounter:
             if not name.startswith(f"{__name__}."):
                 counts = functions.setdefault(plain(name), {}).setdefault(plain(what), [0] * self.steps)
                 counts[:] = (count + in_steps.get(step, 0) for step, count in enumerate(counts))
-        times: dict[str, dict[str, list[int]]] = {}
-        for own in [*self.threads.values()]:
-            for (name, callee), (calls, total_ns) in own.times.copy().items():
-                time_of = times.setdefault(plain(name), {}).setdefault(plain(callee), [0, 0])
-                time_of[0] += calls
-                time_of[1] += total_ns
-        return {
-            "python": ".".join(map(str, sys.version_info[:2])), "instrument": self.instrument.name, "costs": self.costs,
-            "functions": functions, "times": {name: own for name, own in times.items() if name in functions},
-        }  # fmt: skip
+        python = ".".join(map(str, sys.version_info[:2]))
+        return {"python": python, "instrument": self.instrument.name, "costs": self.costs, "functions": functions}
 
     def calibrated(self) -> dict[str, int]:
         """Picoseconds of a line, of a method's call and of a C call beside their lines; and what timing a call adds."""
@@ -352,7 +342,7 @@ class CallCounter:
             self.instrument.end()
             self.instrument.finish()
             counted[loop] = sum(count for (_, what), count in self.totals().items() if what == LINES)
-            timed_ns += [ns for (_, callee), (_, ns) in self.mine().times.items() if callee == "dict.get"]
+            timed_ns += [ns for (_, what), ns in self.totals().items() if what == f"{TOOK}dict.get"]
         self.threads.clear()
         line = 1000 * took[lines] // counted[lines]
         call, c_call = ((1000 * took[loop] - counted[loop] * line) // (4 * LENGTH) for loop in (calls, c_calls))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, NonNegativeInt, ValidationError
 
-from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls, pooled
+from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls, StepCalls, StepKind, pooled
 from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
@@ -19,7 +19,7 @@ from perfgate.capture.timeline import InvalidTrialError
 from perfgate.metrics.trial import Iteration
 from perfgate.scenario.call_trials import CallTrials
 
-CALLS, LINES = "()", ":"
+CALLS, LINES, TIMED, TOOK = "()", ":", "#", "~"
 """What the worker counts of a function beside the C functions that it calls, see ``call_counter.py``."""
 MOST_COUNTS = 100_000
 """Far more than a step of vLLM has; a record holds those of every trial."""
@@ -38,7 +38,6 @@ class _Reported(BaseModel):
     instrument: Annotated[str, Field(max_length=40)]
     costs: _Costs
     functions: dict[str, dict[str, Annotated[list[NonNegativeInt], FailFast()]]]
-    times: dict[str, dict[str, Annotated[tuple[PositiveInt, NonNegativeInt], Field(strict=False)]]]
 
 
 class CallCounts(Instrument):
@@ -77,15 +76,15 @@ class CallCounts(Instrument):
 
 
 def read_calls(answer: Mapping[str, Any]) -> HostCalls:
-    """What a worker's answer to one iteration says that the host ran in its decode steps.
+    """What a worker's answer to one iteration says that the host ran in its steps.
 
     Raises:
-        InvalidTrialError: ``protocol-error``: It says nothing of the kind, or the engine made no decode step.
+        InvalidTrialError: ``protocol-error``: It says nothing of the kind, or a request got no token.
     """
     try:
         reported = _read(answer["host_calls"])
         tokens = [entry[1] for entry in answer.get("deliveries", ())]
-        return _in_decode(reported, decode_begins(tokens), [any(row) for row in tokens])
+        return _by_kind(reported, tokens)
     except (ValidationError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
         text = f"counted calls: {str(error)[:500]}"
         raise InvalidTrialError("protocol-error", text) from error
@@ -93,9 +92,8 @@ def read_calls(answer: Mapping[str, Any]) -> HostCalls:
 
 def _read(said: Mapping[str, Any]) -> _Reported:
     """Counted before it is validated, because each complaint takes a kilobyte."""
-    for part in ("functions", "times"):
-        if (many := sum(1 + len(own) for own in said[part].values())) > MOST_COUNTS:
-            raise ValueError(f"{part}: {many} counts; a step has at most {MOST_COUNTS}")
+    if (many := sum(1 + len(own) for own in said["functions"].values())) > MOST_COUNTS:
+        raise ValueError(f"{many} counts; a step has at most {MOST_COUNTS}")
     return _Reported.model_validate(said)
 
 
@@ -109,37 +107,48 @@ def decode_begins(tokens: Sequence[Sequence[int]]) -> int:
     raise ValueError("no step gave every request its first token")
 
 
-def _in_decode(reported: _Reported, begin: int, delivered: Sequence[bool]) -> HostCalls:
-    """Everything from that step on; the calls of single steps are those of returns with tokens."""
-    if {len(counts) for own in reported.functions.values() for counts in own.values()} - {len(delivered)}:
+def _by_kind(reported: _Reported, tokens: Sequence[Sequence[int]]) -> HostCalls:
+    if {len(counts) for own in reported.functions.values() for counts in own.values()} - {len(tokens)}:
         raise ValueError("expected a count for each step of the engine")
-    step_calls = [0] * len(delivered)
-    functions = {}
-    for name, own in reported.functions.items():
-        for counts in (counts for what, counts in own.items() if what != LINES):
-            step_calls = [before + count for before, count in zip(step_calls, counts, strict=True)]
-        sums = {what: sum(counts[begin:]) for what, counts in own.items()}
-        if any(sums.values()):
-            functions[name] = _function(sums, reported.times.get(name, {}), reported.costs.timing)
-    if not functions:
-        raise ValueError("nothing was counted in the decode steps")
+    begin = decode_begins(tokens)
+    # What a return without tokens runs after that belongs to the decode steps, and is none itself.
+    shown: dict[StepKind, list[int]] = {
+        "decode": [number for number, row in enumerate(tokens) if number >= begin and any(row)],
+        "prefill": [*range(begin)],
+    }
+    parts = {"decode": slice(begin, None), "prefill": slice(begin)}
     return HostCalls(
         python=reported.python,
         instrument=reported.instrument,
         iterations=1,
-        step_calls=tuple(calls for calls, tokens in list(zip(step_calls, delivered, strict=True))[begin:] if tokens),
         costs=Costs(**reported.costs.model_dump(exclude={"timing"})),
-        functions=functions,
+        steps={kind: _step_calls(reported, parts[kind], own) for kind, own in shown.items() if own},
     )
 
 
-def _function(sums: Mapping[str, int], times: Mapping[str, tuple[int, int]], timing_ps: int) -> FunctionCalls:
+def _step_calls(reported: _Reported, part: slice, shown: Sequence[int]) -> StepCalls:
+    """What ran in a part of the iteration, and how many calls each step shown makes."""
+    calls = dict.fromkeys(shown, 0)
+    functions = {}
+    for name, own in reported.functions.items():
+        for counts in (counts for what, counts in own.items() if what != LINES and what[0] not in (TIMED, TOOK)):
+            calls = {number: before + counts[number] for number, before in calls.items()}
+        sums = {what: sum(counts[part]) for what, counts in own.items()}
+        if any(sums.values()):
+            functions[name] = _function(sums, reported.costs.timing)
+    return StepCalls(calls=tuple(calls.values()), functions=functions)
+
+
+def _function(sums: Mapping[str, int], timing_ps: int) -> FunctionCalls:
     """One function; what timing a C call took is not part of what the call takes."""
-    c_calls = {what: (count, count) for what, count in sums.items() if count and what not in (CALLS, LINES)}
-    known = {what: times[what] for what in c_calls if what in times}
+    c_calls = {what: count for what, count in sums.items() if count and what not in (CALLS, LINES)
+               and what[0] not in (TIMED, TOOK)}  # fmt: skip
+    timed = {what: sums.get(TIMED + what, 0) for what in c_calls}
     return FunctionCalls(
         calls=(sums.get(CALLS, 0),) * 2,
         lines=(sums.get(LINES, 0),) * 2,
-        c_calls=c_calls,
-        c_ps={what: max(1000 * total_ns // calls - timing_ps, 0) for what, (calls, total_ns) in known.items()},
+        c_calls={what: (count, count) for what, count in c_calls.items()},
+        c_ps={
+            what: max(1000 * sums.get(TOOK + what, 0) // calls - timing_ps, 0) for what, calls in timed.items() if calls
+        },
     )

@@ -39,5 +39,5 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[DecodeSteps
     elif found.cost_s > ignorable_s:
         what = f"more than {limit}"
     else:
-        return Finding("pass", (), (priced_note("launches-changed", found, f"within {limit}"),) if found else ())
-    return Finding("regressed", (priced_note("launches-added", found, what),))
+        return Finding("pass", (), (priced_note("launches-changed", (found, f"within {limit}")),) if found else ())
+    return Finding("regressed", (priced_note("launches-added", (found, what)),))

@@ -131,7 +131,8 @@ def host_work(trial: Trial) -> float | None:
 
 def host_calls(trial: Trial) -> float | None:
     """Of the median decode step."""
-    return float(np.median(trial.calls.step_calls)) if trial.calls else None
+    decode = trial.calls.steps.get("decode") if trial.calls else None
+    return float(np.median(decode.calls)) if decode else None
 
 
 def kernel_time(trial: Trial, role: str, _place: str = "") -> float | None:

@@ -233,7 +233,7 @@ def _exactly(outcome: Outcome) -> str:
     """What a pass without gates says."""
     cautions = {caution.code for cell in outcome.cells for caution in cell.cautions}
     if "host-calls-changed" in cautions:
-        return ", CHANGED: the host runs something else in a decode step, at a price that the scenario ignores."
+        return ", CHANGED: the host runs something else in a step, at a price that the scenario ignores."
     if any(row.metric == "host_calls_per_step" for cell in outcome.cells for row in cell.ungated):
         return ": what repeats exactly is the same."
     return ": every decode step of both sides is inside the envelope."

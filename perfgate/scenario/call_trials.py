@@ -14,7 +14,7 @@ class CallTrials(Sampling):
     """How the calls and lines of the host are counted: pairs of their own, in which nothing is timed.
 
     Args:
-        ignorable: What the head's host may do more in a decode step, by what its calls and lines cost.
+        ignorable: What the head's host may do more in a decode or prefill step, by what its calls and lines cost.
         iterations: Iterations counted in each trial, after the warm-up; what differs between them is left out.
         looks: Numbers of pairs at which a gate on ``host_calls_per_step`` is tried, increasing.
         spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.

@@ -21,7 +21,7 @@ from perfgate.scenario.subject import Subject
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
-CHANGED = "PASS, CHANGED: the host runs something else in a decode step, at a price that the scenario ignores."
+CHANGED = "PASS, CHANGED: the host runs something else in a step, at a price that the scenario ignores."
 A_A: dict[Side, Subject] = {"base": BASE, "head": BASE}
 
 
@@ -108,7 +108,10 @@ def test_a_profile_of_another_python_or_gpu_does_not_fit(scenario: Path) -> None
 
     assert (outcome.verdict, outcome.exit_status) == ("not-comparable", 21)
     (note,) = outcome.cells[0].reasons
-    assert (note.code, note.text) == ("no-profile", "there are profiles of NVIDIA H200, Python 3.11 by settrace")
+    assert (note.code, note.text) == (
+        "no-profile",
+        "there are profiles of NVIDIA H200, Python 3.11 by settrace in decode and prefill steps",
+    )
 
 
 def test_two_profiles_of_the_same_are_refused(scenario: Path) -> None:

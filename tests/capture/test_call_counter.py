@@ -218,8 +218,9 @@ def test_costs_and_times_are_plausible(said: dict[str, Any]) -> None:
     assert all(1_000 <= costs[name] <= 1_000_000 for name in ("line", "call", "c_call"))
     assert said["report"]["instrument"] == ("settrace" if said["report"]["python"] < "3.12" else "monitoring")
     assert costs["timing"] >= 1_000
-    assert said["report"]["times"]["__main__.with_c_calls"]["builtins.len"][0] == 200
-    assert "builtins.sum" not in said["report"]["times"].get("__main__.with_generator", {})
+    assert counts(said, "with_c_calls", "#builtins.len") == [100, 100]
+    assert min(counts(said, "with_c_calls", "~builtins.len")) > 0
+    assert counts(said, "with_generator", "#builtins.sum") == [0, 0]
 
 
 def test_names_say_which_function_it_is(said: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from stub_engine import write_stub
 
 from perfgate.calls.call_difference import call_difference
-from perfgate.calls.host_calls import HostCalls
+from perfgate.calls.host_calls import STEP_KINDS, HostCalls
 from perfgate.capture.calling import MOST_COUNTS, read_calls
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
@@ -52,10 +52,10 @@ def test_counts_repeat_whatever_the_hash_seed(take: Take) -> None:
     """Two engines of one build run the same functions equally often, and all of it repeats within each."""
     one, other = (counted(take(PYTHONHASHSEED=seed)) for seed in ("1", "2"))
 
-    assert one.counts() == other.counts()
-    assert one.varying() == {}
-    assert one.step_calls == other.step_calls
-    assert one.functions["vllm.LLMEngine.schedule"].calls[0] == one.steps
+    for kind in STEP_KINDS:
+        mine, its = one.steps[kind], other.steps[kind]
+        assert (mine.counts(), mine.varying(), mine.calls) == (its.counts(), {}, its.calls)
+        assert mine.functions["vllm.LLMEngine.schedule"].calls[0] == one.many(kind)
 
 
 ADDED: dict[str, tuple[str, dict[str, int], float]] = {
@@ -73,7 +73,7 @@ def test_work_that_is_added_is_named(take: Take) -> None:
     """A loop without a call, Python calls, C calls, in this thread or another one: found in one trial of each build."""
     base = counted(take())
     for mode, (function, counts, least_s) in ADDED.items():
-        found = call_difference(base, counted(take(mode)))
+        found = call_difference(base, counted(take(mode)), "decode")
 
         (change,) = [change for change in found.changes if change.function == function]
         assert {what: change.counts[what] for what in counts} == pytest.approx(counts, abs=3), mode
@@ -101,20 +101,32 @@ def test_a_called_trial_feeds_no_other_metric(take: Take) -> None:
 
 REPORT: dict[str, Any] = {
     "python": "3.11", "instrument": "settrace", "costs": {"line": 1, "call": 1, "c_call": 1, "timing": 200_000},
-    "functions": {"f": {"()": [9, 1, 2], ":": [9, 3, 4], "dict.get": [9, 0, 2]}},
-    "times": {"f": {"dict.get": [2, 1400]}},
+    "functions": {
+        "f": {"()": [9, 1, 2], ":": [9, 3, 4], "dict.get": [9, 0, 2],
+              "#dict.get": [4, 0, 2], "~dict.get": [900, 0, 1400]},
+        "prefill": {"()": [1, 0, 0]},
+    },
 }  # fmt: skip
 ANSWER: dict[str, Any] = {"deliveries": [[1, [1, 1]], [2, [1, 1]], [3, [0, 0]]], "host_calls": REPORT}
 
 
 def test_what_a_worker_says_is_added_up() -> None:
-    """The prefill step is left out, a return without tokens counts in the sums, and a C call is its time less ours."""
-    read = read_calls(ANSWER)
+    """Each kind of step has its own; a return without tokens counts in the sums, and a C call is its time less ours."""
+    steps = read_calls(ANSWER).steps
 
-    assert read.step_calls == (1,)
-    assert read.functions["f"].model_dump() == {
-        "calls": (3, 3), "lines": (7, 7), "c_calls": {"dict.get": (2, 2)}, "c_ps": {"dict.get": 500_000},
-    }  # fmt: skip
+    assert {kind: own.calls for kind, own in steps.items()} == {"decode": (1,), "prefill": (19,)}
+    assert [own.functions["f"].model_dump() for own in steps.values()] == [
+        {"calls": (3, 3), "lines": (7, 7), "c_calls": {"dict.get": (2, 2)}, "c_ps": {"dict.get": 500_000}},
+        {"calls": (9, 9), "lines": (9, 9), "c_calls": {"dict.get": (9, 9)}, "c_ps": {"dict.get": 25_000}},
+    ]
+    assert [[*own.functions] for own in steps.values()] == [["f"], ["f", "prefill"]]
+
+
+def test_a_workload_of_one_token_has_no_decode_steps() -> None:
+    """An engine that embeds is counted while it prefills, in as many returns as that takes."""
+    read = read_calls(ANSWER | {"deliveries": [[1, [0, 0]], [2, [0, 0]], [3, [1, 1]]]})
+
+    assert {kind: own.calls for kind, own in read.steps.items()} == {"prefill": (19, 1, 4)}
 
 
 @pytest.mark.parametrize(
@@ -130,12 +142,11 @@ def test_what_a_worker_says_is_added_up() -> None:
         {"host_calls": {**REPORT, "functions": {"f": {"()": [9, 0, 0]}}}},
         {"host_calls": {**REPORT, "functions": {name: {"()": [9, 2**62, 1]} for name in ("f", "g")}}},
         {"host_calls": {**REPORT, "functions": []}},
-        {"host_calls": {**REPORT, "times": {"f": {"dict.get": [0, 1]}}}},
+        {"host_calls": {**REPORT, "functions": {"f": {"": [9, 1, 1]}}}},
         {"deliveries": []},
         {"deliveries": None},
         {"deliveries": [[1, [1, 0]], [2, [1, 0]], [3, [1, 0]]]},
         {"deliveries": [[1, [1, 1]], [2, None], [3, [0, 0]]]},
-        {"deliveries": [[1, [0, 0]], [2, [0, 0]], [3, [1, 1]]]},
     ],
     ids=str,
 )
@@ -147,10 +158,10 @@ def test_a_worker_that_says_something_else_has_not_counted(changes: dict[str, An
     assert caught.value.code == "protocol-error"
 
 
-@pytest.mark.parametrize("part", ["functions", "times"])
-def test_too_much_is_refused_before_it_is_looked_at(part: str) -> None:
+def test_too_much_is_refused_before_it_is_looked_at() -> None:
     """A million things that are wrong would take a gigabyte of complaints."""
-    with pytest.raises(InvalidTrialError, match=f"{part}: {MOST_COUNTS + 1} counts; a step has at most") as caught:
-        read_calls(ANSWER | {"host_calls": {**REPORT, part: dict.fromkeys(map(str, range(MOST_COUNTS + 1)), "")}})
+    functions = dict.fromkeys(map(str, range(MOST_COUNTS + 1)), "")
+    with pytest.raises(InvalidTrialError, match=f"{MOST_COUNTS + 1} counts; a step has at most") as caught:
+        read_calls(ANSWER | {"host_calls": {**REPORT, "functions": functions}})
 
     assert len(caught.value.text) < 200

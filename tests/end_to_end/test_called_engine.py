@@ -16,13 +16,30 @@ LOOPS = 2800
 """About 50 us."""
 
 
+SCHEDULE = "scheduler.schedule (was vllm.v1.core.sched.scheduler.Scheduler.schedule): 560"
+LOOK_UP = "kv_cache_manager.get_computed_blocks (was vllm.v1.core.kv_cache_manager.KVCacheManager.get_computed_blocks)"
+
+
 @pytest.mark.engine(starts=2)
-def test_a_loop_in_the_scheduler_is_named(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
-    """The plant makes no call and is in a function that was there; its lines alone are what the sides differ in."""
+@pytest.mark.parametrize(
+    ("where", "named"),
+    [
+        ({}, [("a step", SCHEDULE), ("in a prefill step", SCHEDULE)]),
+        ({"PERFGATE_PLANT_LOOP_IN": "prefill"}, [("in a prefill step", f"{LOOK_UP}: 224")]),
+    ],
+)
+def test_a_loop_in_the_scheduler_is_named(
+    tmp_path: Path, engine_cache: Path, engine_python: str, where: dict[str, str], named: list[tuple[str, str]]
+) -> None:
+    """The plant makes no call and is in a function that was there; its lines alone are what the sides differ in.
+
+    One function runs in each step; the other once for each of four requests, while they are prefilled.
+    """
     scenario = write_engine_scenario(tmp_path, engine_cache)
+    env = {"PERFGATE_PLANT_LOOPS": str(LOOPS), **where}
     subjects: dict[Side, Subject] = {
         "base": Subject(python=engine_python),
-        "head": Subject(python=engine_python, path=(str(PLANT),), env={"PERFGATE_PLANT_LOOPS": str(LOOPS)}),
+        "head": Subject(python=engine_python, path=(str(PLANT),), env=env),
     }
 
     (cell,) = gate.run([scenario], subjects, runs=tmp_path / "runs", exact_only=True).outcome.cells
@@ -30,6 +47,8 @@ def test_a_loop_in_the_scheduler_is_named(tmp_path: Path, engine_cache: Path, en
     assert cell.verdict == "regressed", [note.text for note in (*cell.reasons, *cell.cautions)]
     (reason,) = cell.reasons
     assert reason.code == "host-calls-added"
-    changed = [line for line in reason.text.splitlines()[1:] if "Histogram.observe" not in line]
-    assert len(changed) == 1, reason.text
-    assert "scheduler.schedule (was vllm.v1.core.sched.scheduler.Scheduler.schedule): 560" in changed[0]
+    changed = [line for line in reason.text.splitlines() if line[1] == " " and "Histogram.observe" not in line]
+    assert len(changed) == len(named), reason.text
+    for line, (step, function) in zip(changed, named, strict=True):
+        assert function in line
+        assert f" {step} (" in line

@@ -52,6 +52,36 @@ def test_work_beyond_ignorable_blocks_in_one_pair() -> None:
     assert [gate.verdict for gate in found.gates] == ["pass"]
 
 
+def test_work_that_only_prefill_does_blocks_as_well() -> None:
+    """A prefill step is priced by itself, in front of what the decode steps differ in."""
+    more = FunctionCalls(lines=(10_300, 10_300), calls=(10, 10))
+    base, head = (
+        host_calls({"admit": FunctionCalls(lines=(lines, lines))}, schedule=own)
+        for lines, own in ((1000, USUAL), (4600, more))
+    )
+
+    found = outcome(called(base, head))
+
+    assert (found.verdict, codes(found.reasons)) == ("regressed", ["host-calls-added"])
+    prefill, line, decode, _ = found.reasons[0].text.splitlines()
+    assert prefill.startswith(
+        "+54.00 us in a prefill step by what its calls and lines cost at least: admit (more than "
+    )
+    assert line == "+ admit: 3600 lines in a prefill step (+54.00 us)"
+    assert decode.startswith("+0.45 us a step by what its calls and lines cost at least: schedule (within ")
+
+
+def test_a_log_line_in_a_prefill_step_is_one_of_all_steps() -> None:
+    """What comes by time meets a prefill step as any other: eleven steps of an iteration share it, and it passes."""
+    for most, verdict in ((5_000, "pass"), (20_000, "inconclusive")):
+        log = FunctionCalls(lines=(0, most))
+        head = host_calls({"log": log}, schedule=FunctionCalls(lines=(2_000_000, 2_000_000)))
+        found = outcome(called(host_calls(schedule=FunctionCalls(lines=(2_000_000, 2_000_000))), head))
+
+        assert found.verdict == verdict
+        assert {note.code for note in (*found.cautions, *found.reasons)} >= {"host-calls-vary"}
+
+
 def test_a_wait_blocks_whatever_its_price() -> None:
     """A head that spins until some time has passed does few rounds while it is counted."""
     spin = FunctionCalls(calls=(10, 10), c_calls={"time.perf_counter_ns": (190, 200)})
@@ -114,7 +144,8 @@ def test_another_python_is_not_comparable() -> None:
     found = outcome(called(host_calls(schedule=USUAL), head))
 
     assert (found.verdict, codes(found.reasons)) == ("not-comparable", ["host-calls-unlike"])
-    assert found.reasons[0].text == "base: Python 3.11 by settrace; head: Python 3.12 by monitoring"
+    kinds = "in decode and prefill steps"
+    assert found.reasons[0].text == f"base: Python 3.11 by settrace {kinds}; head: Python 3.12 by monitoring {kinds}"
 
 
 def test_missing_counts_never_pass() -> None:
