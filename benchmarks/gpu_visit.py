@@ -1,0 +1,199 @@
+"""What docs/measurements.md lacks from GPUs, measured in one visit to a host: as much as fits into the time.
+
+``python benchmarks/gpu_visit.py --build python=PYTHON --minutes 26 [--gpus 0,1] [--only 'tight*'] [--into FOLDER]``
+
+``gpu_visit.toml`` lists tasks, the most wanted first: commands of perfgate, and other benchmarks. Each takes GPUs of
+its own, and they run side by side; one that would not end in time is not begun. A task that ended as expected is not
+run again by a later visit into the same folder, so that a visit that was cut short goes on. Nothing of a GPU is
+changed: scenarios only observe clocks, and NVLink multicast is off, because a fault in it takes a whole host down.
+
+FOLDER gets ``NAME/log.txt`` and the run folders of each task, and ``ended.jsonl``, a line a task. Prints what begins
+and ends, and last a table. Ends with 1 where a task did not end as expected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).parents[1]
+TASKS = Path(__file__).with_suffix(".toml")
+NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "NVSHMEM_DISABLE_NVLS": "1", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+POLL_S = 0.5
+END_S = 30.0
+"""For a task to end its engine and to judge what it has."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One command.
+
+    Args:
+        name: Unique; also the name of its folder.
+        words: ``perfgate`` is left out; a first word that ends in ``.py`` is a benchmark. ``{build}``, ``{gpus}``,
+            ``{minutes}``, ``{root}`` and ``{into}`` are filled in.
+        minutes: What it takes at most; it is stopped then.
+        gpus: How many it takes.
+        expect: Exit statuses that are as they should be.
+        after: Tasks that must have ended as expected before.
+        folder: Shared with other tasks of the same word; its own by default.
+        config: Content of its ``perfgate.toml``; ``{anchor}`` stands for the build.
+    """
+
+    name: str
+    words: list[str]
+    minutes: float
+    gpus: int = 1
+    expect: list[int] = field(default_factory=lambda: [0])
+    after: list[str] = field(default_factory=list)
+    folder: str = ""
+    config: str = ""
+
+
+@dataclass
+class Begun:
+    """A task under way."""
+
+    task: Task
+    gpus: list[str]
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    since_s: float
+    asked: bool = False
+
+    def end_in_time(self) -> None:
+        """As Ctrl-C does once it has had its time, and for good where it does not go."""
+        over_s = time.monotonic() - self.since_s - 60 * self.task.minutes
+        if over_s > 0 and not self.asked:
+            self.asked = True
+            self.process.send_signal(signal.SIGINT)
+        elif over_s > END_S:
+            self.process.kill()
+
+
+class Visit:
+    """What runs where, until the time is up.
+
+    Args:
+        into: Where everything goes.
+        build: As perfgate's ``--base`` takes it.
+        gpus: Indices of the GPUs to use.
+        minutes: Until nothing runs any more.
+    """
+
+    def __init__(self, into: Path, build: str, gpus: list[str], minutes: float) -> None:
+        self._into, self._build, self._free = into, build, gpus
+        self._until_s = time.monotonic() + 60 * minutes
+        self._begun: list[Begun] = []
+        into.mkdir(parents=True, exist_ok=True)
+        self._file = into / "ended.jsonl"
+        lines = self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []
+        self.ended: list[dict[str, object]] = [json.loads(line) for line in lines]
+
+    def done(self, name: str) -> bool:
+        """Whether a task of that name ended as expected."""
+        return any(one["task"] == name and one["as_expected"] for one in self.ended)
+
+    def take(self, tasks: list[Task]) -> None:
+        """Run what fits; returns when nothing is left that would."""
+        waiting = [task for task in tasks if not self.done(task.name)]
+        while waiting or self._begun:
+            self._end_some()
+            for task in [task for task in waiting if self._may_begin(task)]:
+                if len(self._free) >= task.gpus:
+                    waiting.remove(task)
+                    self._begin(task)
+            promised = {one.task.name for one in self._begun} | {task.name for task in waiting}
+            waiting = [
+                task
+                for task in waiting
+                if self._left_s() >= 60 * task.minutes and all(self.done(one) or one in promised for one in task.after)
+            ]
+            time.sleep(POLL_S)
+
+    def _left_s(self) -> float:
+        return self._until_s - time.monotonic() - END_S
+
+    def _may_begin(self, task: Task) -> bool:
+        return self._left_s() >= 60 * task.minutes and all(map(self.done, task.after))
+
+    def _begin(self, task: Task) -> None:
+        gpus, self._free = self._free[: task.gpus], self._free[task.gpus :]
+        folder = self._into / (task.folder or task.name)
+        folder.mkdir(exist_ok=True)
+        if task.config:
+            key, _, value = self._build.partition("=")
+            content = task.config.replace("{anchor}", f"{key} = {json.dumps(value)}")
+            (folder / "perfgate.toml").write_text(content, encoding="utf-8")
+        known = {"build": self._build, "root": str(ROOT), "into": str(self._into), "gpus": ",".join(gpus)}
+        known["minutes"] = f"{task.minutes - 1:g}"
+        words = list(task.words)
+        for name, value in known.items():
+            words = [word.replace("{" + name + "}", value) for word in words]
+        program = [str(ROOT / "benchmarks" / words.pop(0))] if words[0].endswith(".py") else ["-m", "perfgate"]
+        environment = {**os.environ, **NO_MULTICAST, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+        if "{gpus}" not in " ".join(task.words):
+            environment["CUDA_VISIBLE_DEVICES"] = known["gpus"]
+        log = (folder / f"{task.name}.txt").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, *program, *words], cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
+        self._begun.append(Begun(task, gpus, process, log, time.monotonic()))
+        print(f"{task.name} begins on GPU {known['gpus']}", flush=True)
+
+    def _end_some(self) -> None:
+        """Note what has ended, and end what has had its time as Ctrl-C does."""
+        for one in list(self._begun):
+            one.end_in_time()
+            status = one.process.poll()
+            if status is None:
+                continue
+            one.log.close()
+            self._begun.remove(one)
+            self._free += one.gpus
+            took = round((time.monotonic() - one.since_s) / 60, 2)
+            fine = status in one.task.expect
+            ended = {"task": one.task.name, "gpus": one.gpus, "status": status, "as_expected": fine, "minutes": took}
+            self.ended.append(ended)
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(ended) + "\n")
+            print(f"{one.task.name} ended with {status} after {took:g} min", flush=True)
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", required=True, metavar="KEY=VALUE", help="the build, as perfgate's --base takes it")
+    parser.add_argument("--minutes", type=float, required=True, help="until nothing runs any more")
+    parser.add_argument("--gpus", type=lambda names: names.split(","), default=["0"], help="indices")
+    parser.add_argument("--only", action="append", help="names of tasks, with wildcards; default: all")
+    parser.add_argument("--into", type=Path, default=Path("gpu-visit"), help="folder of logs and runs")
+    parser.add_argument("--tasks", type=Path, default=TASKS, help="the list")
+    given = parser.parse_args()
+    listed = [Task(**one) for one in tomllib.loads(given.tasks.read_text(encoding="utf-8"))["task"]]
+    wanted = given.only or ["*"]
+    chosen = [task for task in listed if any(fnmatch.fnmatch(task.name, one) for one in wanted)]
+    visit = Visit(given.into.resolve(), given.build, given.gpus, given.minutes)
+    visit.take([task for task in chosen if task.gpus <= len(given.gpus)])
+    print("| task | exit | as expected | minutes | GPUs |\n|---|---|---|---|---|")
+    for one in visit.ended:
+        print(f"| {one['task']} | {one['status']} | {one['as_expected']} | {one['minutes']} | {one['gpus']} |")
+    for task in chosen:
+        if not visit.done(task.name):
+            print(f"still to run: {task.name}")
+    if not all(one["as_expected"] for one in visit.ended):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
