@@ -25,7 +25,7 @@ from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import BASELINE
 from perfgate.machine.versioned_json import parse_content, read_bytes, validated, write_model
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Side, Trial
+from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Code, Kind, Side, Trial
 from perfgate.models import Frozen
 from perfgate.project.subjects import same_build
 from perfgate.record.identity import Measured
@@ -40,6 +40,10 @@ COPIES = "profiles"
 LONGEST_REASON = 1000
 CAPACITIES: Final = ("kv_token_capacity", "model_memory")
 """Metrics of an engine's memory that repeat."""
+NEEDED: Final[dict[Kind, Code]] = {
+    "called": "host-calls-missing", "traced": "no-decode-steps", "counted": "counters-missing",
+}  # fmt: skip
+"""Kinds of trial that a profile is made of, with the reason code of a cell that declares one and has none."""
 
 
 class Accepted(Frozen):
@@ -67,7 +71,7 @@ class Profile(Frozen):
         cell: What was measured.
         gpu: Name of the GPU; empty where engines run on the CPU.
         calls: What the host calls, over all trials that it was learnt from.
-        steps: What its traced decode steps launch; ``None`` where none was traced.
+        ranks: What its traced decode steps launch, rank by rank; empty where none was traced.
         counted: What ncu counted of single launches; empty where nothing was.
         capacity: The least and the most that its traced engines held, by name in :data:`CAPACITIES`.
         accepted: Every build that was accepted, the newest last.
@@ -77,7 +81,7 @@ class Profile(Frozen):
     cell: Measured
     gpu: str
     calls: HostCalls
-    steps: Annotated[DecodeSteps | None, Field(exclude_if=lambda steps: steps is None)] = None
+    ranks: Annotated[tuple[DecodeSteps, ...], Field(exclude_if=operator.not_)] = ()
     counted: Annotated[tuple[CountedStep, ...], Field(exclude_if=operator.not_)] = ()
     capacity: Annotated[dict[str, tuple[int, int]], Field(exclude_if=operator.not_)] = {}
     accepted: Annotated[tuple[Accepted, ...], MinLen(1)]
@@ -154,30 +158,18 @@ def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> I
     for cell in run.plan.cells:
         record = records.get(cell.cell_id)
         of = {kind: [t for side in sides for t in record.judged_trials(side, kind)] if record else [] for kind in KINDS}
-        trials, traced = of["called"], [trial.decode for trial in of["traced"] if trial.decode]
-        calls = [trial.calls for trial in trials if trial.calls]
-        if record is None or not calls:
-            text = record.stopped.text if record and record.stopped else "no called trial was taken"
-            raise NotMeasuredError(text, where=f"{run_folder}: {cell.name}", code="host-calls-missing")
-        counted = [trial.counted for trial in of["counted"] if trial.counted]
-        if cell.kernels is not None and not traced:
-            raise NotMeasuredError(
-                "no valid trial was traced, and the scenario declares kernels",
-                where=f"{run_folder}: {cell.name}",
-                code="no-decode-steps",
-            )
-        if cell.counters and not counted:
-            raise NotMeasuredError(
-                "no valid trial was counted, and the scenario declares counters",
-                where=f"{run_folder}: {cell.name}",
-                code="counters-missing",
-            )
+        needed = (kind for kind in NEEDED if kind == "called" or cell.sampling(kind) is not None)
+        missing: Kind = next((kind for kind in needed if not of[kind]), "called")
+        if record is None or not of[missing]:
+            text = record.stopped.text if record and record.stopped else f"no valid {missing} trial was taken"
+            raise NotMeasuredError(text, where=f"{run_folder}: {cell.name}", code=NEEDED[missing])
+        traced = [*zip(*(trial.decode_by_rank for trial in of["traced"]), strict=True)]
         yield Profile(
             cell=Measured.of(cell),
             gpu=gpu_of(record),
-            calls=pooled(calls),
-            steps=pool(traced).without_columns() if traced else None,
-            counted=tuple(counted),
+            calls=pooled([trial.calls for trial in of["called"] if trial.calls]),
+            ranks=tuple(pool(rank).without_columns() for rank in traced),
+            counted=tuple(trial.counted for trial in of["counted"] if trial.counted),
             capacity=capacity_of(of["traced"]),
             accepted=(
                 Accepted(
@@ -185,7 +177,7 @@ def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> I
                     reason=reason.strip(),
                     run=run.name,
                     record=record_digest(record),
-                    versions=trials[0].versions,
+                    versions=of["called"][0].versions,
                 ),
             ),
         )

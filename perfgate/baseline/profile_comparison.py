@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from perfgate.baseline.exact_profile import Profile, capacity_of, gpu_of
 from perfgate.calls.host_calls import HostCalls
@@ -20,6 +21,13 @@ from perfgate.record.run_record import Record, Run
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.units import format_value
 
+T = TypeVar("T")
+
+
+def _beside(stored: list[T], measured: dict[Side, list[T]]) -> dict[Side, list[T]]:
+    """What a profile holds as the base, where it holds any and there is a head to hold against it."""
+    return {"base": stored, **measured} if stored and measured.get("head") else measured
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledEvidence(Evidence):
@@ -33,9 +41,7 @@ class ProfiledEvidence(Evidence):
 
     def calls(self) -> dict[Side, list[HostCalls]]:
         """The profile of this GPU and Python takes the place of a base."""
-        own = super().calls()
-        fitting = [profile.calls for profile in self.fitting]
-        return {"base": fitting, **own} if fitting else own
+        return _beside([profile.calls for profile in self.fitting], super().calls())
 
     @cached_property
     def fitting(self) -> list[Profile]:
@@ -50,17 +56,17 @@ class ProfileEvidence(ProfiledEvidence):
 
     exact: bool = True
 
-    def steps(self) -> dict[Side, list[DecodeSteps]]:
+    def launched(self) -> dict[Side, list[tuple[DecodeSteps, ...]]]:
         """The profile's take the place of a base's, where they were traced alike."""
         mine = Measured.of(self.cell).tracing
-        stored = [own.steps for own in self.fitting if own.steps and own.cell.tracing == mine]
-        return {**({"base": stored} if stored else {}), **super().steps()}
+        stored = [own.ranks for own in self.fitting if own.ranks and own.cell.tracing == mine]
+        return _beside(stored, super().launched())
 
     def counted(self) -> dict[Side, list[CountedStep]]:
         """The profile's take the place of a base's, where they were counted alike."""
-        own, mine = super().counted(), Measured.of(self.cell).counting
-        stored = [step for profile in self.fitting if profile.cell.counting == mine for step in profile.counted]
-        return {"base": stored, **own} if stored and own.get("head") else own
+        mine = Measured.of(self.cell).counting
+        stored = [step for own in self.fitting if own.cell.counting == mine for step in own.counted]
+        return _beside(stored, super().counted())
 
     def cautions(self) -> Iterator[Note]:
         """Memory has no price in a decode step, so other amounts of it are told and block nothing."""

@@ -240,7 +240,7 @@ def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[
     if evidence.cell.calls is not None and evidence.due("called"):
         findings.append(judge_calls(evidence.cell.calls, evidence.calls()))
         # Beside timed trials it is these that say what a kernel costs, and one traced step may not block.
-        findings += [judge_launches(evidence.cell.calls.ignorable, evidence.steps())] if evidence.exact else []
+        findings += [judge_launches(evidence.cell.calls.ignorable, evidence.launched())] if evidence.exact else []
     return gates, findings
 
 

@@ -224,9 +224,9 @@ class Evidence:
         """What the traced trials hold, of each side that was measured."""
         return self.read("traced", lambda trial: trial.decode)
 
-    def steps(self) -> dict[Side, list[DecodeSteps]]:
-        """What launches are held against each other, where they are judged by their price."""
-        return self.traced()
+    def launched(self) -> dict[Side, list[tuple[DecodeSteps, ...]]]:
+        """The traced trials rank by rank, whose launches are held against each other by their price."""
+        return self.read("traced", lambda trial: trial.decode_by_rank)
 
     def counted(self) -> dict[Side, list[CountedStep]]:
         """What the counted trials hold, of each side that was measured."""

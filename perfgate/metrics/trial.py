@@ -275,6 +275,11 @@ class Trial(Frozen):
         return self.heads[0] if self.heads and self.subject == "head" else self.subject
 
     @property
+    def decode_by_rank(self) -> tuple[DecodeSteps, ...]:
+        """What the decode steps of a traced trial ran, rank by rank; of one where there is but one, else empty."""
+        return tuple(rank.decode for rank in self.ranks) or ((self.decode,) if self.decode else ())
+
+    @property
     def started(self) -> bool:
         """Whether an engine was started; else perfgate refused to, and nothing of the subject ran."""
         return self.duration_ns > 0

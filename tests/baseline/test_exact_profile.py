@@ -148,7 +148,7 @@ def test_nothing_is_learnt_from_a_run_without_counts(scenario: Path) -> None:
     collector = FakeCollector()
     folder = use_cases.run([scenario], BOTH, runs=scenario.parent / "runs", collector=collector).folder
 
-    with pytest.raises(NotMeasuredError, match="no called trial was taken") as caught:
+    with pytest.raises(NotMeasuredError, match="no valid called trial was taken") as caught:
         learn(scenario, folder, "head")
     assert caught.value.code == "host-calls-missing"
 
@@ -218,8 +218,8 @@ def test_a_profile_holds_kernels_counters_and_memory(traced: Path) -> None:
     (file,) = (traced.parent / "profiles").iterdir()
     profile = read_profile(file)
 
-    assert profile.steps is not None
-    assert profile.steps.step_ns == ()
+    (steps,) = profile.ranks
+    assert steps.step_ns == ()
     assert len(profile.counted) == 2
     assert profile.capacity == {"kv_token_capacity": (65536, 65536), "model_memory": (16 * 10**9, 16 * 10**9)}
     outcome = check(traced).outcome
@@ -257,7 +257,7 @@ def test_a_smaller_cache_is_told(traced: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda profile: profile.pop("steps"), lambda profile: profile["cell"].pop("tracing")]
+    "spoil", [lambda profile: profile.pop("ranks"), lambda profile: profile["cell"].pop("tracing")]
 )
 def test_without_launches_that_were_traced_alike_nothing_passes(
     traced: Path, spoil: Callable[[dict[str, Any]], object]
@@ -300,7 +300,7 @@ def test_a_profile_with_impossible_launches_is_refused(traced: Path, spoil: Call
     """With the file's name, before anything is measured."""
     (file,) = (traced.parent / "profiles").iterdir()
     content = json.loads(file.read_text())
-    spoil(content["steps"])
+    spoil(content["ranks"][0])
     file.write_text(json.dumps(content))
 
     with pytest.raises(RecordError, match=file.name):

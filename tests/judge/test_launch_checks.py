@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from decode_steps import LAYERS, RARE, USUAL, StepKind, eager, extra_kernel, other_attention, trial
 from hand_made import codes
+from nsys_builder import ExportBuilder
+from rank_traces import STEP_NS, Work, add_rank, read
 
 from perfgate.judge.launch_checks import judge_launches
 from perfgate.judge.outcome import Finding
 from perfgate.trace.decode_step import DecodeSteps
+from perfgate.trace.rank_steps import summarise_ranks
 
 TEN_US = 10e-6
 """What the tests ignore; each kernel of the made-up step takes 1 us."""
@@ -18,7 +22,7 @@ TEN_US = 10e-6
 
 def held(base: DecodeSteps, head: DecodeSteps, ignorable_s: float = TEN_US) -> Finding:
     """What is found where one trial a side was traced."""
-    return judge_launches(ignorable_s, {"base": [base], "head": [head]})
+    return judge_launches(ignorable_s, {"base": [[base]], "head": [[head]]})
 
 
 def shaped(lm_head: str, ns: int = 1000, steps: DecodeSteps | None = None) -> DecodeSteps:
@@ -138,10 +142,10 @@ def test_kernels_that_leave_the_graph_are_told() -> None:
 
 def test_without_a_traced_side_nothing_is_judged() -> None:
     """Steps of one side alone have nothing to be held against."""
-    alone = judge_launches(TEN_US, {"head": [trial(USUAL)]})
+    alone = judge_launches(TEN_US, {"head": [[trial(USUAL)]]})
 
     assert (alone.verdict, codes(alone.reasons)) == ("not-comparable", ["launches-without-base"])
-    assert judge_launches(TEN_US, {"base": [trial(USUAL)], "head": []}) == Finding()
+    assert judge_launches(TEN_US, {"base": [[trial(USUAL)]], "head": []}) == Finding()
 
 
 def some(kind: StepKind, other: StepKind, share: float) -> DecodeSteps:
@@ -251,3 +255,46 @@ def test_a_change_of_everything_is_not_the_pace_of_a_card() -> None:
     slow = slow.model_copy(update={"key_ns": tuple(2 * ns for ns in slow.key_ns)})
 
     assert held(trial(USUAL), slow).verdict == "regressed"
+
+
+def of_two_ranks(more: Sequence[Sequence[Work]] = ((), ()), waiting: Sequence[int] = ()) -> list[DecodeSteps]:
+    """Eight steps of each of two ranks; each may have more kernels, and the hosts of some wait for the device."""
+    builder = ExportBuilder()
+    for rank, own in enumerate(more):
+        add_rank(builder, rank, {step: [("nvjet_sm90_64x8", 1000, 20_000), *own] for step in range(8)})
+        for step in range(8) if rank in waiting else ():
+            builder.call("cudaStreamSynchronize_v3020", step * STEP_NS + 50, step * STEP_NS + 60, pid=100 + rank)
+    _, ranks = summarise_ranks([read(builder)], 2)
+    return [rank.decode for rank in ranks]
+
+
+def on_ranks(head: Sequence[DecodeSteps]) -> Finding:
+    """What is found of an engine of two ranks."""
+    return judge_launches(TEN_US, {"base": [of_two_ranks()], "head": [head]})
+
+
+def test_a_wait_on_one_rank_of_two_is_one_in_each_step() -> None:
+    """All ranks wait for the one whose host does: it is no half of a wait."""
+    found = on_ranks(of_two_ranks(waiting=[1]))
+
+    assert (found.verdict, codes(found.reasons)) == ("regressed", ["launches-added"])
+    assert "and a wait is in each step, which no price says; rank 1 of 2)" in found.reasons[0].text
+
+
+@pytest.mark.parametrize("ranks", [(0,), (1,), (0, 1)])
+def test_a_kernel_more_costs_what_it_takes_on_one_rank(ranks: tuple[int, ...]) -> None:
+    """Whether one rank runs it or each, a step is longer by it once."""
+    added = ("void add_kernel<float>(float*)", 30_000, 12_000)
+
+    found = on_ranks(of_two_ranks([[added] if rank in ranks else [] for rank in range(2)]))
+
+    (reason,) = found.reasons
+    assert reason.text.startswith("+12.00 us a step by the traced time of its kernels: one more ")
+    assert reason.text.partition("\n")[0].endswith(f"; rank {ranks[0]} of 2)")
+
+
+def test_engines_of_another_number_of_ranks_are_not_comparable() -> None:
+    """A profile of one rank holds nothing of two."""
+    found = judge_launches(TEN_US, {"base": [of_two_ranks()[:1]], "head": [of_two_ranks()]})
+
+    assert (found.verdict, codes(found.reasons)) == ("not-comparable", ["launches-without-base"])
