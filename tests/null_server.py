@@ -12,10 +12,13 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from threading import Thread
 from typing import Any
+
+from perfgate.load.alarm import Alarm
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
@@ -106,9 +109,15 @@ class Stepping:
         self._left[connection], self._ends[connection] = request["max_tokens"], ending(request)
 
     async def run(self, step_s: float) -> None:
-        """Step for ever."""
+        """Step for ever, on time: a step that was late shortens the wait for the next one, but none is made up for."""
+        rung = asyncio.Event()
+        alarm = Alarm(asyncio.get_running_loop(), rung.set)
+        due_ns = time.monotonic_ns()
         while True:
-            await asyncio.sleep(step_s)
+            due_ns = max(due_ns + round(step_s * 1e9), time.monotonic_ns())
+            alarm.set(due_ns)
+            await rung.wait()
+            rung.clear()
             for connection, left in [*self._left.items()]:
                 connection.transport.write(NEXT if left > 1 else self._ends[connection])
                 self._left[connection] = left - 1
