@@ -160,6 +160,10 @@ PROFILE_REASONS = (
     Reason("host-calls-changed", "The head's host runs something else in a decode or prefill step, within "
            "calls.ignorable.",
            "Nothing, if the change is meant; each function that runs otherwise is listed."),
+    Reason("host-state-changed", "The head's engine has imported other modules, or an iteration adds otherwise to the "
+           "memory of its process. Neither has a price in a step.",
+           "Nothing, if the change is meant. Modules take time at the start: gate start_time. What each iteration adds "
+           "may be a leak: gate host_memory_growth."),
     Reason("launches-added", "The head's decode step launches more than the base's, or in other shapes, at a price "
            "above calls.ignorable; or its host copies pageable memory or waits for the device in each step. The price "
            "is the traced time of the kernels that differ.",

@@ -15,12 +15,15 @@ MODE = os.environ["STUB_MODE"]
 __version__ = "9.9.stub"
 if MODE == "import fails":
     raise ImportError("libcudart.so.99: cannot open shared object file")
+if MODE == "imports more":
+    import xmlrpc.client, xml.etree.ElementTree
 if MODE == "import dies":
     os.kill(os.getpid(), signal.SIGSEGV)
 with open("environment.json", "w") as stream:
     json.dump(dict(os.environ), stream)
 
 BLOCK = bytes(1 << 16)
+KEPT = []
 
 def look_up(number):
     return number
@@ -94,6 +97,8 @@ class LLMEngine:
         if MODE == "Python calls":
             for number in range(1000):
                 look_up(number)
+        if MODE == "keeps lists":
+            KEPT.extend([] for _ in range(100))
         if MODE == "C calls":
             for _ in range(20):
                 zlib.crc32(BLOCK)

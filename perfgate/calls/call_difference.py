@@ -149,6 +149,23 @@ def call_difference(base: HostCalls, head: HostCalls, kind: StepKind) -> CallDif
     return CallDifference(kind, tuple(ordered), doubt_s, tuple(_by_function(at_times)))
 
 
+def figure_lines(base: HostCalls, head: HostCalls) -> list[str]:
+    """What the processes have imported and what an iteration adds to their memory, where that differs, as a diff."""
+    both = {name: (base.figures.get(name, (0, 0)), head.figures.get(name, (0, 0))) for name in
+            sorted(base.figures.keys() | head.figures.keys())}  # fmt: skip
+    apart = {name: more for name, sides in both.items() if (more := _distance(*sides))}
+    ordered = sorted(apart, key=lambda name: (-abs(apart[name]), name))
+    lines = [f"{'+' if apart[name] > 0 else '-'} {name}: {' -> '.join(map(_in_figures, both[name]))}" for name in
+             ordered[:MOST_LINES]]  # fmt: skip
+    more = len(ordered) - MOST_LINES
+    return [*lines, f"~ {plural(more, 'more figure')}"] if more > 0 else lines
+
+
+def _in_figures(total: Total) -> str:
+    least, most = total
+    return f"{least}" if least == most else f"{least} to {most}"
+
+
 _Key = tuple[str, str]
 """A function, and what is counted of it."""
 

@@ -8,7 +8,7 @@ most that an iteration showed, and what has not repeated is known by its range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Literal, get_args
 
@@ -105,6 +105,7 @@ class HostCalls(Frozen):
         iterations: Iterations counted.
         costs: What a unit of work costs.
         steps: By kind; a workload of one token a request has no decode steps.
+        figures: By name, what the process has imported and what an iteration adds to its memory; it has no price.
     """
 
     python: str
@@ -112,6 +113,7 @@ class HostCalls(Frozen):
     iterations: PositiveInt
     costs: Costs
     steps: Annotated[dict[StepKind, StepCalls], MinLen(1)]
+    figures: dict[Name, Total] = {}
 
     @property
     def key(self) -> str:
@@ -154,6 +156,7 @@ def pooled(trials: Sequence[HostCalls]) -> HostCalls:
         update={
             "iterations": sum(trial.iterations for trial in trials),
             "steps": {kind: _pooled([trial.steps[kind] for trial in trials]) for kind in trials[0].steps},
+            "figures": widest([trial.figures for trial in trials]),
         }
     )
 
@@ -175,9 +178,15 @@ def _widest(seen: Sequence[FunctionCalls]) -> FunctionCalls:
     return FunctionCalls(
         calls=_range([own.calls for own in seen]),
         lines=_range([own.lines for own in seen]),
-        c_calls={name: _range([own.c_calls.get(name, (0, 0)) for own in seen]) for name in callees},
+        c_calls=widest([own.c_calls for own in seen]),
         c_ps={name: min(known) for name, known in times.items() if known},
     )
+
+
+def widest(seen: Sequence[Mapping[str, Total]]) -> dict[str, Total]:
+    """The least and the most of what was seen, by name; 0 where one does not have it."""
+    names = sorted(set(chain.from_iterable(seen)))
+    return {name: _range([own.get(name, (0, 0)) for own in seen]) for name in names}
 
 
 def _range(totals: Sequence[Total]) -> Total:

@@ -257,6 +257,7 @@ class CallCounter:
     """Counts what every step runs; made before the engine starts its threads."""
 
     def __init__(self) -> None:
+        self.plain = plain
         self.names: dict[int, tuple[str, types.CodeType]] = {}
         self.threads: dict[int, ThreadCounts] = {}
         self.first = threading.get_ident()
@@ -326,6 +327,9 @@ class CallCounter:
             if not name.startswith(f"{__name__}."):
                 counts = functions.setdefault(plain(name), {}).setdefault(plain(what), [0] * self.steps)
                 counts[:] = (count + in_steps.get(step, 0) for step, count in enumerate(counts))
+        self.table = {}
+        for own in [*self.threads.values()]:  # else what an iteration keeps would be counts of ours
+            own.counts.clear()
         python = ".".join(map(str, sys.version_info[:2]))
         return {"python": python, "instrument": self.instrument.name, "costs": self.costs, "functions": functions}
 

@@ -7,11 +7,23 @@ and no start-up. What repeats is how much was done (:mod:`perfgate.calls.host_ca
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, NonNegativeInt, ValidationError
 
-from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls, StepCalls, StepKind, pooled
+from perfgate.calls.host_calls import (
+    Costs,
+    Count,
+    FunctionCalls,
+    HostCalls,
+    Name,
+    StepCalls,
+    StepKind,
+    Total,
+    pooled,
+    widest,
+)  # fmt: skip
 from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
@@ -23,10 +35,24 @@ CALLS, LINES, TIMED, TOOK = "()", ":", "#", "~"
 """What the worker counts of a function beside the C functions that it calls, see ``call_counter.py``."""
 MOST_COUNTS = 100_000
 """Far more than a step of vLLM has; a record holds those of every trial."""
+MOST_FIGURES = 2000
+"""A process of vLLM has modules of some three hundred packages."""
 
 
 class _Costs(Costs):
     timing: NonNegativeInt
+
+
+_Figures = Annotated[dict[Name, Count], Field(max_length=MOST_FIGURES)]
+
+
+class _ProcessFigures(BaseModel):
+    """What the worker's process had imported and held when the iteration began."""
+
+    model_config = ConfigDict(strict=True)
+
+    modules: _Figures
+    totals: _Figures
 
 
 class _Reported(BaseModel):
@@ -49,6 +75,7 @@ class CallCounts(Instrument):
         super().__init__(job)
         self._declared = job.cell.calls or CallTrials()
         self._seen: list[HostCalls] = []
+        self._process: list[_ProcessFigures] = []
 
     @property
     def iterations(self) -> tuple[int, int]:
@@ -69,10 +96,13 @@ class CallCounts(Instrument):
         """Take what was counted, once the engine is warm."""
         if not warmup:
             self._seen.append(read_calls(answer))
+            self._process.append(read_figures(answer))
 
     def fields(self) -> dict[str, Any]:
         """The counts of all iterations."""
-        return {"startup": None, "calls": pooled(self._seen) if self._seen else None}
+        if not self._seen:
+            return {"startup": None, "calls": None}
+        return {"startup": None, "calls": pooled(self._seen).model_copy(update={"figures": figures_of(self._process)})}
 
 
 def read_calls(answer: Mapping[str, Any]) -> HostCalls:
@@ -88,6 +118,32 @@ def read_calls(answer: Mapping[str, Any]) -> HostCalls:
     except (ValidationError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
         text = f"counted calls: {str(error)[:500]}"
         raise InvalidTrialError("protocol-error", text) from error
+
+
+def read_figures(answer: Mapping[str, Any]) -> _ProcessFigures:
+    """What it says that the process had imported and held before that iteration.
+
+    Raises:
+        InvalidTrialError: ``protocol-error``: It says nothing of the kind.
+    """
+    try:
+        return _ProcessFigures.model_validate(answer["process"])
+    except (ValidationError, KeyError) as error:
+        raise InvalidTrialError("protocol-error", f"figures of the process: {str(error)[:500]}") from error
+
+
+def figures_of(seen: Sequence[_ProcessFigures]) -> dict[str, Total]:
+    """Modules, and by how much each total grows in an iteration; one that falls does not grow."""
+    grown = [
+        {f"{name} an iteration": max(most - before.totals.get(name, most), 0) for name, most in own.totals.items()}
+        for before, own in pairwise(seen)
+    ]
+    figures = ([own.modules for own in seen], grown)
+    return {name: total for part in figures for name, total in widest([_exact(own) for own in part]).items()}
+
+
+def _exact(counts: Mapping[str, int]) -> dict[str, Total]:
+    return {name: (count, count) for name, count in counts.items()}
 
 
 def _read(said: Mapping[str, Any]) -> _Reported:
@@ -147,7 +203,7 @@ def _function(sums: Mapping[str, int], timing_ps: int) -> FunctionCalls:
     return FunctionCalls(
         calls=(sums.get(CALLS, 0),) * 2,
         lines=(sums.get(LINES, 0),) * 2,
-        c_calls={what: (count, count) for what, count in c_calls.items()},
+        c_calls=_exact(c_calls),
         c_ps={
             what: max(1000 * sums.get(TOOK + what, 0) // calls - timing_ps, 0) for what, calls in timed.items() if calls
         },

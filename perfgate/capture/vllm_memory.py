@@ -1,4 +1,4 @@
-"""What an engine holds: weights, KV cache, and the memory of its processes and GPUs between iterations.
+"""What an engine holds: weights, KV cache, modules, and the memory of its processes and GPUs between iterations.
 
 Part of :mod:`perfgate.capture.vllm_worker`, which loads it by its path: it imports nothing of perfgate and must run on
 Python 3.10. What runs in a rank travels there by value, because no rank can import this file.
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 CallRanks = Callable[..., "list[Any]"]
+ALLOCATOR = {"allocation.all.allocated": "CUDA allocations", "segment.all.allocated": "CUDA segments"}
+"""Running totals of ``torch.cuda.memory_stats``: requests to torch's allocator, and what it asked the driver for."""
 
 
 def kept_bytes(engine: Any, call_ranks: CallRanks) -> dict[str, int | None]:
@@ -62,6 +64,28 @@ def kv_token_capacity(engine: Any) -> int | None:
         return own
     blocks, size = getattr(cache, "num_gpu_blocks", None), getattr(cache, "block_size", None)
     return blocks * size if isinstance(blocks, int) and isinstance(size, int) else None
+
+
+def process_figures(plain: Callable[[str], str]) -> dict[str, dict[str, int]]:
+    """What this process has imported, and running totals of its allocators, of which an iteration adds some.
+
+    Args:
+        plain: A name without digests of generated code.
+
+    Returns:
+        ``modules``, all and by the package that they are in, of whose name the first two parts count; ``totals``:
+        blocks that Python's allocator holds (``sys.getallocatedblocks``) and, where a GPU was touched, torch's.
+    """
+    modules = {"modules": len(sys.modules)}
+    for name in [*sys.modules]:
+        *package, _ = plain(name).split(".")
+        if package:
+            of = f"modules of {'.'.join(package[:2])}"
+            modules[of] = modules.get(of, 0) + 1
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    told = cuda.memory_stats() if cuda is not None and cuda.is_initialized() else {}
+    totals = {words: int(told[name]) for name, words in ALLOCATOR.items() if name in told}
+    return {"modules": modules, "totals": {"blocks of Python's memory": sys.getallocatedblocks(), **totals}}
 
 
 class MemoryReader:

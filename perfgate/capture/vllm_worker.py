@@ -18,8 +18,9 @@ iterate   prompts: batch x input token ids, output_tokens,  submitted_ns: batch;
           probe                                             tokens_digest, finish_reasons: batch, preemptions or null;
                                                             probe_ns: [before: ranks, after: ranks] or null; where
                                                             memory: of each process, or null (vllm_memory.py); where
-                                                            count_calls was true also host_calls (call_counter.py),
-                                                            where sample_host was host_samples (host_sampler.py)
+                                                            count_calls was true also host_calls (call_counter.py)
+                                                            and process (vllm_memory.py), where sample_host was
+                                                            host_samples (host_sampler.py)
 profile   on, ranges: nvtx or record_function, window       nothing; ranges surround steps from here on, or no more;
                                                             with window the profiler records meanwhile
 stop                                                        nothing; the engine is down, the worker exits
@@ -158,6 +159,8 @@ class WorkerLoop:
         gc.collect()
         self.iterations += 1
         try:
+            counter = self.watchers.get("host_calls")
+            process = {"process": self.memory.process_figures(counter.plain)} if counter else {}
             step = self.engine.step
             for watcher in filter(None, (self.ranges, *self.watchers.values())):
                 step = watcher.around(step)
@@ -166,7 +169,7 @@ class WorkerLoop:
             before = probed and self.read_probe(probed)
             answer: dict[str, Any] = self.run_batch(self.engine, step, prompts, tokens, prefix)
             after = probed and self.read_probe(probed)
-            answer |= {name: watcher.report() for name, watcher in self.watchers.items()}
+            answer |= process | {name: watcher.report() for name, watcher in self.watchers.items()}
             gc.collect()
             memory = self.read_memory(self.engine)
         except (Exception, SystemExit) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from perfgate.calls.call_difference import CallDifference, call_difference
+from perfgate.calls.call_difference import CallDifference, call_difference, figure_lines
 from perfgate.calls.host_calls import HostCalls, pooled
 from perfgate.judge.outcome import Finding
 from perfgate.metrics.trial import Side
@@ -39,7 +39,7 @@ def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]])
     if (unfit := _unfit(sides)) is not None:
         return unfit
     base, head = pooled(sides["base"]), pooled(sides["head"])
-    cautions = tuple(_varying(base, head))
+    cautions = (*_varying(base, head), *_other_state(base, head))
     if max(base.varying_share, head.varying_share) > MOST_VARYING:
         return Finding("inconclusive", cautions)
     found = [call_difference(base, head, kind) for kind in base.steps]
@@ -108,6 +108,12 @@ def _at_times(found: Sequence[CallDifference], many: Sequence[float], ignorable_
     cost = format_value(at_times_s, "s")
     text = f"what the head runs more at times would be {cost} a step, more than {_limit(ignorable_s)}"
     return Note(code="host-calls-vary", text=f"{text}: {', '.join(functions)}")
+
+
+def _other_state(base: HostCalls, head: HostCalls) -> Iterator[Note]:
+    """What the engine's process imports and keeps otherwise, which has no price in a step."""
+    if lines := figure_lines(base, head):
+        yield Note(code="host-state-changed", text="\n".join(lines))
 
 
 def _varying(base: HostCalls, head: HostCalls) -> Iterator[Note]:

@@ -232,8 +232,10 @@ def closing(outcome: Outcome) -> str:
 def _exactly(outcome: Outcome) -> str:
     """What a pass without gates says."""
     cautions = {caution.code for cell in outcome.cells for caution in cell.cautions}
-    if "host-calls-changed" in cautions:
-        return ", CHANGED: the host runs something else in a step, at a price that the scenario ignores."
+    if cautions & {"host-calls-changed", "launches-changed"}:
+        return ", CHANGED: a step runs something else, at a price that the scenario ignores."
+    if cautions & {"host-state-changed", "capacity-changed"}:
+        return ", CHANGED: the engine holds something else, which has no price in a step."
     if any(row.metric == "host_calls_per_step" for cell in outcome.cells for row in cell.ungated):
         return ": what repeats exactly is the same."
     return ": every decode step of both sides is inside the envelope."

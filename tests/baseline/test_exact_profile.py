@@ -21,7 +21,7 @@ from perfgate.scenario.subject import Subject
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
-CHANGED = "PASS, CHANGED: the host runs something else in a step, at a price that the scenario ignores."
+CHANGED = "PASS, CHANGED: a step runs something else, at a price that the scenario ignores."
 A_A: dict[Side, Subject] = {"base": BASE, "head": BASE}
 
 
@@ -253,6 +253,7 @@ def test_a_smaller_cache_is_told(traced: Path) -> None:
 
     (caution,) = outcome.cells[0].cautions
     assert (outcome.exit_status, caution.code) == (0, "capacity-changed")
+    assert closing(outcome) == "PASS, CHANGED: the engine holds something else, which has no price in a step."
     assert caution.text == "kv_token_capacity: 65536 tok -> 32768 tok"
 
 

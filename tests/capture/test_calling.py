@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from stub_engine import write_stub
 
-from perfgate.calls.call_difference import call_difference
+from perfgate.calls.call_difference import call_difference, figure_lines
 from perfgate.calls.host_calls import STEP_KINDS, HostCalls
 from perfgate.capture.calling import MOST_COUNTS, read_calls
 from perfgate.capture.job import Job
@@ -78,6 +78,21 @@ def test_work_that_is_added_is_named(take: Take) -> None:
         (change,) = [change for change in found.changes if change.function == function]
         assert {what: change.counts[what] for what in counts} == pytest.approx(counts, abs=3), mode
         assert found.cost_s > least_s, mode
+
+
+def test_what_an_engine_imports_and_keeps_is_told(take: Take) -> None:
+    """Modules repeat exactly; a hundred lists that each step keeps are blocks of memory that each iteration adds."""
+    base, again, imports, keeps = (counted(take(mode)) for mode in ("", "", "imports more", "keeps lists"))
+
+    assert figure_lines(base, again) == []
+    every, *packages = figure_lines(base, imports)
+    assert every.startswith("+ modules: ")
+    assert "+ modules of xmlrpc: 0 -> 1" in packages
+    (kept,) = figure_lines(base, keeps)
+    assert kept.startswith("+ blocks of Python's memory an iteration: ")
+    steps = base.many("decode") + base.many("prefill")
+    (least, _), (_, usual) = (own.figures["blocks of Python's memory an iteration"] for own in (keeps, base))
+    assert least - usual == pytest.approx(100 * steps, rel=0.1)
 
 
 def test_nothing_counts_in_a_timed_trial(take: Take) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,27 @@ def test_a_process_tells_what_it_holds() -> None:
 
     assert pid > 0
     assert 0 < resident <= peak
+
+
+def test_a_process_tells_what_it_has_imported_and_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules by package, without digests of generated code; torch's own totals only where a GPU was touched."""
+    modules = ["json", "json.decoder", "torch", "torch.fx.node", "torch.fx.passes.base", "torch.gen_1.a"]
+    stats = {"allocation.all.allocated": 70, "segment.all.allocated": 3, "allocation.all.current": 9}
+    cuda = types.SimpleNamespace(is_initialized=lambda: True, memory_stats=lambda: stats)
+    named = dict.fromkeys(modules) | {"torch": types.SimpleNamespace(cuda=cuda)}
+    monkeypatch.setattr(sys, "modules", named)
+    try:
+        found = worker_side().process_figures(lambda name: name.replace("_1", ""))
+        cuda.is_initialized = lambda: False
+        untouched = worker_side().process_figures(str)
+    finally:
+        monkeypatch.undo()
+
+    packages = {"json": 1, "torch.fx": 2, "torch.gen": 1}
+    assert found["modules"] == {"modules": 6, **{f"modules of {name}": many for name, many in packages.items()}}
+    assert (found["totals"]["CUDA allocations"], found["totals"]["CUDA segments"]) == (70, 3)
+    assert [*untouched["totals"]] == ["blocks of Python's memory"]
+    assert untouched["totals"]["blocks of Python's memory"] > 0
 
 
 def test_readings_end_with_the_first_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
