@@ -10,7 +10,7 @@ from pathlib import Path
 
 VLLM = '''
 """A stand-in for vllm: an engine without a model, whose faults STUB_MODE names."""
-import json, os, signal, subprocess, sys, threading, time, zlib
+import gc, json, os, signal, subprocess, sys, threading, time, zlib
 MODE = os.environ["STUB_MODE"]
 __version__ = "9.9.stub"
 if MODE == "import fails":
@@ -75,6 +75,9 @@ class LLMEngine:
         size = {} if MODE != "own capacity" else {"kv_cache_size_tokens": 777}
         self.vllm_config = Plain(
             cache_config=Plain(num_gpu_blocks=10, block_size=16, **size), compilation_config=Plain(mode=3))
+        if MODE == "freezes its heap":
+            self.loaded = [[] for _ in range(1000)]
+            gc.freeze()
         self.model_config = Plain(get_vocab_size=lambda: 100)
 
     def add_request(self, name, prompt, params):
@@ -169,8 +172,8 @@ class LLMEngine:
             raise RuntimeError("cannot stop")
         if MODE == "leaves a child":
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-        with open("shut-down", "w"):
-            pass
+        with open("shut-down", "w") as stream:
+            json.dump({"collects": gc.isenabled(), "frozen": gc.get_freeze_count() > 0}, stream)
 '''
 
 
