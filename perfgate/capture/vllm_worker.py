@@ -113,7 +113,7 @@ class WorkerLoop:
         if self.imported:
             return self.imported
         begin_ns = time.perf_counter_ns()
-        # A sixth of the time of imports goes into looking for garbage among them, and so does some of the engine's start.
+        # A sixth of the time of imports goes into looking for garbage, and so does some of the engine's start.
         gc.disable()
         try:
             import torch
