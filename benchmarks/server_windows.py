@@ -1,9 +1,10 @@
 """How many windows a start of a server is worth: what differs between restarts, and between windows of one.
 
 ``python benchmarks/server_windows.py RUN...`` reads run folders of scenarios with ``driver: server``, best A/A runs of
-many windows, and splits the variance of the logarithm of each window's median into the part of the restart and that
-of the window (one-way random effects). For each number of windows it prints the standard deviation and the time of a
-trial; the number with the smallest product of variance and time needs the least time for a given precision.
+many windows. Every restart gets the same loads, window by window, so the variance of the logarithm of a window's median
+has three parts: restarts, loads, and what one restart makes of one load. Loads cancel in pairs and are left out. For
+each number of windows it prints the standard deviation and the time of a trial; the number with the smallest product of
+variance and time needs the least time for a given precision.
 """
 
 from __future__ import annotations
@@ -22,25 +23,36 @@ FIGURES: dict[str, Callable[[Iteration], Sequence[int]]] = {
     "itl": lambda window: window.itl_ns,
     "e2e": lambda window: window.e2e_ns,
 }
-WINDOWS = (1, 2, 3, 5, 8)
+WINDOWS = (1, 2, 3, 5, 8, 12)
 
 
-def components(trials: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Variances between restarts and between windows of one, from as many values of each trial.
+def components(trials: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """Variances between restarts, between loads, and of one window in one restart, from a table without gaps.
+
+    The moments of a two-way layout with one value a cell (Scheffe, "The Analysis of Variance", 1959, section 7.4).
 
     Args:
         trials: Logarithms of windows, trial by trial; at least two of each.
     """
-    windows = len(trials[0])
-    within = statistics.fmean(statistics.variance(values) for values in trials)
-    between = statistics.variance([statistics.fmean(values) for values in trials]) - within / windows
-    return max(0.0, between), within
+    restarts, windows = len(trials), len(trials[0])
+    rows = [statistics.fmean(values) for values in trials]
+    columns = [statistics.fmean(values) for values in zip(*trials, strict=True)]
+    whole = statistics.fmean(rows)
+    rest = math.fsum(
+        (value - row - column + whole) ** 2
+        for values, row in zip(trials, rows, strict=True)
+        for value, column in zip(values, columns, strict=True)
+    ) / ((restarts - 1) * (windows - 1))
+    between = statistics.variance(rows) - rest / windows
+    loads = statistics.variance(columns) - rest / restarts
+    return max(0.0, between), max(0.0, loads), rest
 
 
 def report(name: str, trials: Sequence[Sequence[float]], start_s: float, window_s: float) -> Iterable[str]:
     """A line for each number of windows."""
-    between, within = components(trials)
-    yield f"{name}: restart sd {100 * math.sqrt(between):.2f} %, window sd {100 * math.sqrt(within):.2f} %"
+    between, loads, within = components(trials)
+    sds = [f"{100 * math.sqrt(variance):.2f} %" for variance in (between, loads, within)]
+    yield f"{name}: sd of restarts {sds[0]}, of loads {sds[1]}, of a window beside that {sds[2]}"
     for windows in WINDOWS:
         sd = math.sqrt(between + within / windows)
         cost_s = start_s + windows * window_s
