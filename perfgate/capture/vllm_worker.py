@@ -77,7 +77,7 @@ class WorkerLoop:
         self.iterations = 0
         self.ranges: Any = None
         self.marks = beside("vllm_ranges")
-        self.profiled = False
+        self.awaited = False
         self.watchers: dict[str, Any] = {}
         self.imported: tuple[Any, ...] = ()
         self.import_ns = 0
@@ -193,7 +193,7 @@ class WorkerLoop:
             if request["on"]:
                 self.ranges = self.marks.Ranges(request.get("ranges"))
                 self.marks.mark_ranks(self.engine, call_ranks, request.get("ranges"), on=True)
-                self.profiled = True
+                self.awaited = request.get("ranges") == "nvtx"
                 if request["window"]:
                     self.engine.start_profile()
             else:
@@ -242,7 +242,7 @@ def describe(error: BaseException) -> str:
 
 
 def serve(requests: IO[str], answers: IO[str]) -> bool:
-    """Answer requests until told to stop or until the other end closes; tell whether a profiler was at work."""
+    """Answer requests until told to stop or until the other end closes; tell whether a program waits for the exit."""
     session = WorkerLoop()
     for line in requests:
         try:
@@ -258,9 +258,9 @@ def serve(requests: IO[str], answers: IO[str]) -> bool:
         answers.write(json.dumps({"v": PROTOCOL, "id": request.get("id"), **answer}) + "\n")
         answers.flush()
         if request.get("op") == "stop":
-            return session.profiled
+            return session.awaited
     session.stop({})
-    return session.profiled
+    return session.awaited
 
 
 def die_with_parent() -> None:
@@ -285,12 +285,12 @@ def main(argv: list[str]) -> int:
     die_with_parent()
     with os.fdopen(request_fd, encoding="utf-8") as requests, os.fdopen(answer_fd, "w", encoding="utf-8") as answers:
         try:
-            profiled = serve(requests, answers)
+            awaited = serve(requests, answers)
         except KeyboardInterrupt:
             return 130
     sys.stdout.flush()
     sys.stderr.flush()
-    if profiled:  # a profiler hands over what it has at exit
+    if awaited:  # nsys and ncu take what they have at exit; torch's profiler has written all when its window closes
         return 0
     # The engine is down. Unloading torch takes another 2 s of a 10 s trial and does nothing for it.
     os._exit(0)
