@@ -150,18 +150,21 @@ def collectives_of(trace: Trace, kernels: Kernels, number: NDArray[np.int64]) ->
         kernels: Those of one rank.
         number: The number of each kernel's step.
     """
-    names, text = trace.names, np.array(trace.names.normalised)
+    names = trace.names
+    # In alphabetical order as numbers: an array of a step's names would be as wide as the longest of the trace.
+    place = np.unique(np.array(names.normalised), return_inverse=True)[1]
     together = np.array(
         [role == COMMUNICATION and not _ONE_SIDED.search(name)
          for role, name in zip(names.role, names.normalised, strict=True)]
     )[kernels.name]  # fmt: skip
     called, of_step = kernels.take(together), number[together]
-    order = np.lexsort((called.start_ns, text[called.name], of_step))
+    order = np.lexsort((called.start_ns, place[called.name], of_step))
     called, of_step = called.take(order), of_step[order]
     found = {}
     for step in np.unique(number).tolist():
         own = slice(*np.searchsorted(of_step, [step, step + 1]))
-        found[step] = Collectives(tuple(text[called.name[own]].tolist()), called.start_ns[own], called.duration_ns[own])
+        run = tuple(names.normalised[name] for name in called.name[own].tolist())
+        found[step] = Collectives(run, called.start_ns[own], called.duration_ns[own])
     return found
 
 
