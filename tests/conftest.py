@@ -229,6 +229,15 @@ def no_orphans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of a test that gets one of its own; that for temporary files is ``kept`` below it."""
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "kept"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def make_cell(tmp_path: Path) -> Callable[..., Cell]:
     """A function that makes a cell of a tiny Llama from workload and measurement figures."""
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,8 @@ OBJECTS = 80 * 1024**2
 class Mixed(ByCell):
     """Trials of the stand-in engine for the scenario ``stub``, invented ones for others.
 
-    Cells called ``held`` stop in the middle of their third pair until the folder holds ``go``; a process runs beside.
+    Cells called ``held`` stop in the middle of each pair after their second until the folder holds ``go``; a process
+    runs beside.
 
     Args:
         folder: Where a cell that waits leaves a file: its node's name is in it.
@@ -80,15 +81,14 @@ class Mixed(ByCell):
         """The trial of this place in the plan."""
         if job.cell.scenario == "stub":
             return self.engine.collect(job, progress)
-        if job.cell.scenario == "held" and (job.pair, job.position) == (2, 1) and not (self.folder / "go").exists():
+        if job.cell.scenario == "held" and (job.pair or 0) > 1 and job.position and not (self.folder / "go").exists():
             # A process in the place of an engine, which must end with whatever is killed above it.
             engine = spawn(
                 ["/bin/sleep", "600"], environment={}, owner=job.owner, log=job.folder / "engine.log", folder=job.folder
             )
             try:
                 (self.folder / f"{job.cell.name}.waits").write_text(Path(os.environ[STATE]).name)
-                while not (self.folder / "go").exists():
-                    time.sleep(0.02)
+                wait_for((self.folder / "go").exists)
             finally:
                 engine.end()
         return super().collect(job, progress)
@@ -112,9 +112,11 @@ class ThreeNodes:
         for name in ("head", "second", "third"):
             os.environ[STATE] = str(folder / name)
             node: dict[str, Any] = {"num_cpus": 1, "resources": {CLASS: 1}, "include_dashboard": False}
+            node |= {"include_log_monitor": False, "no_monitor": True}  # which print and scale, and take seconds each
             node |= {"_system_config": SETTINGS} if name == "head" else {}
-            self.nodes[name] = self._cluster.add_node(**node, object_store_memory=OBJECTS)
+            self.nodes[name] = self._cluster.add_node(wait=False, **node, object_store_memory=OBJECTS)
         os.environ[STATE] = before
+        self._cluster.wait_for_nodes()
 
     @property
     def address(self) -> str:
@@ -153,6 +155,9 @@ def three_nodes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Three
         TimeoutError: Something does.
     """
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_TMPDIR", tempfile.gettempdir())  # the paths of its sockets must be short
+    (folder.parent / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder.parent / "temporary"))  # where actors keep what came back
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     cluster = ThreeNodes(folder)
     try:

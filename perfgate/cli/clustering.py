@@ -59,7 +59,7 @@ def measured_on_cluster(
     if find_spec("ray") is None:
         remedy = "Install perfgate with its extra: pip install 'perfgate[ray]', in a clone '.[ray]'."
         raise UsageError("--on needs ray", remedy=remedy)
-    from perfgate.cluster.submission import attach, go_on, run_on  # before signals are handled: Ray handles SIGTERM
+    from perfgate.cluster.submission import attach, go_on, run_on
 
     with measuring() as progress:
         if new["attach"] is not None:

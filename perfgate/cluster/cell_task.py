@@ -9,109 +9,154 @@ import contextlib
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import ray
 
 from perfgate import __version__, gate
 from perfgate.capture.gpus import VISIBLE
 from perfgate.capture.job import Collector
-from perfgate.capture.pace import Progress, Step
-from perfgate.cluster.cluster_run import ClusterRun, Ending, Files, GrowingFolder, put
+from perfgate.capture.pace import Step
+from perfgate.cluster.actors import called
+from perfgate.cluster.cluster_run import ClusterRun, Ending
+from perfgate.cluster.coordinator import Coordinator
+from perfgate.cluster.left_behind import remove_left_behind
+from perfgate.cluster.travelling import GrowingFolder, put
 from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError
-from perfgate.machine.locks import never_waiting
+from perfgate.machine.locks import hold, never_waiting
 from perfgate.project.build import Builder
 from perfgate.project.config import load_config
 from perfgate.report.run_folders import RUN
 from perfgate.run_steps import RunStep
 
-SET_BY_RAY = ("RAY_", "OMP_NUM_THREADS")
+SET_BY_RAY: Final = ("RAY_", "OMP_NUM_THREADS")
 """How the variables begin that Ray sets for its workers. An engine that saw them would choose Ray to start its ranks
 (vllm/config/parallel.py asks ``ray.is_initialized()``), and one thread for its kernels on the CPU."""
+OF_THE_NODE: Final = frozenset({
+    "storage-failed", "subject-not-found", "shard-foreign", "different-machines",
+    "gpu-lost", "gpu-missing", "gpu-unreadable",
+})  # fmt: skip
+"""Reasons for which another node may measure what this one cannot."""
+PLACE: Final = "perfgate-cell-"
+"""How the names of folders begin in which tasks measure, below that for temporary files."""
 
 
 @dataclass(frozen=True)
-class Begun:
-    """What a task is given when it begins to run.
+class Here:
+    """Where a task runs.
 
     Args:
-        files: What was measured of its cell so far.
-        seconds_left: Of the budget; infinite without one.
+        host: Its name.
+        gpus: As Ray numbers them.
+        node: Ray's id of it.
     """
 
-    files: Files
-    seconds_left: float
+    host: str
+    gpus: tuple[str, ...] = ()
+    node: str = ""
+
+    def __str__(self) -> str:
+        """For people: ``HOST GPU 0,1``."""
+        return f"{self.host} GPU {','.join(self.gpus)}" if self.gpus else self.host
+
+    def unfit(self, text: str, code: str) -> Ending:
+        """The end of a task that this node cannot run."""
+        return Ending("elsewhere", f"node {self.host}: {text}", code, self.node)
 
 
-def measure_cell(run: ClusterRun, number: int, attempt: int, keeper: Any, collector: Collector | None) -> Ending:
+def measure_cell(run: ClusterRun, number: int, attempt: int, actor: Any, collector: Collector | None) -> Ending:
+    """What Ray runs as a task; see :func:`measure`."""
+    context = ray.get_runtime_context()
+    gpus = context.get_accelerator_ids().get("GPU", [])
+    here = Here(socket.gethostname(), tuple(map(str, gpus)), context.get_node_id())
+    return measure(run, number, attempt, called(actor), here, collector)
+
+
+def measure(
+    run: ClusterRun, number: int, attempt: int, coordinator: Coordinator, here: Here, collector: Collector | None
+) -> Ending:
     """Measure one cell here, or go on with it, and send back each trial before the next one begins.
 
     Args:
         run: What is measured.
         number: The cell, from 1.
         attempt: Which attempt at it this is; what a task sends after another one was begun is not taken.
-        keeper: The actor that keeps what comes back, see :class:`perfgate.cluster.coordinator.Coordinator`.
+        coordinator: Keeps what comes back.
+        here: Where this is.
         collector: Takes the trials; the real engine where there is none.
     """
-    begun: Begun | None = ray.get(keeper.begin.remote(number, attempt))
+    begun = coordinator.begin(number, attempt)
     if begun is None:
         return Ending("stopped", "another task measures this cell")
-    temporary = tempfile.TemporaryDirectory(prefix="perfgate-cell-", ignore_cleanup_errors=True)
-    with temporary as place, without_ray(), never_waiting():
-        runs = Path(place)
-        put(runs, begun.files)
-        sender = _Sender(GrowingFolder(runs), run, number, attempt, keeper)
-        try:
-            ending = _measure(run, number, runs, sender, begun.seconds_left, collector)
-        finally:
-            sender.send()
-    return ending
-
-
-def _measure(
-    run: ClusterRun, number: int, runs: Path, progress: Progress, budget_s: float, collector: Collector | None
-) -> Ending:
+    until_s = time.monotonic() + begun.seconds_left
     try:
-        if not Path(run.folder).is_dir():
-            text = f"node {socket.gethostname()} has no {run.folder}, from which the run was begun"
-            return Ending("failed", text)
-        if run.perfgate != __version__:
-            text = f"node {socket.gethostname()} has perfgate {__version__}, and {run.perfgate} began the run"
-            return Ending("failed", text)
-        os.chdir(run.folder)
-        for subject in run.subjects.values():
-            Builder(load_config(), progress).restore(subject)
-        shard = run.plan.numbered(run.shard(number).shard)
-        scenarios = [*map(Path, run.scenarios)]
-        means: dict[str, Any] = {"shard": shard, "budget_s": budget_s, "progress": progress, "collector": collector}
-        if found := sorted(runs.glob(f"*/{RUN}")):
-            gate.resume(found[0].parent, only=(scenarios, run.subjects), **means)
-        else:
-            gate.run(scenarios, run.subjects, runs=runs, **means)
+        with (
+            tempfile.TemporaryDirectory(prefix=PLACE, ignore_cleanup_errors=True) as place,
+            hold(Path(place)),
+            without_ray(),
+            never_waiting(),
+        ):
+            remove_left_behind(PLACE, Path(place))
+            put(Path(place), begun.files)
+            sender = _Sender(GrowingFolder(Path(place)), run, number, attempt, coordinator, here)
+            try:
+                _take(run, number, Path(place), sender, until_s, collector)
+            finally:
+                sender.send()
     except (InterruptedRunError, KeyboardInterrupt) as error:
         return Ending("stopped", getattr(error, "text", "stopped"), getattr(error, "code", "interrupted"))
-    except NotMeasuredError as error:
-        return Ending("given-back" if error.code == "gpu-busy" else "failed", error.finding, error.code)
     except PerfgateError as error:
-        return Ending("failed", error.finding, error.code)
+        if error.code in OF_THE_NODE:
+            return here.unfit(error.finding, error.code)
+        return Ending("given-back" if error.code == "gpu-busy" else "failed", error.finding, error.code)
+    except OSError as error:
+        return here.unfit(str(error), "storage-failed")
     return Ending("done")
 
 
-class _Sender:
-    """Tells the keeper of each trial that has ended, with its files, and waits until they are kept."""
+def _take(
+    run: ClusterRun, number: int, runs: Path, sender: _Sender, until_s: float, collector: Collector | None
+) -> None:
+    """Take the trials of a cell, in a run folder below ``runs``."""
+    missing = [place for place in (run.folder, *run.scenarios) if not Path(place).exists()]
+    if missing:
+        raise NotMeasuredError(f"has no {missing[0]}, which the run was begun with", code="shard-foreign")
+    if run.perfgate != __version__:
+        raise NotMeasuredError(f"has perfgate {__version__}, and {run.perfgate} began the run", code="shard-foreign")
+    os.chdir(run.folder)
+    for subject in run.subjects.values():
+        Builder(load_config(), sender, deadline_s=until_s).restore(subject)
+    scenarios = [*map(Path, run.scenarios)]
+    means: dict[str, Any] = {
+        "shard": run.plan.numbered(run.shard(number).shard),
+        "budget_s": max(until_s - time.monotonic(), 0.0),
+        "progress": sender,
+        "collector": collector,
+    }
+    if found := sorted(runs.glob(f"*/{RUN}")):
+        gate.resume(found[0].parent, only=(scenarios, run.subjects), **means)
+    else:
+        gate.run(scenarios, run.subjects, runs=runs, **means)
 
-    def __init__(self, growing: GrowingFolder, run: ClusterRun, number: int, attempt: int, keeper: Any) -> None:
+
+class _Sender:
+    """Tells the coordinator of each trial that has ended, with its files, and waits until they are kept."""
+
+    def __init__(
+        self, growing: GrowingFolder, run: ClusterRun, number: int, attempt: int, coordinator: Coordinator, here: Here
+    ) -> None:
         self._growing = growing
         self._run = run
         self._number = number
         self._attempt = attempt
-        self._keeper = keeper
+        self._coordinator = coordinator
+        self._here = here
         self._began = bool(growing.changed())
-        gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
-        self._here = " GPU ".join([socket.gethostname(), *(",".join(gpus),) * bool(gpus)])
+        growing.sent()  # it came from there
 
     def __call__(self, step: Step | str) -> None:
         """One step of the run.
@@ -126,21 +171,30 @@ class _Sender:
             self._began = True
             if isinstance(step, RunStep):
                 step = replace(step, number=self._number, cells=len(self._run.plan.include))
-            taken = self.send(replace(step, station=self._here))
+            taken = self.send(replace(step, station=str(self._here)))
         else:
             return
         if not taken:
             raise KeyboardInterrupt
 
     def send(self, *told: Step | str) -> bool:
-        """Send what has changed; whether it was taken, and not another task begun in the place of this one."""
+        """Send what has changed; whether it was taken, and not another task begun in the place of this one.
+
+        What could not be sent goes with the next call.
+        """
         files = self._growing.changed() if self._began else {}  # a run without a trial is begun anew
-        return bool(ray.get(self._keeper.keep.remote(self._number, self._attempt, files, told)))
+        taken = self._coordinator.keep(self._number, self._attempt, files, told)
+        if taken:
+            self._growing.sent()
+        return taken
 
 
 @contextlib.contextmanager
 def without_ray() -> Iterator[None]:
-    """A block in which the environment is what it would be without Ray, but for the GPUs that it chose."""
+    """A block in which the environment is what it would be without Ray, but for the GPUs that it chose.
+
+    Ray has read its own variables when the worker began, so that it goes on working.
+    """
     own = {name: value for name, value in os.environ.items() if name.startswith(SET_BY_RAY)}
     if not os.environ.get(VISIBLE, "all"):  # none was asked for: a cell of the CPU
         own[VISIBLE] = os.environ[VISIBLE]

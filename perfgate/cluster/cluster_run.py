@@ -1,19 +1,13 @@
-"""What is measured on a cluster, and how files of a run folder travel between its nodes."""
+"""What is measured on a cluster, and what the actor that looks after it and the tasks say to each other."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from perfgate.capture.compile_caches import FOLDERS as CACHES
-from perfgate.capture.parking import FOLDERS as PARKED
-from perfgate.errors import RecordError
-from perfgate.machine.locks import LOCK
 from perfgate.models import Frozen
 from perfgate.record.shards import Shard, ShardPlan
 from perfgate.scenario.subject import Subject
@@ -22,7 +16,7 @@ NAMESPACE: Final = "perfgate"
 """Of the actors in the cluster."""
 
 Files = Mapping[str, bytes]
-"""Contents by path below a folder, with forward slashes."""
+"""Contents by path below a folder, with forward slashes; a path that ends with one is a folder."""
 
 
 class ClusterRun(Frozen):
@@ -50,6 +44,11 @@ class ClusterRun(Frozen):
         """Of the joined run, and of the actor that looks after it."""
         return self.plan.run
 
+    @property
+    def numbers(self) -> range:
+        """Those of its cells, from 1."""
+        return range(1, len(self.plan.include) + 1)
+
     def shard(self, number: int) -> Shard:
         """The entry of a cell, by its number from 1."""
         return self.plan.include[number - 1]
@@ -60,70 +59,31 @@ class ClusterRun(Frozen):
 
 
 @dataclass(frozen=True)
+class Begun:
+    """What a task is given when it begins to run.
+
+    Args:
+        files: What it needs of what was measured of its cell so far.
+        seconds_left: Of the budget; infinite without one.
+    """
+
+    files: Files
+    seconds_left: float
+
+
+@dataclass(frozen=True)
 class Ending:
     """How a task ended.
 
     Args:
         kind: ``done``; ``given-back``: somebody else measures on what it was given; ``stopped`` on request, or out of
-            budget; ``failed``: it cannot be measured there.
+            budget; ``elsewhere``: its node was lost, or cannot measure it, and another may; ``failed``: no node can.
         text: Why, where it is not done.
         code: The reason code of that, if there is one.
+        node: Ray's id of a node that cannot measure it.
     """
 
-    kind: Literal["done", "given-back", "stopped", "failed"]
+    kind: Literal["done", "given-back", "stopped", "elsewhere", "failed"]
     text: str = ""
     code: str = ""
-
-
-class GrowingFolder:
-    """A folder whose new and changed files are sent on; locks, caches and half-written files are left out.
-
-    Args:
-        folder: It holds run folders.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._known: dict[str, tuple[int, int]] = {}
-
-    def changed(self) -> dict[str, bytes]:
-        """The files that changed since the last call, records last: what a record names is there before it."""
-        found: dict[str, bytes] = {}
-        for file in self._files():
-            status, path = file.stat(), file.relative_to(self.folder).as_posix()
-            state = status.st_mtime_ns, status.st_size
-            if self._known.get(path) != state:
-                self._known[path] = state
-                found[path] = file.read_bytes()
-        return dict(sorted(found.items(), key=lambda entry: "/records/" in f"/{entry[0]}"))
-
-    def _files(self) -> list[Path]:
-        found = []
-        for folder, folders, names in os.walk(self.folder):
-            folders[:] = [name for name in folders if not name.startswith((CACHES, PARKED, "."))]
-            own = [Path(folder, name) for name in names if name != LOCK and not name.startswith(".")]
-            found += [file for file in own if file.is_file() and not file.is_symlink()]
-        return sorted(found)
-
-
-def put(folder: Path, files: Files) -> None:
-    """Write files below a folder, each whole or not at all, in their order.
-
-    Raises:
-        RecordError: A path leads out of the folder.
-        OSError: They cannot be written.
-    """
-    for path, content in files.items():
-        parts = PurePosixPath(path).parts
-        if not parts or PurePosixPath(path).is_absolute() or ".." in parts:
-            raise RecordError("leads out of the run folder", where=path)
-        file = folder.joinpath(*parts)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f".{file.name}.part")
-        part.write_bytes(content)
-        part.replace(file)
-
-
-def read_all(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder that is sent on; none where there is no such folder."""
-    return GrowingFolder(folder).changed()
+    node: str = ""

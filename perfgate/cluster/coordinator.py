@@ -2,38 +2,48 @@
 
 It is detached, so that it outlives the command that made it. Tasks belong to a job of Ray, and leases of a job whose
 driver is gone may be lost, so the actor starts a driver of its own (:mod:`perfgate.cluster.task_driver`), as Ray's own
-jobs do.
+jobs do. Nothing here knows of Ray: the same object works without it.
 """
 
 from __future__ import annotations
 
-import math
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
-
-import ray
+from typing import Final, Protocol
 
 from perfgate.capture.job import Collector
 from perfgate.capture.pace import Step
-from perfgate.cluster.cell_task import Begun, without_ray
-from perfgate.cluster.cluster_run import ClusterRun, Ending, Files, put, read_all
+from perfgate.cluster.cells_folder import CellsFolder
+from perfgate.cluster.cluster_run import Begun, ClusterRun, Ending, Files
+from perfgate.cluster.left_behind import left_behind
+from perfgate.errors import PerfgateError, RecordError
+from perfgate.machine.locks import hold
 
 AGAIN_S: Final = 2.0
 """After so long a cell whose GPU was in use is submitted again, and twice as long each further time."""
 MOST_AGAIN_S: Final = 60.0
-DOUBLED: Final = 5
-"""Doublings that reach that."""
-LOST: Final = 3
-"""So often a cell may lose its node. One that brings down every node it runs on must not go through the cluster."""
+NODES: Final = 3
+"""So many nodes a cell may lose. One that brings down every node it runs on must not go through the cluster."""
+NODE_WAIT_S: Final = 1800.0
+"""So long a cell waits for a node that can hold it: an autoscaler starts one in minutes."""
+AWAY_S: Final = 30.0
+"""A command that has not asked for so long does not look on any longer. One that does asks twice a second."""
 ANSWER_BYTES: Final = 64 * 1024**2
 """Of files in one answer, but for the last of them."""
+PLACE: Final = "perfgate-cluster-"
+"""How the names of the folders begin in which actors keep what came back, below that for temporary files."""
+
+
+class Driver(Protocol):
+    """The process that drives the tasks."""
+
+    def poll(self) -> int | None:
+        """Its exit status; ``None`` while it runs."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,19 @@ class Order:
     run: ClusterRun
     open_cells: Sequence[int]
     collector: Collector | None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A task that is to be submitted.
+
+    Args:
+        number: Which attempt at its cell it is, from 1.
+        avoided: Ray's ids of the nodes that cannot measure the cell.
+    """
+
+    number: int
+    avoided: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -94,14 +117,20 @@ class _Cell:
     Args:
         attempt: How often it was submitted.
         running: Whether that task has begun.
-        lost: How often its node was lost.
-        given_back: How often its GPU was in use.
+        left: How many nodes were lost with it, or could not measure it.
+        avoided: Why nodes cannot measure it, by Ray's id.
+        wait_s: How long it waits where its GPU is in use once more.
+        homeless: Why no node can hold it; empty where one can.
+        homeless_s: Since when that is so.
     """
 
     attempt: int = 0
     running: bool = False
-    lost: int = 0
-    given_back: int = 0
+    left: int = 0
+    avoided: dict[str, str] = field(default_factory=dict)
+    wait_s: float = AGAIN_S
+    homeless: str = ""
+    homeless_s: float = 0.0
 
 
 @dataclass
@@ -132,6 +161,8 @@ class Coordinator:
         open_cells: The cells that are to be measured, by number.
         budget_s: For all of them together, from now on.
         collector: Takes the trials; the real engine where there is none.
+        start_driver: Starts the driver of the tasks of the run of that name.
+        now_s: The time, in seconds.
     """
 
     def __init__(
@@ -141,19 +172,26 @@ class Coordinator:
         open_cells: Sequence[int],
         budget_s: float,
         collector: Collector | None,
+        start_driver: Callable[[str], Driver],
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._order = Order(run, open_cells, collector)
-        self._until_s = time.monotonic() + budget_s
-        self._folder = Path(tempfile.mkdtemp(prefix="perfgate-cluster-"))
+        self._now_s = now_s
+        self._until_s = now_s() + budget_s
         self._cells = {number: _Cell() for number in open_cells}
         self._endings: dict[int, Ending] = {}
+        self._looking: dict[str, float] = {}
         self._log = _Log()
         self._stopped = False
+        self._folder = CellsFolder(Path(tempfile.mkdtemp(prefix=f"{PLACE}{run.name}-")))
+        self._held = ExitStack()
+        self._held.enter_context(hold(self._folder.path))
+        self._folder.begin(run)
         for number, own in files.items():
             self._keep(number, own)
-        words = [sys.executable, "-m", "perfgate.cluster.task_driver", ray.get_runtime_context().gcs_address, run.name]
-        with without_ray():
-            self._driver = subprocess.Popen(words, start_new_session=True)  # noqa: S603 (perfgate's own)
+        for left in left_behind(f"{PLACE}{run.name}-", self._folder.path):
+            self._adopt(CellsFolder(left))
+        self._driver = start_driver(run.name)
 
     def order(self) -> Order:
         """What is measured, for the driver and for a command that looks on."""
@@ -164,19 +202,34 @@ class Coordinator:
         running = frozenset(number for number, cell in self._cells.items() if cell.running)
         return Wanted(self._over, self._stopped, running)
 
-    def submitted(self, number: int) -> int:
+    def submitted(self, number: int) -> Attempt:
         """Note that the task of a cell is submitted; which attempt that is."""
         cell = self._cells[number]
         cell.attempt += 1
         cell.running = False
-        return cell.attempt
+        return Attempt(cell.attempt, frozenset(cell.avoided))
+
+    def homeless(self, number: int, why: str) -> bool:
+        """Note why no node can hold a cell, empty where one can again.
+
+        Returns:
+            Whether the cell is given up: those that could hold it cannot measure it, or it has waited for too long.
+        """
+        cell = self._cells[number]
+        if why and why != cell.homeless:
+            self._log.tell(f"{self._order.run.cell(number)}: {why}")
+        if not cell.homeless:
+            cell.homeless_s = self._now_s()
+        cell.homeless = why
+        return bool(why) and (bool(cell.avoided) or self._now_s() > cell.homeless_s + NODE_WAIT_S)
 
     def begin(self, number: int, attempt: int) -> Begun | None:
         """What the task of a cell needs; ``None`` where another was begun in its place, or the run is stopped."""
-        if self._cells[number].attempt != attempt or self._stopped:
+        cell = self._cells[number]
+        if cell.attempt != attempt or self._stopped:
             return None
-        self._cells[number].running = True
-        return Begun(read_all(self._folder / str(number)), max(self._until_s - time.monotonic(), 0.0))
+        cell.running, cell.homeless = True, ""
+        return Begun(self._folder.for_later_pairs(number), max(self._until_s - self._now_s(), 0.0))
 
     def keep(self, number: int, attempt: int, files: Files, told: Sequence[Step | str]) -> bool:
         """Keep what a task sends; ``False`` where another was begun in its place."""
@@ -186,36 +239,36 @@ class Coordinator:
         self._log.tell(*told)
         return True
 
-    def ended(self, number: int, ending: Ending | None) -> float | None:
-        """Note how a task ended, ``None`` where its node or worker was lost.
+    def ended(self, number: int, ending: Ending) -> float | None:
+        """Note how a task ended.
 
         Returns:
             In how many seconds it is to be submitted again; ``None`` where it is not.
         """
         cell, name = self._cells[number], self._order.run.cell(number)
-        if ending is None:
-            cell.lost += 1
-            if cell.lost < LOST and not self._over:
-                self._log.tell(f"{name}: its node was lost; it goes on with what came back, on another one")
-                return 0.0
-            ending = Ending("stopped" if self._over else "failed", f"its node was lost {cell.lost} times")
+        cell.running = False
         if ending.kind == "given-back" and not self._over:
-            wait_s = min(math.ldexp(AGAIN_S, min(cell.given_back, DOUBLED)), MOST_AGAIN_S)
-            cell.given_back += 1
+            wait_s, cell.wait_s = cell.wait_s, min(2 * cell.wait_s, MOST_AGAIN_S)
             self._log.tell(f"{name}: given back: {ending.text}; tried again in {wait_s:g} s")
             return wait_s
-        if ending.kind in ("stopped", "given-back"):
-            out = ending.code == "out-of-budget" or (not self._stopped and self._over)
-            ending = Ending(
-                "stopped", *(("the budget is over", "out-of-budget") if out else ("stopped", "interrupted"))
-            )
+        if ending.kind == "elsewhere" and not self._over:
+            cell.left += 1
+            if ending.node:
+                cell.avoided[ending.node] = ending.text
+            if cell.left < NODES:
+                self._log.tell(f"{name}: {ending.text}; it goes on with what came back, on another one")
+                return 0.0
+            ending = Ending("failed", f"{ending.text}; {NODES} nodes were tried", ending.code)
+        if ending.kind not in ("done", "failed"):
+            ending = self._halted(cell, ending)
         if ending.kind == "failed":
             self._log.tell(f"{name}: {ending.text}")
         self._endings[number] = ending
         return None
 
-    def news(self, seen: int) -> News:
-        """What came after the file or sentence of that number; everything after 0."""
+    def news(self, looker: str, seen: int) -> News:
+        """What came after the file or sentence of that number, everything after 0, for a command that looks on."""
+        self._looking[looker] = self._now_s()
         files: dict[int, dict[str, bytes]] = {}
         size, last, whole = 0, self._log.last, True
         for (number, path), came in self._log.files.items():
@@ -224,7 +277,7 @@ class Coordinator:
             if size >= ANSWER_BYTES:
                 last, whole = came - 1, False
                 break
-            content = (self._folder / str(number) / path).read_bytes()
+            content = (self._folder.cell(number) / path).read_bytes()
             files.setdefault(number, {})[path] = content
             size += len(content)
         told = [one for came, one in self._log.told if seen < came <= last]
@@ -232,19 +285,63 @@ class Coordinator:
         fault = "" if status in (None, 0) else f"the driver of the tasks ended with {status}"
         return News(last, files, told, dict(self._endings), whole and status is not None, fault)
 
+    def leave(self, looker: str) -> bool:
+        """Note that a command has everything; whether no other one still looks on, so that this may be cleared."""
+        self._looking.pop(looker, None)
+        return all(self._now_s() > asked_s + AWAY_S for asked_s in self._looking.values())
+
     def stop(self) -> None:
         """End every task as Ctrl-C ends a run; what was measured stays."""
         self._stopped = True
 
     def clear(self) -> None:
-        """Remove what is kept here, once somebody has it."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Remove what is kept here, once whoever looks on has it."""
+        self._held.close()
+        shutil.rmtree(self._folder.path, ignore_errors=True)
 
     @property
     def _over(self) -> bool:
-        return self._stopped or time.monotonic() > self._until_s
+        return self._stopped or self._now_s() > self._until_s
+
+    def _halted(self, cell: _Cell, ending: Ending) -> Ending:
+        """How a cell ended that was not measured whole."""
+        if cell.homeless and not self._stopped:
+            return Ending("failed", "; ".join([*cell.avoided.values(), cell.homeless]))
+        if ending.code == "out-of-budget" or (self._over and not self._stopped):
+            return Ending("stopped", "the budget is over", "out-of-budget")
+        return Ending("stopped", "stopped", "interrupted")
 
     def _keep(self, number: int, files: Files) -> None:
-        put(self._folder / str(number), files)
+        self._folder.put(number, files)
         for path in files:
-            self._log.note(number, path)
+            if not path.endswith("/"):
+                self._log.note(number, path)
+
+    def _adopt(self, left: CellsFolder) -> None:
+        """Go on with what an actor kept that ended before somebody had it; what cannot be used stays where it is."""
+        try:
+            with hold(left.path):
+                if left.run() != self._order.run:
+                    raise RecordError("is of a run with other builds or cells")
+                taken = [self._takes(left, number) for number in self._cells]
+                if all(taken):
+                    shutil.rmtree(left.path)
+        except (PerfgateError, OSError) as error:  # or in use by an actor of another cluster
+            self._log.tell(f"what an earlier actor kept in {left.path} is left there: {error}")
+
+    def _takes(self, left: CellsFolder, number: int) -> bool:
+        """Take a cell over where more was measured there; whether nothing is there that is not here."""
+        own, name = self._folder, self._order.run.cell(number)
+        try:
+            here, there = own.trials(number), left.trials(number)
+        except PerfgateError as error:
+            self._log.tell(f"{name}: what an earlier actor kept in {left.cell(number)} cannot be read: {error.finding}")
+            return False
+        shared = min(len(here), len(there))
+        if here[:shared] != there[:shared]:
+            self._log.tell(f"{name}: measured otherwise in {left.cell(number)}, which stays there")
+            return False
+        if len(there) > len(here):
+            self._keep(number, left.all_of(number))
+            self._log.tell(f"{name}: {len(there) - len(here)} trials that an earlier actor kept are taken over")
+        return True

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import secrets
 import shlex
-import shutil
 import signal
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,22 +22,19 @@ from ray.exceptions import RayActorError
 from perfgate import gate
 from perfgate.capture.job import Collector
 from perfgate.capture.pace import Progress
-from perfgate.cluster.cluster_run import NAMESPACE, ClusterRun, put, read_all
+from perfgate.cluster.actors import called
+from perfgate.cluster.cells_folder import MANIFEST, CellsFolder
+from perfgate.cluster.cluster_run import NAMESPACE, ClusterRun, Files
 from perfgate.cluster.coordinator import Coordinator, News
-from perfgate.errors import InterruptedRunError, NotMeasuredError, RecordError, UsageError
+from perfgate.cluster.task_driver import start
+from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError, RecordError, UsageError
 from perfgate.gate import Finished
-from perfgate.joining import agreed_in, join, part_in
-from perfgate.judge.next_pairs import due
+from perfgate.joining import agreed_in, join
 from perfgate.machine.locks import hold
-from perfgate.machine.versioned_json import read_model, write_model
-from perfgate.record.manifest import read_manifest
-from perfgate.record.run_record import read_records
-from perfgate.report.run_folders import LATEST, RUN
+from perfgate.report.run_folders import LATEST
 
 SUFFIX: Final = ".cluster"
 """Of the folder beside the joined run's that holds the run folder of each cell."""
-MANIFEST: Final = "cluster.json"
-CELLS: Final = "cells"
 POLL_S: Final = 0.5
 
 
@@ -56,12 +56,11 @@ def run_on(
         InterruptedRunError: Stopped, or out of budget; what was measured is in the folder.
         NotMeasuredError: Nothing was measured, and why.
     """
-    folder = runs / f"{run.name}{SUFFIX}"
+    folder = CellsFolder(runs / f"{run.name}{SUFFIX}")
     with connected(address):
-        (folder / CELLS).mkdir(parents=True)
-        write_model(folder / MANIFEST, run)
+        folder.begin(run)
         progress(f"measured on {address}; to look on again: {_way_on(address, run, '--attach')}")
-        return _measured(folder, run, address, progress, _begin(run, folder, budget_s, collector))
+        return _measured(folder, run, address, progress, _begin(run, folder, budget_s, progress, collector))
 
 
 def go_on(
@@ -83,11 +82,11 @@ def go_on(
     """
     folder = _folder_of(word, runs)
     with connected(address):
-        actor = _actor(folder.name.removesuffix(SUFFIX))
+        actor = _actor(folder.path.name.removesuffix(SUFFIX))
         if actor is not None:
             return _attached(address, folder, actor, progress)
-        run = read_model(ClusterRun, folder / MANIFEST)
-        return _measured(folder, run, address, progress, _begin(run, folder, budget_s, collector))
+        run = folder.run()
+        return _measured(folder, run, address, progress, _begin(run, folder, budget_s, progress, collector))
 
 
 def attach(address: str, word: Path, runs: Path, progress: Progress) -> Finished:
@@ -99,7 +98,7 @@ def attach(address: str, word: Path, runs: Path, progress: Progress) -> Finished
     """
     folder = _folder_of(word, runs, there=False)
     with connected(address):
-        actor = _actor(folder.name.removesuffix(SUFFIX))
+        actor = _actor(folder.path.name.removesuffix(SUFFIX))
         if actor is None:
             remedy = (
                 f"Where its folder is, it goes on with: perfgate run --resume {shlex.quote(str(word))} --on {address}"
@@ -112,6 +111,8 @@ def attach(address: str, word: Path, runs: Path, progress: Progress) -> Finished
 def connected(address: str) -> Iterator[None]:
     """A block with a connection to a cluster; nothing of Ray is started.
 
+    What Ray prints of nodes and tasks goes to standard error: an outcome is what is read from standard output.
+
     Raises:
         UsageError: There is none at that address.
     """
@@ -123,28 +124,29 @@ def connected(address: str) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         remedy = "Start one (ray start --head), and name it: auto on one of its nodes, or ray://HOST:10001."
         raise UsageError(f"--on {address}: {error}", remedy=remedy) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            yield
+        finally:
+            ray.shutdown()  # it prints what it has held back
 
 
 def _way_on(address: str, run: ClusterRun, option: str) -> str:
     return f"perfgate run {option} {shlex.quote(run.name)} --on {shlex.quote(address)}"
 
 
-def _folder_of(word: Path, runs: Path, *, there: bool = True) -> Path:
+def _folder_of(word: Path, runs: Path, *, there: bool = True) -> CellsFolder:
     """The folder with the cells of a run, which must be ``there``."""
     if str(word) == LATEST:
         found = [file.parent for file in runs.glob(f"*{SUFFIX}/{MANIFEST}")]
         if not found:
             raise RecordError("holds no run that was measured on a cluster", where=str(runs))
-        return max(found, key=lambda folder: (folder / MANIFEST).stat().st_mtime)
+        return CellsFolder(max(found, key=lambda folder: (folder / MANIFEST).stat().st_mtime))
     name = f"{word.name.removesuffix(SUFFIX)}{SUFFIX}"
     found = [folder for folder in (word.with_name(name), runs / name) if (folder / MANIFEST).is_file()]
     if not found and there:
         raise RecordError(f"no run of that name was begun on a cluster, here or in {runs}/", where=str(word))
-    return found[0] if found else runs / name
+    return CellsFolder(found[0] if found else runs / name)
 
 
 def _actor(name: str) -> Any:
@@ -155,10 +157,11 @@ def _actor(name: str) -> Any:
         return None
 
 
-def _begin(run: ClusterRun, folder: Path, budget_s: float, collector: Collector | None) -> Any:
+def _begin(
+    run: ClusterRun, folder: CellsFolder, budget_s: float, progress: Progress, collector: Collector | None
+) -> Any:
     """Have the open cells measured; the actor that looks after them."""
-    open_cells = [number for number in range(1, len(run.plan.include) + 1) if _is_open(_cell(folder, number))]
-    files = {number: read_all(_cell(folder, number)) for number in open_cells}
+    files, cells = what_is_left(run, folder, progress)
     try:
         actor: Any = ray.remote(Coordinator)
         return actor.options(
@@ -166,91 +169,123 @@ def _begin(run: ClusterRun, folder: Path, budget_s: float, collector: Collector 
             lifetime="detached",
             num_cpus=0,
             resources={"node:__internal_head__": 0.001},
-        ).remote(run, files, open_cells, budget_s, collector)
+        ).remote(run, files, cells, budget_s, collector, start)
     except ValueError as error:  # somebody was faster
         raise NotMeasuredError(str(error), where=run.name, code="run-folder-busy") from error
 
 
-def _cell(folder: Path, number: int) -> Path:
-    return folder / CELLS / f"{number:03}"
+def what_is_left(run: ClusterRun, folder: CellsFolder, progress: Progress) -> tuple[dict[int, Files], list[int]]:
+    """What an actor needs of each cell that was measured, in part or whole, and the cells that are to have more trials.
+
+    Those that cannot be read are set aside, told of, and measured anew.
+    """
+    found = []
+    for number in run.numbers:
+        try:
+            is_open = folder.is_open(number)
+        except PerfgateError as error:
+            kept = folder.set_aside(number)
+            progress(f"{run.cell(number)}: {error.finding}\nIt is measured anew; what came back of it is in {kept}")
+            is_open = True
+        if is_open:
+            found.append(number)
+    return {number: folder.for_later_pairs(number) for number in run.numbers if folder.has(number)}, found
 
 
-def _is_open(cell: Path) -> bool:
-    """Whether a cell is to have more trials."""
-    try:
-        folder = part_in(cell)
-        run = read_manifest(folder)
-        return any(due(run, {record.cell.cell_id: record for record in read_records(folder, run)}))
-    except NotMeasuredError:  # nothing came back
-        return True
-
-
-def _attached(address: str, folder: Path, actor: Any, progress: Progress) -> Finished:
-    run: ClusterRun = ray.get(actor.order.remote()).run
-    (folder / CELLS).mkdir(parents=True, exist_ok=True)
-    write_model(folder / MANIFEST, run)
+def _attached(address: str, folder: CellsFolder, actor: Any, progress: Progress) -> Finished:
+    run = called(actor).order().run
+    folder.begin(run)
     progress(f"{address} measures it: looking on")
     return _measured(folder, run, address, progress, actor)
 
 
-def _measured(folder: Path, run: ClusterRun, address: str, progress: Progress, actor: Any) -> Finished:
+def _measured(folder: CellsFolder, run: ClusterRun, address: str, progress: Progress, actor: Any) -> Finished:
     """Look on until everything came back, then join and judge it."""
-    stopped = False
-    with hold(folder):
-        looking = _Looking(folder, actor, progress)
-        try:
-            news = looking.until_finished()
-        except KeyboardInterrupt:
-            stopped = True
-            progress("ending the cells that are being measured; what was measured is kept")
-            actor.stop.remote()
-            news = looking.until_finished()
-    for number in range(1, len(run.plan.include) + 1):
-        if not any(_cell(folder, number).glob(f"*/{RUN}")):
-            shutil.rmtree(_cell(folder, number), ignore_errors=True)
-    reasons = [ending.text for ending in news.endings.values() if ending.kind == "failed"]
-    halts = [ending for ending in news.endings.values() if ending.kind == "stopped"]
-    parts = sorted((folder / CELLS).glob("*"))
+    looking = Looking(folder, called(actor), progress)
     way_on = f"Go on with: {_way_on(address, run, '--resume')}"
+    stopped = False
+    try:
+        with hold(folder.path):
+            try:
+                news = looking.until_finished()
+            except KeyboardInterrupt:
+                stopped = True
+                progress("ending the cells that are being measured; what was measured is kept")
+                called(actor).stop()
+                news = looking.until_finished()
+            with contextlib.suppress(RayActorError):  # ended by another command that looked on
+                looking.leave()
+                ray.kill(actor)
+    except RayActorError as error:
+        text = f"the actor that looks after the run is gone; what came back is kept\n{error}"
+        raise InterruptedRunError(text, where=str(folder.path), remedy=way_on, code="interrupted") from error
+    return joined(folder, run, news, way_on, stopped=stopped)
+
+
+def joined(folder: CellsFolder, run: ClusterRun, news: News, way_on: str, *, stopped: bool) -> Finished:
+    """Join what came back, and judge it.
+
+    Args:
+        folder: What came back.
+        run: What is measured.
+        news: The last that a command which looked on was told.
+        way_on: How to go on with the run.
+        stopped: Whether that command stopped it.
+
+    Raises:
+        NotMeasuredError: Nothing was measured, and why.
+        InterruptedRunError: Not all was measured that could be.
+    """
+    failed = [ending.text for ending in news.endings.values() if ending.kind == "failed"]
+    halts = [ending for ending in news.endings.values() if ending.kind == "stopped"]
+    parts = folder.parts()
     if not parts and not halts and not news.fault:
-        raise NotMeasuredError("\n".join(dict.fromkeys(reasons)), where=address, remedy=way_on)
+        raise NotMeasuredError("\n".join(dict.fromkeys(failed)), where=run.name, remedy=way_on)
     finished = None
     if parts:
-        joined = join(parts, folder.parent, agreed_in(run.plan))
-        finished = Finished(joined, gate.judge_folder(joined))
+        whole = join(parts, folder.path.parent, agreed_in(run.plan))
+        finished = Finished(whole, gate.judge_folder(whole))
     if halts or stopped or news.fault or finished is None:
         code = "out-of-budget" if halts and halts[0].code == "out-of-budget" else "interrupted"
-        text = f"{news.fault or (halts[0].text if halts else 'stopped')}; what was measured is in {folder}"
+        text = f"{news.fault or (halts[0].text if halts else 'stopped')}; what was measured is in {folder.path}"
         raise InterruptedRunError(text, remedy=way_on, code=code)
     return finished
 
 
-class _Looking:
-    """Looks on at a run, and takes what comes back."""
+class Looking:
+    """Looks on at a run, and takes what comes back.
 
-    def __init__(self, folder: Path, actor: Any, progress: Progress) -> None:
+    Args:
+        folder: Where that is put.
+        coordinator: Looks after the run.
+        progress: Told of each trial, and of what happens in the cluster.
+    """
+
+    def __init__(self, folder: CellsFolder, coordinator: Coordinator, progress: Progress) -> None:
         self._folder = folder
-        self._actor = actor
+        self._coordinator = coordinator
         self._progress = progress
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._seen = 0
 
     def until_finished(self) -> News:
-        """Take what comes back until nothing more comes, and let go of the actor; the last that it said."""
-        try:
-            while not (news := self._next()).finished:
-                time.sleep(POLL_S)
-            ray.get(self._actor.clear.remote())
-            ray.kill(self._actor)
-        except RayActorError as error:
-            text = f"the actor that looks after the run is gone; what came back is kept\n{error}"
-            remedy = "Go on with --resume."
-            raise InterruptedRunError(text, where=str(self._folder), remedy=remedy, code="interrupted") from error
+        """Take what comes back until nothing more comes; the last that was told."""
+        while not (news := self._next()).finished:
+            time.sleep(POLL_S)
         return news
 
+    def leave(self) -> None:
+        """Have what came back removed there, once every other command that looks on has it too."""
+        if not self._coordinator.leave(self._name):
+            self._progress("waiting until another command that looks on has it too")
+        while not self._coordinator.leave(self._name):
+            time.sleep(POLL_S)
+        self._coordinator.clear()
+
     def _next(self) -> News:
-        news: News = ray.get(self._actor.news.remote(self._seen))
+        news = self._coordinator.news(self._name, self._seen)
         for number, files in news.files.items():
-            put(_cell(self._folder, number), files)
+            self._folder.put(number, files)
         self._seen = news.seen
         for one in news.told:
             self._progress(one)

@@ -1,48 +1,84 @@
 """The driver of a run's tasks, a process beside the actor that looks after the run: ``task_driver ADDRESS RUN``.
 
-It decides nothing about where a task runs: a cell is one task with the resources that it needs, submitted again where
-its node was lost or somebody else held its GPU. When the driver ends, Ray ends its tasks.
+It decides nothing about where a task runs: a cell is one task with what it needs, submitted again where its node was
+lost or somebody else held its GPU. When the driver ends, Ray ends its tasks.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import ray
-from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
-from perfgate.cluster.cell_task import measure_cell
+from perfgate.cluster.actors import called
 from perfgate.cluster.cluster_run import NAMESPACE, Ending
-from perfgate.cluster.coordinator import Order, Wanted
+from perfgate.cluster.coordinator import Attempt, Coordinator, Driver, Wanted
+from perfgate.cluster.placement import Need, Node, need_of
+from perfgate.cluster.ray_tasks import RayTasks
 
 POLL_S: Final = 0.5
 END_S: Final = 30.0
-"""How long a task is given to end its engine; then its worker is killed, and the engine ends with that."""
-SHARE: Final = 0.001
-"""What a cell takes of the resource that a class of machines is: any number of them is on one node."""
-MEMORY: Final = 0.6
-"""What a cell of the CPU takes of a node's memory, as Ray counts it, so that no second one is there: Ray lends out the
-cores of a task that waits for an answer, and neither its memory nor its GPUs."""
+"""How long a task is given to end its engine; then its worker is killed."""
+OF_ONE_PROCESS: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
+"""Variables of a worker that a driver started by it must not have; Ray's own jobs leave out the same (job_supervisor).
+Others, of TLS and tokens for instance, are how it reaches the cluster."""
+
+
+class Tasks(Protocol):
+    """See :class:`perfgate.cluster.ray_tasks.RayTasks`."""
+
+    def nodes(self) -> Sequence[Node]: ...  # noqa: D102
+    def submit(self, number: int, attempt: Attempt, need: Need) -> Any: ...  # noqa: D102
+    def await_first(self, tasks: Sequence[Any], limit_s: float) -> Sequence[Any]: ...  # noqa: D102
+    def ending(self, task: Any) -> Ending: ...  # noqa: D102
+    def cancel(self, task: Any, *, force: bool = False) -> None: ...  # noqa: D102
+
+
+@dataclass
+class _Submitted:
+    """A task that has not ended.
+
+    Args:
+        number: Of its cell.
+        attempt: See :class:`perfgate.cluster.coordinator.Attempt`.
+        need: What it asks for.
+        asked_s: When it was asked to end.
+        again: Whether that was to submit it anew.
+    """
+
+    number: int
+    attempt: Attempt
+    need: Need
+    asked_s: float | None = None
+    again: bool = False
 
 
 class TaskDriver:
     """Has each open cell of a run measured.
 
     Args:
-        coordinator: The actor that looks after the run.
+        coordinator: Looks after the run.
+        tasks: Measure cells.
+        now_s: The time, in seconds.
     """
 
-    def __init__(self, coordinator: Any) -> None:
+    def __init__(self, coordinator: Coordinator, tasks: Tasks, now_s: Callable[[], float] = time.monotonic) -> None:
         self._coordinator = coordinator
-        self._order: Order = ray.get(coordinator.order.remote())
-        # One for all cells, so that Ray uses a worker again; one that had a GPU takes a single cell.
-        self._tasks = {True: ray.remote(max_calls=1)(measure_cell), False: ray.remote(measure_cell)}
-        self._asked_s: dict[Any, float] = {}
-        """When tasks were asked to end."""
+        self._tasks = tasks
+        self._now_s = now_s
+        self._order = coordinator.order()
+        self._due = dict.fromkeys(self._order.open_cells, 0.0)
+        """When cells are to be submitted."""
+        self._submitted: dict[Any, _Submitted] = {}
+        self._homeless: set[int] = set()
+        self._nodes: Sequence[Node] = ()
 
     def measure(self) -> None:
         """Submit every cell, and again where that is called for, until each has ended.
@@ -50,81 +86,86 @@ class TaskDriver:
         Raises:
             RayError: The actor is gone.
         """
-        waiting: dict[Any, int] = {}
-        due = dict.fromkeys(self._order.open_cells, 0.0)
-        while waiting or due:
-            wanted: Wanted = ray.get(self._coordinator.wanted.remote())
+        while self._submitted or self._due:
+            wanted = self._coordinator.wanted()
             if wanted.over:
-                for number in [*due]:
-                    del due[number]
-                    ray.get(self._coordinator.ended.remote(number, Ending("stopped")))
-                self._end(waiting, wanted)
-            for number in [number for number, when_s in due.items() if when_s <= time.monotonic()]:
-                del due[number]
-                waiting[self._submit(number)] = number
-            if not waiting:
-                time.sleep(POLL_S)
+                self._end(wanted)
+            self._nodes = self._tasks.nodes()
+            for number in [number for number, when_s in self._due.items() if when_s <= self._now_s()]:
+                del self._due[number]
+                self._submit(number)
+            self._see_who_can_run(wanted)
+            for task in self._tasks.await_first([*self._submitted], POLL_S):
+                self._note(task)
+
+    def _submit(self, number: int) -> None:
+        attempt = self._coordinator.submitted(number)
+        need = self._need(number, attempt)
+        self._submitted[self._tasks.submit(number, attempt, need)] = _Submitted(number, attempt, need)
+
+    def _need(self, number: int, attempt: Attempt) -> Need:
+        run = self._order.run
+        return need_of(run.shard(number).machine, run.ranks[number - 1], self._able(attempt))
+
+    def _able(self, attempt: Attempt) -> list[Node]:
+        return [node for node in self._nodes if node.id not in attempt.avoided]
+
+    def _see_who_can_run(self, wanted: Wanted) -> None:
+        """Say which cells no node can hold, and submit those anew that nodes of another size can.
+
+        They are submitted all the same: what waits is what an autoscaler starts nodes for.
+        """
+        for task, one in self._submitted.items():
+            if one.number in wanted.running or one.asked_s is not None:
                 continue
-            for task in ray.wait([*waiting], num_returns=1, timeout=POLL_S)[0]:
-                number = waiting.pop(task)
-                again_s: float | None = ray.get(self._coordinator.ended.remote(number, _ending_of(task)))
-                if again_s is not None:
-                    due[number] = time.monotonic() + again_s
+            lack = one.need.lack(self._able(one.attempt))
+            if lack and not self._need(one.number, one.attempt).lack(self._able(one.attempt)):
+                one.again = True
+                self._cancel(task, one)
+            elif lack or one.number in self._homeless:
+                self._homeless = self._homeless | {one.number} if lack else self._homeless - {one.number}
+                if self._coordinator.homeless(one.number, lack):
+                    self._cancel(task, one)
 
-    def _submit(self, number: int) -> Any:
-        run, attempt = self._order.run, ray.get(self._coordinator.submitted.remote(number))
-        machine = run.shard(number).machine
-        needed = _needed(machine, run.ranks[number - 1])
-        task = self._tasks["num_gpus" in needed].options(
-            name=f"perfgate {run.cell(number)}",
-            **needed,
-            resources={machine: SHARE} if machine else {},
-            max_retries=0,
-        )
-        return task.remote(run, number, attempt, self._coordinator, self._order.collector)
-
-    def _end(self, waiting: Mapping[Any, int], wanted: Wanted) -> None:
+    def _end(self, wanted: Wanted) -> None:
         """Ask tasks to end, once: a second Ctrl-C would kill. Over budget those that have begun end by themselves."""
-        now_s = time.monotonic()
-        for task, number in waiting.items():
-            if task not in self._asked_s and (wanted.stopped or number not in wanted.running):
-                self._asked_s[task] = now_s
-                ray.cancel(task)
-            elif now_s > self._asked_s.get(task, now_s) + END_S:
-                ray.cancel(task, force=True)
+        for number in [*self._due]:
+            del self._due[number]
+            self._coordinator.ended(number, Ending("stopped"))
+        for task, one in self._submitted.items():
+            if one.asked_s is None and (wanted.stopped or one.number not in wanted.running):
+                self._cancel(task, one)
+            elif one.asked_s is not None and self._now_s() > one.asked_s + END_S:
+                self._tasks.cancel(task, force=True)
+
+    def _cancel(self, task: Any, one: _Submitted) -> None:
+        one.asked_s = self._now_s()
+        self._tasks.cancel(task)
+
+    def _note(self, task: Any) -> None:
+        """See how a task ended, and when its cell is to be submitted again."""
+        one, ending = self._submitted.pop(task), self._tasks.ending(task)
+        if one.again and ending.kind == "stopped":
+            self._due[one.number] = self._now_s()
+            return
+        again_s = self._coordinator.ended(one.number, ending)
+        if again_s is not None:
+            self._due[one.number] = self._now_s() + again_s
 
 
-def _needed(machine: str, ranks: int) -> dict[str, Any]:
-    """What a cell is to have on nodes of a class, in Ray's words; on those without GPUs it has the node to itself.
-
-    Where no such node is there yet Ray waits for one, and GPUs are taken for granted.
-    """
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    like = [node["Resources"] for node in nodes if node["Alive"]]
-    like = [resources for resources in like if not machine or machine in resources]
-    if not like or any(resources.get("GPU") for resources in like):
-        return {"num_gpus": ranks, "num_cpus": 1}
-    cores, memory = (max(resources.get(name, 0.0) for resources in like) for name in ("CPU", "memory"))
-    return {"num_cpus": cores, "memory": MEMORY * memory}
-
-
-def _ending_of(task: Any) -> Ending | None:
-    """How a task ended; ``None`` where its worker or node is gone."""
-    try:
-        ending: Ending = ray.get(task)
-    except TaskCancelledError:
-        return Ending("stopped")
-    except RayTaskError as error:
-        return Ending("failed", str(error), "internal-error")
-    except RayError:
-        return None
-    return ending
+def start(name: str) -> Driver:
+    """Start the driver of the run of that name, from the actor that looks after it."""
+    words = [sys.executable, "-m", "perfgate.cluster.task_driver", ray.get_runtime_context().gcs_address, name]
+    variables = {name: value for name, value in os.environ.items() if name not in OF_ONE_PROCESS}
+    return subprocess.Popen(words, env=variables, start_new_session=True)  # noqa: S603 (perfgate's own)
 
 
 def main(address: str, name: str) -> None:
     """Drive the tasks of the run of that name."""
     ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    TaskDriver(ray.get_actor(name, namespace=NAMESPACE)).measure()
+    actor = ray.get_actor(name, namespace=NAMESPACE)
+    coordinator = called(actor)
+    TaskDriver(coordinator, RayTasks(actor, coordinator.order())).measure()
     ray.shutdown()
 
 

@@ -9,6 +9,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -66,12 +67,20 @@ class Builder:
         config: ``perfgate.toml``.
         progress: Told what is being done.
         left_out: Folders in the working tree whose content is not an uncommitted change: perfgate's own run folders.
+        deadline_s: Monotonic time at which building, or waiting for who builds, is given up; never by default.
     """
 
-    def __init__(self, config: Config, progress: Callable[[str], None], left_out: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        config: Config,
+        progress: Callable[[str], None],
+        left_out: Sequence[Path] = (),
+        deadline_s: float = math.inf,
+    ) -> None:
         self._config = config
         self._progress = progress
         self._left_out = tuple(left_out)
+        self._deadline_s = deadline_s
 
     def __call__(self, ref: str) -> dict[str, Any]:
         """What a ref is worth: ``python``, ``path`` and ``env`` as far as ``[build]`` says them, and ``built_from``.
@@ -119,6 +128,7 @@ class Builder:
         Raises:
             UsageError: ``perfgate.toml`` does not say any longer how to build.
             NotMeasuredError: ``build-failed``: the recipe is another one now, the commit is gone, or a command failed.
+            InterruptedRunError: ``out-of-budget``: it did not end before the deadline.
         """
         source = subject.built_from
         if source is None:
@@ -150,7 +160,7 @@ class Builder:
         folder = Path(source.folder)
         locks = folder.parent / LOCKS
         locks.mkdir(parents=True, exist_ok=True)
-        with hold_named(locks, folder.name, f"building {_label(source)}", self._progress, float("inf")):
+        with hold_named(locks, folder.name, f"building {_label(source)}", self._progress, self._deadline_s):
             if _is_finished(folder, source) and not _missing(folder, table):
                 os.utime(folder / STATE)  # for clean: it was used
                 self._progress(f"{_label(source)}: built before")
@@ -172,7 +182,12 @@ class Builder:
         for number, command in enumerate(recipe.commands, 1):
             words = [_fill(_from_home(word), here, source) for word in command]
             self._progress(f"{label}: {shlex.join(words)} ({number} of {len(recipe.commands)})")
-            _run(words, folder, log, deadline_s, label)
+            try:
+                _run(words, folder, log, min(deadline_s, self._deadline_s), label)
+            except NotMeasuredError as error:
+                if time.monotonic() < self._deadline_s:
+                    raise
+                raise InterruptedRunError(f"{label} could not be built in time", code="out-of-budget") from error
         if missing := _missing(folder, table):
             text = f"the build commands succeeded but did not create {missing}"
             raise NotMeasuredError(text, where=label, code="build-failed")

@@ -1,4 +1,4 @@
-"""A run on three Ray nodes that loses one of them, its command and its actor, and ends as a run alone does."""
+"""A run on three Ray nodes that loses its command, its actor and a node, and ends as a run alone does."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from perfgate.capture.pace import Step
 from perfgate.cli.clustering import declared
 from perfgate.cli.main import main
 from perfgate.cli.measuring import Builds
+from perfgate.cluster.cluster_run import ClusterRun
 from perfgate.cluster.submission import connected, run_on
 from perfgate.errors import ExitStatus, InterruptedRunError
 from perfgate.judge.outcome import Outcome
@@ -27,17 +28,17 @@ from perfgate.record.run_record import read_records, read_run
 
 CELLS = 24
 HELD = "matrix: {output_tokens: [9, 10]}"
+BOUND = ("--budget", "3")
+"""Whatever goes wrong, no run waits for longer."""
 MATRIX = "matrix: {{batch: {}, output_tokens: {}}}"
 
 
 def written(folder: Path) -> list[str]:
-    """Write three scenarios of 24 cells, and return the words that measure them: two cells by the stand-in engine."""
+    """Write three scenarios of 24 cells, and return the words that measure them: one cell by the stand-in engine."""
     words = stub_words(folder)
-    stub = folder / "stub.yaml"
-    (folder / "scenario.yaml").rename(stub)
-    stub.write_text(f"{stub.read_text()}matrix: {{output_tokens: [4, 5]}}\n")
+    (folder / "scenario.yaml").rename(folder / "stub.yaml")
     scenario_file(folder, "held", more=HELD)
-    scenario_file(folder, "tiny", more=MATRIX.format([1, 2, 3, 4], [4, 5, 6, 7, 8]))
+    scenario_file(folder, "tiny", more=MATRIX.format([1, 3, 4], [4, 5, 6, 7, 8, 9, 10]))
     (folder / "perfgate.toml").write_text(f'[machines.{CLASS}]\nscenarios = "*.yaml"\nlabels = "{CLASS}"\n')
     return ["held.yaml", "stub.yaml", "tiny.yaml", *words[1:]]
 
@@ -58,11 +59,11 @@ def figures(measured: Outcome) -> list[Any]:
     return [(gate.base, gate.head, gate.pairs, gate.p) for gate in gates]
 
 
-def kept(folder: Path) -> set[tuple[str, int]]:
-    """The trials in the records that came back, by cell and number."""
+def kept(folder: Path) -> set[tuple[str, str]]:
+    """The trials in the records that came back, by cell and content."""
     manifests = folder.glob("runs/*.cluster/cells/*/*/run.json")
     records = [record for file in manifests for record in read_records(file.parent, read_run(file.parent))]
-    return {(record.cell.name, trial.index) for record in records for trial in record.trials}
+    return {(record.cell.name, trial.model_dump_json()) for record in records for trial in record.trials}
 
 
 def engines(folder: Path, manifests: str) -> list[tuple[str, psutil.Process]]:
@@ -76,41 +77,35 @@ def where_held(folder: Path) -> dict[str, str]:
     return {file.stem: file.read_text() for file in folder.glob("held*.waits") if file.read_text()}
 
 
-@pytest.mark.slow
-def test_a_run_survives_its_node_its_command_and_its_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_longer_held(folder: Path) -> None:
+    """Forget which cells wait."""
+    for file in folder.glob("held*.waits"):
+        file.unlink()
+
+
+def test_a_run_survives_its_command_its_actor_and_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """24 cells on three nodes: what is killed costs an unfinished pair, and the verdict is that of a run alone."""
     words = written(tmp_path)
     monkeypatch.chdir(tmp_path)
     with three_nodes(tmp_path / "locks", monkeypatch) as cluster:
         on = ["--on", cluster.address]
-        first = command(tmp_path, ["run", *words, *on])
-        begun = "runs/*.cluster/cells/00[12]/*/run.json"
-        wait_for(lambda: len(where_held(tmp_path)) == len([*tmp_path.glob(begun)]) == 2 or first.poll() is not None)
-        name = next(Path("runs").glob("*.cluster")).name.removesuffix(".cluster")
-        first.kill()
-        first.wait()
-
-        lost = next(node for node in where_held(tmp_path).values() if node != "head")
-        cluster.kill(lost)
-        killing = threading.Thread(target=kill_the_actor, args=(tmp_path, cluster))
-        killing.start()
-        attached = perfgate(tmp_path, "--attach", name, *on)
-        killing.join()
-        assert attached.exit_code == ExitStatus.INTERRUPTED, attached.output
-        assert "its node was lost; it goes on with what came back" in attached.stderr
+        name = loses_its_command_and_its_actor(tmp_path, cluster, [*words, *on, *BOUND])
         before = kept(tmp_path)
 
-        (tmp_path / "go").touch()
-        result = perfgate(tmp_path, "--resume", name, *on)
+        killing = threading.Thread(target=kill_a_node, args=(tmp_path, cluster))
+        killing.start()
+        result = perfgate(tmp_path, "--resume", name, *on, *BOUND)
+        killing.join()
         assert result.exit_code == ExitStatus.REGRESSED, result.output
+        assert "trials that an earlier actor kept are taken over" in result.stderr
+        assert "its node was lost; it goes on with what came back" in result.stderr
         assert before < kept(tmp_path)
-        gives_back_and_stops(tmp_path, cluster, on, words)
         with connected(cluster.address):
             assert ray.util.list_named_actors(all_namespaces=True) == []
-    everything = "*/*.cluster/cells/*/*/run.json"
-    assert (len([*tmp_path.glob(everything)]), engines(tmp_path, everything)) == (CELLS + 1, [])
+    everything = "runs/*.cluster/cells/*/*/run.json"
+    assert (len([*tmp_path.glob(everything)]), engines(tmp_path, everything)) == (CELLS, [])
+    assert not [*(tmp_path / "temporary").glob("perfgate-cluster-*")]
 
-    scenario_file(tmp_path, "held", more=HELD)
     alone = perfgate(tmp_path, *words, "--runs", "alone")
     assert alone.exit_code == result.exit_code, alone.output
     one, joined = outcome(alone), outcome(result)
@@ -120,53 +115,91 @@ def test_a_run_survives_its_node_its_command_and_its_actor(tmp_path: Path, monke
     assert variables_of_engines(Path("runs")) == variables_of_engines(Path("alone"))
 
 
-def kill_the_actor(folder: Path, cluster: ThreeNodes) -> None:
-    """Kill it once all that was measured came back but for the cell that still waits."""
-    wait_for(lambda: len([*folder.glob("runs/*.cluster/cells/*/*/verdict.json")]) == CELLS - 1)
+def loses_its_command_and_its_actor(folder: Path, cluster: ThreeNodes, words: list[str]) -> str:
+    """Begin a run, and kill its command and then its actor while two cells are in the middle of a pair; its name."""
+    first = command(folder, ["run", *words])
+    begun = "runs/*.cluster/cells/00[12]/*/run.json"
+    wait_for(lambda: len(where_held(folder)) == len([*folder.glob(begun)]) == 2 or first.poll() is not None)
+    assert first.poll() is None, (folder / "output").read_text()
+    first.kill()
+    first.wait()
+    wait_for(lambda: trials_with_the_actor(folder) > len(kept(folder)))  # measured while nobody looks on
     actor = cluster.actor()
     assert actor is not None
     actor.kill()
+    wait_for(lambda: not engines(folder, "runs/*.cluster/cells/*/*/run.json"))
+    no_longer_held(folder)
+    return next(folder.glob("runs/*.cluster")).name.removesuffix(".cluster")
 
 
-def gives_back_and_stops(folder: Path, cluster: ThreeNodes, on: list[str], words: list[str]) -> None:
-    """A cell whose node measures for somebody else waits nowhere: it is tried again once that one has ended.
+def trials_with_the_actor(folder: Path) -> int:
+    """How many trials it keeps."""
+    files = folder.glob("temporary/perfgate-cluster-*/cells/*/*/records/*.json")
+    return sum(len(json.loads(file.read_text())["trials"]) for file in files)
 
-    Ctrl-C then ends what is being measured and keeps it, a budget that is over begins nothing; --resume goes on.
-    """
-    (folder / "go").unlink()
-    scenario_file(folder, "held", more="matrix: {output_tokens: [9]}")
-    locks = [FileLock(folder / "locks" / node / "cpu.lock") for node in cluster.nodes]
-    for lock in locks:
-        lock.acquire()
-    given_back: list[str] = []
-    once = iter([KeyboardInterrupt])
 
-    def progress(step: Step | str) -> None:
-        if isinstance(step, str) and "given back" in step:
-            given_back.append(step)
-            for lock in locks:
-                lock.release()
-        elif isinstance(step, Step) and step.pair == 1 and (error := next(once, None)):
-            raise error
-
-    builds = Builds(tuple(words[4:7:2]), (words[8],), folder / "stopped")
-    run = declared([Path("held.yaml")], builds, {"against": None, "seed": 1}, lambda _: None)
-    with pytest.raises(InterruptedRunError, match="what was measured is in") as stopped:
-        run_on(on[1], run, folder / "stopped", progress, float("inf"), Mixed(folder))
-    assert "cpu is still in use by" in given_back[0]
-    assert f"perfgate run --resume {run.name} --on {on[1]}" in str(stopped.value)
-    (part,) = Path("stopped").glob("*.cluster/cells/*/*")
-    measured = {trial.pair for record in read_records(part, read_run(part)) for trial in record.trials}
-    assert {0, 1, 2} <= measured
-
-    over = perfgate(folder, "--resume", run.name, "--runs", "stopped", "--budget", "0.0001", *on)
-    assert (over.exit_code, "the budget is over" in over.stderr) == (ExitStatus.INTERRUPTED, True), over.output
+def kill_a_node(folder: Path, cluster: ThreeNodes) -> None:
+    """Kill one on which a cell waits in the middle of a pair, then let both go on."""
+    wait_for(lambda: len(where_held(folder)) == 2)
+    cluster.kill(next(node for node in where_held(folder).values() if node != "head"))
     (folder / "go").touch()
-    assert perfgate(folder, "--resume", run.name, "--runs", "stopped", *on).exit_code == ExitStatus.PASS
 
 
 def variables_of_engines(runs: Path) -> set[tuple[str, ...]]:
     """The names of variables that engines saw, but for those that are of one trial."""
     files = [*runs.rglob("environment.json")]
-    assert len(files) >= 16
+    assert len(files) >= 8
     return {tuple(sorted(json.loads(file.read_text()))) for file in files}
+
+
+@pytest.mark.slow
+def test_a_cell_is_given_back_moved_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that cannot measure a cell, or are in use, give it to others; what Ctrl-C ended is gone on with."""
+    words = written(tmp_path)
+    scenario_file(tmp_path, "held", more="matrix: {output_tokens: [9]}")
+    monkeypatch.chdir(tmp_path)
+    with three_nodes(tmp_path / "locks", monkeypatch) as cluster:
+        run = declared([Path("held.yaml")], builds_of(words), {"against": None, "seed": 1}, lambda _: None)
+        told = stopped(tmp_path, cluster, run)
+        assert any("given back: cpu is still in use by" in text for text in told)
+        assert any("locks/head: is a file, not a folder" in text for text in told)
+        assert any("it goes on with what came back, on another one" in text for text in told)
+        (part,) = Path("runs").glob("*.cluster/cells/*/*")
+        measured = {trial.pair for record in read_records(part, read_run(part)) for trial in record.trials}
+        assert {0, 1, 2} <= measured
+
+        on = ["--on", cluster.address]
+        over = perfgate(tmp_path, "--resume", run.name, "--budget", "0.0001", *on)
+        assert (over.exit_code, "the budget is over" in over.stderr) == (ExitStatus.INTERRUPTED, True), over.output
+        (tmp_path / "go").touch()
+        assert perfgate(tmp_path, "--resume", run.name, *on, *BOUND).exit_code == ExitStatus.PASS
+
+
+def builds_of(words: list[str]) -> Builds:
+    """The builds that words of a command line name."""
+    return Builds(tuple(words[4:7:2]), (words[8],), Path("runs"))
+
+
+def stopped(folder: Path, cluster: ThreeNodes, run: ClusterRun) -> list[str]:
+    """Have a run measured where one node cannot and the others are in use, and stop it once it runs; what was told."""
+    (folder / "locks").mkdir()
+    (folder / "locks" / "head").touch()
+    locks = [FileLock(folder / "locks" / node / "cpu.lock") for node in cluster.nodes if node != "head"]
+    for lock in locks:
+        lock.acquire()
+    told: list[str] = []
+    once = iter([KeyboardInterrupt])
+
+    def progress(step: Step | str) -> None:
+        if isinstance(step, str):
+            told.append(step)
+            if all(any(what in text for text in told) for what in ("not a folder", "given back")):
+                for lock in locks:
+                    lock.release()
+        elif step.pair == 1 and (error := next(once, None)):
+            raise error
+
+    with pytest.raises(InterruptedRunError, match="what was measured is in") as caught:
+        run_on(cluster.address, run, folder / "runs", progress, 180.0, Mixed(folder))
+    assert f"perfgate run --resume {run.name} --on {cluster.address}" in str(caught.value)
+    return told

@@ -1,0 +1,106 @@
+"""What a cell needs of a node of the cluster, and which nodes have it; Ray then chooses one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+MEMORY: Final = 0.6
+"""What a cell of the CPU takes of a node's memory, as Ray counts it, so that no second one is there: Ray lends out the
+cores of a task that waits for an answer, and neither its memory nor its GPUs."""
+NAMED: Final = 8
+"""So many nodes are named in a sentence."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that is alive.
+
+    Args:
+        id: Ray's.
+        name: Of its host.
+        resources: What it has in all, as Ray counts it; memory in bytes.
+    """
+
+    id: str
+    name: str
+    resources: Mapping[str, float]
+
+    def has(self, resource: str) -> float:
+        """How much it has of a resource."""
+        return self.resources.get(resource, 0.0)
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.name} ({_amounts(self.has('CPU'), self.has('GPU'), self.has('memory'))})"
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a cell is to have.
+
+    Args:
+        machine: The class of machines; empty where any will do.
+        cores: Logical cores, as Ray counts them.
+        gpus: Whole ones.
+        memory: Bytes.
+    """
+
+    machine: str
+    cores: float
+    gpus: int = 0
+    memory: float = 0.0
+
+    def fits(self, node: Node, times: int = 1) -> bool:
+        """Whether a node that runs nothing else holds so many of it at once."""
+        if self.machine and not node.has(self.machine):
+            return False
+        wanted = ((self.cores, "CPU"), (self.gpus, "GPU"), (self.memory, "memory"))
+        return all(node.has(resource) >= times * amount for amount, resource in wanted)
+
+    def lack(self, nodes: Iterable[Node]) -> str:
+        """A sentence where none of the nodes that are there can hold it; empty where one can."""
+        there = [*nodes]
+        if any(map(self.fits, there)):
+            return ""
+        of_class = f" on a node with the resource {self.machine}" if self.machine else ""
+        like = [node for node in there if not self.machine or node.has(self.machine)]
+        others = f"; without {self.machine} there are {len(there) - len(like)}" if len(like) < len(there) else ""
+        more = f" and {len(like) - NAMED} more" if len(like) > NAMED else ""
+        named = ", ".join(str(node) for node in like[:NAMED]) or "none"
+        needed = _amounts(self.cores, self.gpus, self.memory)
+        return f"waits for a node: it needs {needed}{of_class}, and of these there are: {named}{more}{others}"
+
+
+def need_of(machine: str, ranks: int, nodes: Iterable[Node]) -> Need:
+    """What a cell is to have on nodes of a class.
+
+    On nodes with GPUs it has as many as its largest engine takes; on others the node to itself, by the size that fits
+    most of them once and not twice. Where there is no such node yet GPUs are taken for granted.
+
+    Args:
+        machine: The class; empty where any will do.
+        ranks: GPUs of its largest engine.
+        nodes: Those that are alive, and may measure it.
+    """
+    like = [node for node in nodes if not machine or node.has(machine)]
+    able = [node for node in like if node.has("CPU")]
+    if not able or any(node.has("GPU") for node in like):
+        return Need(machine, cores=1.0, gpus=ranks)
+    sizes = [Need(machine, cores=node.has("CPU"), memory=MEMORY * node.has("memory")) for node in able]
+    return max(sizes, key=lambda size: (_alone_on(size, able), size.cores, size.memory))
+
+
+def _alone_on(need: Need, nodes: Sequence[Node]) -> int:
+    """How many nodes hold it once and not twice."""
+    return sum(need.fits(node) and not Need("", 0.0, memory=need.memory).fits(node, 2) for node in nodes)
+
+
+def _amounts(cores: float, gpus: float, memory: float) -> str:
+    gib = f"{memory / 2**30:.1f} GiB of memory" if memory else ""
+    return ", ".join(filter(None, [_counted(gpus, "GPU") if gpus else "", _counted(cores, "core"), gib]))
+
+
+def _counted(number: float, what: str) -> str:
+    return f"{number:g} {what}{'' if number == 1 else 's'}"

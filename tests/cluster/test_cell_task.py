@@ -1,0 +1,183 @@
+"""A task measures a cell, sends each trial, and tells what is the node's fault from what is the cell's."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_collector import ByCell
+from filelock import FileLock
+from git_project import GitProject
+from hand_made_cluster import Cluster, Lost, NodeLostError, run_of
+
+from perfgate.capture.gpus import VISIBLE
+from perfgate.capture.job import Job
+from perfgate.cli.measuring import Builds
+from perfgate.cluster.cell_task import PLACE, Here, measure, without_ray
+from perfgate.cluster.cells_folder import CellsFolder
+from perfgate.cluster.cluster_run import Ending
+from perfgate.machine.locks import state_folder
+from perfgate.metrics.trial import Trial
+from perfgate.project.build import CACHE
+
+
+def kept(cluster: Cluster) -> CellsFolder:
+    """What the coordinator has."""
+    return cluster.coordinator._folder
+
+
+def test_each_trial_is_kept_before_the_next(here: Path) -> None:
+    """A node that is lost loses only the pair that it was taking, and another one goes on with the rest."""
+    cluster = Cluster(run_of(here))
+    seen: list[int] = []
+    with pytest.raises(NodeLostError):
+        cluster.measure(1, Lost(2, before=lambda: seen.append(len(kept(cluster).trials(1)))))
+    before = kept(cluster).trials(1)
+    assert {trial.pair for trial in before} == {None, 0, 1}
+    assert seen == [len(before)]
+    cluster.coordinator.ended(1, Ending("elsewhere", "its node was lost"))
+
+    assert cluster.measure(1) == Ending("done")
+    assert kept(cluster).trials(1)[: len(before)] == before
+    assert not kept(cluster).is_open(1)
+    indices = [trial.index for trial in kept(cluster).trials(1)]
+    assert len({*indices}) == len(indices)
+
+
+def test_earlier_trials_stay_where_they_are_kept(here: Path) -> None:
+    """A later task is sent no timeline or log of them, takes the next number, and leaves theirs as they are."""
+    cluster = Cluster(run_of(here))
+    cluster.lose(1)
+    before = {path: content for path, content in kept(cluster).all_of(1).items() if "/trials/" in path}
+    begun = cluster.coordinator.begin(1, cluster.coordinator.submitted(1).number)
+    assert begun is not None
+    assert before
+    assert not before.keys() & begun.files.keys()
+    assert {path.rpartition("/")[0] + "/" for path in before} <= begun.files.keys()
+
+    cluster.measure(1)
+    assert before.items() <= kept(cluster).all_of(1).items()
+
+
+class UnreachableError(Exception):
+    """In the place of Ray's."""
+
+
+class _Deaf:
+    """A coordinator that cannot be reached once, when a trial is sent to it."""
+
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fails: int) -> None:
+        self._keep = cluster.coordinator.keep
+        self._calls = 0
+        self._fails = fails
+        monkeypatch.setattr(cluster.coordinator, "keep", self)
+
+    def __call__(self, *given: Any) -> bool:
+        self._calls += 1
+        if self._calls == self._fails:
+            raise UnreachableError
+        return self._keep(*given)
+
+
+def test_what_could_not_be_sent_goes_with_the_next_call(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that fails loses nothing that was measured."""
+    cluster = Cluster(run_of(here))
+    _Deaf(cluster, monkeypatch, fails=4)
+    with pytest.raises(UnreachableError):
+        cluster.measure(1)
+    assert len(kept(cluster).trials(1)) == 4
+
+
+def test_a_task_that_is_not_wanted_any_longer_ends(here: Path) -> None:
+    """It notices when it sends its next trial."""
+    cluster = Cluster(run_of(here))
+
+    class Replaced(ByCell):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            if (job.pair, job.position) == (1, 0):
+                cluster.coordinator.submitted(1)
+            return super().collect(job, progress)
+
+    assert cluster.measure(1, Replaced()).kind == "stopped"
+    assert {trial.pair for trial in kept(cluster).trials(1)} == {None, 0}
+
+
+def test_a_gpu_in_use_is_given_back(here: Path) -> None:
+    """The task waits for nobody."""
+    cluster = Cluster(run_of(here))
+    with FileLock(state_folder() / "cpu.lock"):
+        ending = cluster.measure(1)
+    assert (ending.kind, ending.code) == ("given-back", "gpu-busy")
+
+
+def test_what_a_node_lacks_sends_the_cell_to_another(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder, a scenario, this version of perfgate, room on a disk, the interpreter."""
+    run = run_of(here)
+    moved = run.model_copy(update={"folder": str(here / "nowhere")})
+    without = run.model_copy(update={"scenarios": (str(here / "gone.yaml"),)})
+    older = run.model_copy(update={"perfgate": "0.0.1"})
+    found = {name: Cluster(one).measure(1, host="a") for name, one in (("f", moved), ("s", without), ("v", older))}
+    assert {(ending.kind, ending.node) for ending in found.values()} == {("elsewhere", "id of a")}
+    assert found["f"].text == f"node a: has no {here}/nowhere, which the run was begun with"
+    assert found["s"].text.startswith(f"node a: has no {here}/gone.yaml")
+    assert found["v"].text.startswith("node a: has perfgate ")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("perfgate.cluster.cell_task.put", full)
+        assert Cluster(run).measure(1).code == "storage-failed"
+    interpreter = run_of(here, builds=Builds(("python=/nowhere/python",), (), Path("runs")))
+    cluster = Cluster(interpreter)
+    attempt = cluster.coordinator.submitted(1)
+    ending = measure(interpreter, 1, attempt.number, cluster.coordinator, Here("a"), None)
+    assert (ending.kind, ending.code) == ("elsewhere", "subject-not-found")
+
+
+def test_a_build_ends_with_the_budget(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ref that takes longer to build than is left ends the cell as out of budget; what else fails there is final."""
+    monkeypatch.setenv(CACHE, str(here / "builds"))
+    project = GitProject(here)
+    recipe = '[build]\npython = "{env}/python"\ncommands = [["COMMAND"]]\n'
+    (here / "perfgate.toml").write_text(recipe.replace('"COMMAND"', '"sleep", "600"'))
+    project.commit({".gitignore": "/kept\n/builds\n/model\n*.yaml\n*.toml\n"})
+    run = run_of(here, builds=Builds(("ref=main",), (), Path("runs")))
+    ending = Cluster(run, budget_s=0.2).measure(1)
+    assert (ending.kind, ending.code) == ("stopped", "out-of-budget")
+    assert ending.text.endswith("(main) could not be built in time")
+
+    (here / "perfgate.toml").write_text(recipe.replace('"COMMAND"', '"false"'))
+    run = run_of(here, builds=Builds(("ref=main",), (), Path("runs")))
+    ending = Cluster(run).measure(1)
+    assert (ending.kind, ending.code) == ("failed", "build-failed")
+
+
+def test_what_ray_sets_is_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its place is the environment of a run alone; the GPUs that Ray chose stay, and none chosen is no choice."""
+    for name, value in {"RAY_JOB_ID": "1", "OMP_NUM_THREADS": "1", VISIBLE: ""}.items():
+        monkeypatch.setenv(name, value)
+    with without_ray():
+        assert {"RAY_JOB_ID", "OMP_NUM_THREADS", VISIBLE} & {*os.environ} == set()
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv(VISIBLE, "1")
+    with without_ray():
+        assert os.environ[VISIBLE] == "1"
+
+
+def test_a_killed_task_leaves_nothing_for_long(here: Path) -> None:
+    """The next one on that host removes its folder, and none that is in use, new, or somebody else's to write."""
+    folders = {name: here / "kept" / f"{PLACE}{name}" for name in ("killed", "held", "new", "shared")}
+    for name, folder in folders.items():
+        folder.mkdir(mode=0o700)
+        (folder / "trace.csv").touch()
+        folder.chmod(0o777 if name == "shared" else 0o700)
+        os.utime(folder, (0, 0 if name != "new" else time.time()))
+    with FileLock(folders["held"] / "lock"):
+        os.utime(folders["held"], (0, 0))
+        Cluster(run_of(here)).measure(1)
+    assert {name for name, folder in folders.items() if folder.exists()} == {"held", "new", "shared"}
