@@ -337,10 +337,12 @@ def _interruptions(folder: Path) -> Iterator[None]:
 def _measure(manifest: Run, session: Session, records: dict[str, Record], steps: RunSteps) -> None:
     """Measure each cell look by look until it is decided, cannot be measured, or has used up its looks."""
     for cell in manifest.cells:
-        for kind in cell.kinds:
+        for place, kind in enumerate(cell.kinds, 1):
             while (due_now := next_due(manifest, cell, records, kind)) is not None:
                 steps.towards(due_now, manifest)
-                records[cell.cell_id] = session.measure(cell, due_now.target, kind, due_now.heads)
+                others = () if due_now.decides else cell.kinds[place:]
+                then = next((other for other in others if next_due(manifest, cell, records, other)), None)
+                records[cell.cell_id] = session.measure(cell, due_now.target, kind, due_now.heads, then)
 
 
 def outcome_of(folder: Path) -> Outcome:

@@ -202,3 +202,26 @@ def write_stub(folder: Path) -> None:
     (folder / "vllm" / "__init__.py").write_text(VLLM)
     (folder / "vllm" / "sampling_params.py").write_text("class RequestOutputKind:\n    DELTA = 1\n")
     (folder / "torch.py").write_text(TORCH)
+
+
+TRACE = Path(__file__).parent / "fixtures" / "cpu-tiny.torch-2.13.json.gz"
+"""Seven decode steps."""
+LEAVES_TWO_TRACES = f"""
+import pathlib, shutil
+
+def leave(self):
+    with open("arguments.json") as stream:
+        folder = pathlib.Path(json.load(stream)["profiler_config"]["torch_profiler_dir"])
+    folder.mkdir(exist_ok=True)
+    for rank in range(2):
+        shutil.copy({str(TRACE)!r}, folder / f"rank{{rank}}.pt.trace.json.gz")
+
+LLMEngine.stop_profile = leave
+"""
+"""What the profiler of two ranks writes when its window closes."""
+
+
+def leave_two_traces(folder: Path) -> None:
+    """Have the stand-in in a folder leave a trace of each of two ranks."""
+    engine = folder / "vllm" / "__init__.py"
+    engine.write_text(f"{engine.read_text()}\n{LEAVES_TWO_TRACES}")

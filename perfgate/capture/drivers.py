@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Driver, Engine, Launch
 from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, Worker, find_subject
 from perfgate.capture.job import Job
-from perfgate.capture.parking import Parking
+from perfgate.capture.parking import PARKED, Parking
 from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
 from perfgate.machine.cleanup import count_files
@@ -61,7 +61,8 @@ class VllmDriver:
     def start(self, job: Job, launch: Launch) -> Iterator[Engine]:
         """See :class:`Driver`."""
         with contextlib.ExitStack() as stack:
-            worker = self._parking.take(job) if job.kind == "timed" and launch == Launch() else None
+            as_it_is = job.kind in PARKED and launch == Launch(count_calls=job.kind == "called")
+            worker = self._parking.take(job) if as_it_is else None
             if worker is None:
                 self._parking.release()
                 worker = stack.enter_context(Worker(job, launch.wrapper, launch.environment))

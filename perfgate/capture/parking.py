@@ -22,6 +22,7 @@ from perfgate.capture.timeline import LARGEST, InvalidTrialError
 from perfgate.machine.cleanup import remove_tree
 from perfgate.machine.processes import AHEAD
 from perfgate.metrics.catalogue import COLD_START
+from perfgate.metrics.trial import Kind
 from perfgate.scenario.plan import Cell
 
 SWITCH: Final = "PERFGATE_PARK"
@@ -30,12 +31,14 @@ CORES: Final = 8
 """Usable cores from which on workers are parked: imports take one, the engine that is built beside them a few."""
 CPU_THREADS: Final = "OMP_NUM_THREADS"
 CPU_BINDING: Final = "VLLM_CPU_OMP_THREADS_BIND"
+PARKED: Final[tuple[Kind, ...]] = ("timed", "called")
+"""Kinds of trial whose engine starts as it is; a profiler wraps it, or asks for variables of its own."""
 FOLDERS: Final = "parked-"
 """How the folders of parked workers begin, in the run's folder. One becomes the folder of its trial."""
 
 
 def hides_imports(cell: Cell, cores: int) -> bool:
-    """Whether workers of a cell's timed trials are parked where they have so many cores.
+    """Whether workers of a cell's trials are parked where they have so many cores.
 
     Never where a start is gated: imports beside another engine take another time than alone. An engine on the CPU whose
     scenario says how many threads compute, bound to no core, leaves the others free: one more than these is enough.
@@ -84,7 +87,7 @@ class Parking:
         try:
             self._worker = worker.__enter__()
             AHEAD.add(worker.token)
-            worker.ask("imports", self._limit)
+            worker.ask("imports", self._limit, count_calls=job.kind == "called")
         except InvalidTrialError:  # the trial's own start says why
             self._refuse()
 
@@ -147,4 +150,9 @@ class Parking:
 
 def _engine(job: Job) -> tuple[str, ...]:
     """What decides what a worker imports, and whose it is."""
-    return (job.owner, job.subject.python, *(f"{name}={value}" for name, value in engine_environment(job).items()))
+    return (
+        job.kind,
+        job.owner,
+        job.subject.python,
+        *(f"{name}={value}" for name, value in engine_environment(job).items()),
+    )

@@ -24,6 +24,7 @@ class Aim:
         cell: The cell.
         pairs: Valid pairs that each of the heads is to have; of one side alone, valid trials.
         kind: The kind of trial.
+        then: The kind that comes after these whatever they say; ``None`` where that is up to a look, or none comes.
         heads: The names of those, among several heads, that go on; of one alone it is empty.
     """
 
@@ -31,6 +32,7 @@ class Aim:
     pairs: int
     kind: Kind
     heads: tuple[str, ...] = ("",)
+    then: Kind | None = None
 
     def done(self, record: Record) -> int:
         """The pairs of the head that has fewest; one that was stopped wants none."""
@@ -87,8 +89,8 @@ class Rounds:
             labels.reverse()
         return [*enumerate(labels)]
 
-    def after(self, job: Job, number: int, aim: Aim, record: Record) -> str | None:
-        """What is measured next if a trial does not fail; ``None`` where that is up to a look.
+    def after(self, job: Job, number: int, aim: Aim, record: Record) -> tuple[Kind, str] | None:
+        """What is measured next, in a trial of which kind, if one does not fail; ``None`` where that is up to a look.
 
         Args:
             job: The trial: one of a round, or a warm-up trial before it.
@@ -100,12 +102,11 @@ class Rounds:
         labels = [label for _, label in self.order(job.cell, number, heads)]
         own = [*self.builds(heads)] if job.pair is None else labels
         if later := own[own.index(job.label) + 1 :]:
-            return later[0]
+            return job.kind, later[0]
         if job.pair is None:
-            return labels[0]
-        if aim.done(record) + len(self) >= aim.pairs:
-            return None
-        return self.order(job.cell, self.next_number(record, aim.kind), heads)[0][1]
+            return aim.kind, labels[0]
+        kind = aim.kind if aim.done(record) + len(self) < aim.pairs else aim.then
+        return None if kind is None else (kind, self.order(job.cell, self.next_number(record, kind), heads)[0][1])
 
     def next_number(self, record: Record, kind: Kind) -> int:
         """The first that no round has: dropped ones keep theirs, what a killed visit never began is free."""

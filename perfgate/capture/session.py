@@ -25,7 +25,7 @@ from perfgate.capture.gpus import find_gpus, guard
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.neighbours import StationFailedError, check_neighbours
 from perfgate.capture.pace import Pace, Progress, Step
-from perfgate.capture.parking import FOLDERS, hides_imports
+from perfgate.capture.parking import FOLDERS, PARKED, hides_imports
 from perfgate.capture.rounds import Aim, Rounds
 from perfgate.capture.station import Station, at_once, places, utc_now
 from perfgate.capture.trial_taking import EngineCollector
@@ -114,6 +114,8 @@ class Session:
                 )
                 for gpus, place in zip(found, places(run.name, found), strict=True)
             ]  # fmt: skip
+            for station in self._stations:
+                stack.callback(station.release)
             self._held = stack.pop_all()
         return self
 
@@ -123,22 +125,22 @@ class Session:
         """End the visit: release clocks and GPUs; records stay, caches go."""
         self._held.__exit__(kind, error, traceback)
 
-    def measure(self, cell: Cell, pairs: int, kind: Kind = "timed", heads: tuple[str, ...] = ("",)) -> Record:
+    def measure(
+        self, cell: Cell, pairs: int, kind: Kind = "timed", heads: tuple[str, ...] = ("",), then: Kind | None = None
+    ) -> Record:
         """Take trials of ``cell`` until it has ``pairs`` valid pairs (one-sided: trials), or cannot be measured.
 
         Whatever was measured earlier counts. A pair with a failed trial is dropped whole and replaced; too many of
         them in the record, a failed warm-up trial, or clocks that cannot be held set its ``stopped``, and of one among
-        several heads its ``stops``. Timed pairs come after warm-up trials; traced ones do without: what they run does
-        not depend on how warm a cache is, and their times come after warm-up.
-
-        Several ``heads`` are those that go on; each is to have so many pairs.
+        several heads its ``stops``. Timed pairs come after warm-up trials; what traced ones run depends on no cache.
+        Several ``heads`` go on, each to so many pairs. ``then`` is the kind that comes next in any case.
 
         Raises:
             KeyboardInterrupt: The user stopped; every finished trial is in the record on disk.
             InterruptedRunError: ``out-of-budget``: the next pair would not end before the deadline.
             OSError: The run folder cannot be written.
         """
-        aim = Aim(cell, pairs, kind, heads)
+        aim = Aim(cell, pairs, kind, heads, then)
         if cell.cell_id not in self._opened:
             self._opened[cell.cell_id] = self._open(cell)
         while self._opened[cell.cell_id].stopped is None:
@@ -195,7 +197,8 @@ class Session:
             if not self._leaves(station, failure := _failure(error)):
                 self._keep(aim.cell, stopped=failure)
         finally:
-            station.release()
+            if aim.then is None:
+                station.release()
 
     def _begin_round(self, aim: Aim) -> int | None:
         with self._lock:
@@ -358,10 +361,10 @@ class Session:
 
     def _ahead(self, station: Station, record: Record, job: Job, aim: Aim) -> Job | None:
         """The trial that comes next if this one does not fail, where a worker of it is to be parked."""
-        if job.kind != "timed" or not hides_imports(job.cell, station.place.cores):
+        if not hides_imports(job.cell, station.place.cores):
             return None
-        label = self._rounds.after(job, station.pair, aim, record)
-        return None if label is None else station.job_ahead(job, label, record.built[label])
+        kind, label = self._rounds.after(job, station.pair, aim, record) or (None, "")
+        return station.job_ahead(job, kind, label, record.built[label]) if kind in PARKED else None
 
     def _keep(self, cell: Cell, trial: Trial | None = None, stopped: Failure | None = None, head: str = "") -> Record:
         """Write a trial into the record, and why the cell, or one head, goes no further; the first reason stays."""

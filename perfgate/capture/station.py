@@ -24,7 +24,7 @@ from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import AHEAD, LADDER, Ladder, owner_mark
-from perfgate.metrics.trial import Failure, Side, Trial
+from perfgate.metrics.trial import Failure, Kind, Side, Trial
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
@@ -114,11 +114,13 @@ class Station:
             fastest_probe_ns=fastest_probe_ns(record, label, self.gpus.names, self.gpus.of(record.cell)), **place,
         )  # fmt: skip
 
-    def job_ahead(self, job: Job, label: str, subject: Subject) -> Job:
+    def job_ahead(self, job: Job, kind: Kind, label: str, subject: Subject) -> Job:
         """The job of a trial that comes after another, in a folder that does not exist yet."""
         folder = self._run_folder.resolve() / f"{FOLDERS}{job.index + 1}"
         caches = self._caches.folder(job.cell, label, subject, job.index + 1)
-        return replace(job, side=_side(label), heads=(), subject=subject, cache_folder=caches, folder=folder)
+        return replace(
+            job, kind=kind, side=_side(label), heads=(), subject=subject, cache_folder=caches, folder=folder
+        )  # fmt: skip
 
     def warm(self, record: Record, label: str) -> bool:
         """Whether a build needs no warm-up trial of its own: its compile caches are here, whole, before it ran.

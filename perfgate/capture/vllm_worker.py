@@ -10,7 +10,7 @@ Protocol 1: JSON lines, one answer a request, in order. A request is ``{"v": 1, 
 op        request                                           answer
 ========= ================================================= ==========================================================
 hello                                                       python, pid
-imports                                                     end_ns, cuda: whether a GPU was touched; ahead of a start
+imports   count_calls                                       end_ns, cuda: whether a GPU was touched; ahead of a start
 start     model, revision or null, dummy, engine_args,      import_ns, engine_ns, versions, vocabulary,
           count_calls, sample_host                          model_memory_bytes, kv_memory_bytes and kv_token_capacity,
                                                             each or null
@@ -103,10 +103,16 @@ class WorkerLoop:
         """Prove that the interpreter runs."""
         return {"python": platform.python_version(), "pid": os.getpid()}
 
-    def imports(self, _request: dict[str, Any]) -> dict[str, Any]:
+    def imports(self, request: dict[str, Any]) -> dict[str, Any]:
         """Import ahead of the start, and say when that ended and whether it touched a GPU."""
+        self.count_calls(request)
         torch, *_ = self.import_engine()
         return {"end_ns": time.monotonic_ns(), "cuda": bool(torch.cuda.is_initialized())}
+
+    def count_calls(self, request: dict[str, Any]) -> None:
+        """Have calls counted if a request asks for that: from before there are threads of what is imported."""
+        if request.get("count_calls") is True and "host_calls" not in self.watchers:
+            self.watchers["host_calls"] = beside("call_counter").CallCounter()
 
     def import_engine(self) -> tuple[Any, ...]:
         """Import torch, vllm, its arguments and its engine with all that they lead to; once, timed."""
@@ -131,8 +137,7 @@ class WorkerLoop:
 
     def start(self, request: dict[str, Any]) -> dict[str, Any]:
         """Build the engine, timed; import before that what was not imported."""
-        if request.get("count_calls") is True:  # before there are threads
-            self.watchers["host_calls"] = beside("call_counter").CallCounter()
+        self.count_calls(request)
         if request.get("sample_host") is True:
             os.environ.pop("PYTHONPROFILEIMPORTTIME", None)  # what children import is not ours
             self.watchers["host_samples"] = beside("host_sampler").HostSampler(beside("call_counter").plain)

@@ -15,8 +15,9 @@ import psutil
 import pytest
 from hand_made import gate, run
 from perfgate_process import PerfgateProcess, marked_processes, stub_words
-from stub_engine import write_stub
+from stub_engine import leave_two_traces, write_stub
 
+from perfgate.calls.call_difference import figure_lines
 from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.drivers import VllmDriver
 from perfgate.capture.engine import Limit, Worker
@@ -30,6 +31,7 @@ from perfgate.machine.processes import AHEAD, CHILD, OWNER, environment_of, owne
 from perfgate.machine.supervisor import SUPERVISOR
 from perfgate.metrics.trial import Side, Trial
 from perfgate.record.run_record import Record, read_records, read_run
+from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
@@ -185,6 +187,48 @@ def test_the_wait_of_a_parked_worker_is_no_start_time(measure: Measure) -> None:
         assert trial.startup.import_ns + trial.startup.engine_ns < trial.startup.ready_ns
         decoding_ns = before.iterations[-1].window.end_ns - before.iterations[0].window.begin_ns
         assert trial.startup.parked_ns > decoding_ns
+
+
+def test_a_called_trial_after_traced_ones_counts_the_same(
+    tmp_path: Path, make_cell: Callable[..., Cell], subjects: Callable[..., dict[Side, Subject]],
+    talk: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Its worker counts from before its imports, beside the start of the engine before; all that it counts is equal."""
+    counted = make_cell(limits=LIMITS).model_copy(update={"gates": (), "calls": CallTrials()})
+    builds: dict[Side, Subject] = {"base": subjects()["base"]}
+    leave_two_traces(tmp_path / "stub")
+    seen = []
+    for switch in ("1", "0"):
+        monkeypatch.setenv(SWITCH, switch)
+        folder = tmp_path / f"run{switch}"
+        folder.mkdir()
+        with Session(folder, run([counted], name=RUN, subjects=builds), None, lambda _: None) as session:
+            session.measure(counted, 1, "traced", then="called")
+            record = session.measure(counted, 1, "called")
+        assert workers() == []
+        (called,) = [trial.calls for trial in record.trials if trial.kind == "called"]
+        assert called is not None
+        seen.append(called)
+
+    hidden, usual = seen
+    assert [op for op, _ in talk].count("parked") == 1
+    assert [own.counts() for own in hidden.steps.values()] == [own.counts() for own in usual.steps.values()]
+    assert figure_lines(hidden, usual) == []
+
+
+def test_a_worker_that_no_trial_takes_ends_with_the_visit(
+    tmp_path: Path, make_cell: Callable[..., Cell], subjects: Callable[..., dict[Side, Subject]]
+) -> None:
+    """Where the kind that was to come does not come, nothing is left."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    cell, builds = make_cell(limits=LIMITS), {"base": subjects()["base"]}
+    leave_two_traces(tmp_path / "stub")
+    with Session(folder, run([cell], name=RUN, subjects=builds), None, lambda _: None) as session:
+        session.measure(cell, 1, "traced", then="called")
+        assert len(list(folder.glob("parked-*"))) == 1
+
+    assert (workers(), list(folder.glob("parked-*"))) == ([], [])
 
 
 # --- whether

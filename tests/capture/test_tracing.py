@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stub_engine import write_stub
+from stub_engine import TRACE, leave_two_traces, write_stub
 
 from perfgate.capture.job import Job
 from perfgate.capture.pinning import Steady
@@ -20,22 +20,6 @@ from perfgate.metrics.trial import Artifact, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.trace.trace_file import read_trace
-
-TRACE = Path(__file__).parents[1] / "fixtures" / "cpu-tiny.torch-2.13.json.gz"
-"""Seven decode steps."""
-LEAVES_TWO_TRACES = f"""
-import pathlib, shutil
-
-def leave(self):
-    with open("arguments.json") as stream:
-        folder = pathlib.Path(json.load(stream)["profiler_config"]["torch_profiler_dir"])
-    folder.mkdir(exist_ok=True)
-    for rank in range(2):
-        shutil.copy({str(TRACE)!r}, folder / f"rank{{rank}}.pt.trace.json.gz")
-
-LLMEngine.stop_profile = leave
-"""
-"""For the stand-in engine: what the profiler of two ranks writes when its window closes."""
 
 
 def collect(job: Job, *, gpu: bool = False) -> Trial:
@@ -75,8 +59,7 @@ def test_a_profiler_that_leaves_nothing(prepare: Callable[[str], Job]) -> None:
 def test_every_rank_counts(prepare: Callable[[str], Job], tmp_path: Path) -> None:
     """PyTorch's profiler leaves a file a rank: the steps of all are pooled, and the trial names each file."""
     job = prepare("none")
-    engine = tmp_path / "stub" / "vllm" / "__init__.py"
-    engine.write_text(f"{engine.read_text()}\n{LEAVES_TWO_TRACES}")
+    leave_two_traces(tmp_path / "stub")
 
     trial = collect(job)
 
@@ -96,8 +79,7 @@ def test_every_rank_counts(prepare: Callable[[str], Job], tmp_path: Path) -> Non
 def test_a_rank_that_leaves_no_trace(prepare: Callable[[str], Job], tmp_path: Path) -> None:
     """Two files of an engine of four ranks are not a measurement of its steps."""
     job = prepare("none")
-    engine = tmp_path / "stub" / "vllm" / "__init__.py"
-    engine.write_text(f"{engine.read_text()}\n{LEAVES_TWO_TRACES}")
+    leave_two_traces(tmp_path / "stub")
     args = {**job.cell.engine.args, "tensor_parallel_size": 2, "pipeline_parallel_size": 2}
     large = job.cell.model_copy(update={"engine": job.cell.engine.model_copy(update={"args": args})})
 
