@@ -66,7 +66,7 @@ class Need:
             return ""
         of_class = f" on a node with the resource {self.machine}" if self.machine else ""
         like = [node for node in there if not self.machine or node.has(self.machine)]
-        others = f"; without {self.machine} there are {len(there) - len(like)}" if len(like) < len(there) else ""
+        others = f"; other nodes: {len(there) - len(like)}" if len(like) < len(there) else ""
         more = f" and {len(like) - NAMED} more" if len(like) > NAMED else ""
         named = ", ".join(str(node) for node in like[:NAMED]) or "none"
         needed = _amounts(self.cores, self.gpus, self.memory)

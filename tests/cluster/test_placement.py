@@ -52,7 +52,7 @@ def test_gpus_are_whole_and_of_the_class() -> None:
             [HEAD, node("a", GPU=4.0, h200=1.0)],
             (
                 "waits for a node: it needs 8 GPUs, 1 core on a node with the resource h200, and of these there are: "
-                "a (4 GPUs, 4 cores, 8.0 GiB of memory); without h200 there are 1"
+                "a (4 GPUs, 4 cores, 8.0 GiB of memory); other nodes: 1"
             ),
         ),
         (
@@ -60,7 +60,7 @@ def test_gpus_are_whole_and_of_the_class() -> None:
             [node("a")],
             (
                 "waits for a node: it needs 1 GPU, 1 core on a node with the resource h200, and of these there are: "
-                "none; without h200 there are 1"
+                "none; other nodes: 1"
             ),
         ),
         (

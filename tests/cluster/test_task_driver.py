@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from hand_made_cluster import LOST, Cluster, run_of
 
 from perfgate.cluster.cluster_run import Ending
 from perfgate.cluster.coordinator import NODE_WAIT_S, NODES, Attempt
 from perfgate.cluster.placement import Need, Node
-from perfgate.cluster.task_driver import END_S, POLL_S, TaskDriver
+from perfgate.cluster.task_driver import END_S, OF_ONE_PROCESS, POLL_S, TaskDriver, start
 
 DONE = Ending("done")
 STOPPED = Ending("stopped")
@@ -222,3 +225,17 @@ def test_unfit_nodes_are_avoided(here: Path) -> None:
     assert endings[1].kind == "failed"
     assert {"node a: no space left", "node b: no space left"} <= {*endings[1].text.split("; ")}
     assert cluster.clock.now_s == began_s
+
+
+def test_the_driver_has_what_a_cluster_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables of TLS and tokens reach it; those of the actor's own process do not."""
+    started: dict[str, Any] = {}
+    for name in ("RAY_AUTH_TOKEN", "RAY_TLS_CA_CERT", *OF_ONE_PROCESS):
+        monkeypatch.setenv(name, "value")
+    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(gcs_address="10.0.0.1:6379"))
+    monkeypatch.setattr("subprocess.Popen", lambda words, **given: started.update(given, words=words))
+    start("a-run")
+
+    assert started["words"][-2:] == ["10.0.0.1:6379", "a-run"]
+    assert started["env"].keys() >= {"RAY_AUTH_TOKEN", "RAY_TLS_CA_CERT"}
+    assert not started["env"].keys() & {*OF_ONE_PROCESS}
