@@ -111,7 +111,9 @@ def test_what_was_decided_before_is_seen_from_elsewhere(here: Path) -> None:
     """A command that looks on at a run which was gone on with ends with its whole verdict."""
     cluster = Cluster(run_of(here))
     cluster.finish([1])
-    cluster.looking(here / "runs").until_finished()
+    looking = cluster.looking(here / "runs")
+    looking.until_finished()
+    looking.leave()
     folder = CellsFolder(here / "runs" / f"{cluster.run.name}.cluster")
     files, cells = what_is_left(cluster.run, folder, lambda _: None)
     assert cells == [2]
