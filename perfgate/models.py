@@ -18,7 +18,7 @@ LARGEST = 10_000_000
 class Frozen(BaseModel):
     """A value that cannot be changed; a key that it does not have is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Strict(Frozen):

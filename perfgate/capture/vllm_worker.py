@@ -106,7 +106,16 @@ class WorkerLoop:
     def imports(self, request: dict[str, Any]) -> dict[str, Any]:
         """Import ahead of the start, and say when that ended and whether it touched a GPU."""
         self.count_calls(request)
+        # A sixth of the time would go into looking for garbage. Where workers are parked no start is judged.
+        thresholds = gc.get_threshold()
+        gc.set_threshold(0)
         torch, *_ = self.import_engine()
+        if gc.get_threshold()[0] == 0:
+            gc.set_threshold(*thresholds)
+        if gc.get_freeze_count() == 0:
+            gc.collect()
+            gc.freeze()  # nor is what was imported searched again while the engine is built
+            self.frozen = gc.get_freeze_count()
         return {"end_ns": time.monotonic_ns(), "cuda": bool(torch.cuda.is_initialized())}
 
     def count_calls(self, request: dict[str, Any]) -> None:
@@ -119,18 +128,12 @@ class WorkerLoop:
         if self.imported:
             return self.imported
         begin_ns = time.perf_counter_ns()
-        # A sixth of the time of imports goes into looking for garbage, and so does some of the engine's start.
-        gc.disable()
         try:
             import torch
             import vllm
             from vllm import EngineArgs, LLMEngine
         except Exception as error:
             raise RequestError("engine-import-failed", describe(error)) from error
-        finally:
-            gc.freeze()
-            self.frozen = gc.get_freeze_count()
-            gc.enable()
         self.import_ns = time.perf_counter_ns() - begin_ns
         self.imported = torch, vllm, EngineArgs, LLMEngine
         return self.imported
@@ -154,7 +157,7 @@ class WorkerLoop:
         except (Exception, SystemExit) as error:
             raise RequestError("engine-start-failed", describe(error)) from error
         ready_ns = time.perf_counter_ns()
-        if gc.get_freeze_count() <= self.frozen:
+        if self.frozen and gc.get_freeze_count() <= self.frozen:
             gc.unfreeze()  # an engine that freezes nothing collects among all objects, as its users' do
         return {
             "import_ns": self.import_ns,

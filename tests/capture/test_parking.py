@@ -358,6 +358,16 @@ def test_a_parked_worker_that_was_killed_is_replaced(measure: Measure) -> None:
     assert parked(record) == [False, False, True, True]
 
 
+@pytest.mark.parametrize("mode", ["", "freezes its heap"])
+def test_garbage_is_collected_as_the_engine_has_it(measure: Measure, tmp_path: Path, mode: str) -> None:
+    """In an engine whose worker was parked the collector works, among all objects but those that it has frozen."""
+    record = measure(mode)
+    assert parked(record)[-1]
+    for trial in record.trials:
+        told = json.loads((tmp_path / "run" / "trials" / f"{trial.index:03}" / "shut-down").read_text())
+        assert told == {"collects": True, "frozen": trial.subject == "head" and bool(mode)}
+
+
 # --- drivers
 
 

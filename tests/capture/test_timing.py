@@ -99,14 +99,6 @@ def test_complete_trial(prepare: Callable[..., Job]) -> None:
     assert (trial.memory.allocated, trial.startup.kv_memory_bytes) == ((), None)
 
 
-@pytest.mark.parametrize(("mode", "frozen"), [("", False), ("freezes its heap", True)])
-def test_garbage_is_collected_as_the_engine_has_it(prepare: Callable[..., Job], mode: str, *, frozen: bool) -> None:
-    """While iterations run the collector works, among all objects but those that the engine has frozen."""
-    job = prepare(mode)
-    assert collect(job).failure is None
-    assert json.loads((job.folder / "shut-down").read_text()) == {"collects": True, "frozen": frozen}
-
-
 def test_tokens_digest(prepare: Callable[..., Job]) -> None:
     """The digest is SHA-256 over the token ids of each request in order of submission."""
     tokens = [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]
