@@ -7,8 +7,8 @@ its own, and they run side by side; one that would not end in time is not begun.
 run again by a later visit into the same folder, so that a visit that was cut short goes on. Nothing of a GPU is
 changed: scenarios only observe clocks, and NVLink multicast is off, because a fault in it takes a whole host down.
 
-FOLDER gets ``NAME/log.txt`` and the run folders of each task, and ``ended.jsonl``, a line a task. Prints what begins
-and ends, and last a table. Ends with 1 where a task did not end as expected.
+FOLDER gets ``TASK/TASK.txt``, which is what a task printed, its run folders, and ``ended.jsonl``, a line a task. Prints
+what begins and ends, and last a table. Ends with 1 where a task did not end as expected.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Visit:
 
     def done(self, name: str) -> bool:
         """Whether a task of that name ended as expected."""
-        return any(one["task"] == name and one["as_expected"] for one in self.ended)
+        return any((one["task"], one["build"], one["as_expected"]) == (name, self._build, True) for one in self.ended)
 
     def take(self, tasks: list[Task]) -> None:
         """Run what fits; returns when nothing is left that would."""
@@ -110,9 +110,10 @@ class Visit:
         while waiting or self._begun:
             self._end_some()
             for task in [task for task in waiting if self._may_begin(task)]:
-                if len(self._free) >= task.gpus:
-                    waiting.remove(task)
-                    self._begin(task)
+                if len(self._free) < task.gpus:
+                    break  # it is wanted more than what would take its GPUs
+                waiting.remove(task)
+                self._begin(task)
             promised = {one.task.name for one in self._begun} | {task.name for task in waiting}
             waiting = [
                 task
@@ -163,7 +164,8 @@ class Visit:
             self._free += one.gpus
             took = round((time.monotonic() - one.since_s) / 60, 2)
             fine = status in one.task.expect
-            ended = {"task": one.task.name, "gpus": one.gpus, "status": status, "as_expected": fine, "minutes": took}
+            ended = {"task": one.task.name, "build": self._build, "gpus": one.gpus, "status": status}
+            ended |= {"as_expected": fine, "minutes": took}
             self.ended.append(ended)
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(ended) + "\n")
