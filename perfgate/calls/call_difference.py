@@ -150,10 +150,13 @@ def call_difference(base: HostCalls, head: HostCalls, kind: StepKind) -> CallDif
 
 
 def figure_lines(base: HostCalls, head: HostCalls) -> list[str]:
-    """What the processes have imported and what an iteration adds to their memory, where that differs, as a diff."""
+    """What the processes have imported and what an iteration adds to their memory, as a diff.
+
+    What is told costs nothing, so ranges need not be further apart than they are wide: a leak varies, too.
+    """
     both = {name: (base.figures.get(name, (0, 0)), head.figures.get(name, (0, 0))) for name in
             sorted(base.figures.keys() | head.figures.keys())}  # fmt: skip
-    apart = {name: more for name, sides in both.items() if (more := _distance(*sides))}
+    apart = {name: more for name, sides in both.items() if (more := _apart(*sides))}
     ordered = sorted(apart, key=lambda name: (-abs(apart[name]), name))
     lines = [f"{'+' if apart[name] > 0 else '-'} {name}: {' -> '.join(map(_in_figures, both[name]))}" for name in
              ordered[:MOST_LINES]]  # fmt: skip
@@ -217,9 +220,14 @@ def _waits(function: str, counts: Mapping[str, float], varying: Mapping[tuple[st
     return any(counts.get(clock, 0) >= WAITS and (function, clock) in varying for clock in CLOCKS)
 
 
+def _apart(base: Total, head: Total) -> int:
+    """By how much the head's range is above the base's, or below; 0 where they overlap."""
+    return max(head[0] - base[1], 0) - max(base[0] - head[1], 0)
+
+
 def _distance(base: Total, head: Total) -> int:
-    """By how much the head's range is above the base's, or below; 0 where that is at most as much as either is wide."""
-    apart = max(head[0] - base[1], 0) - max(base[0] - head[1], 0)
+    """The same, but 0 where that is at most as much as either is wide."""
+    apart = _apart(base, head)
     return apart if abs(apart) > max(base[1] - base[0], head[1] - head[0]) else 0
 
 

@@ -39,6 +39,10 @@ MOST_FIGURES = 2000
 """A process of vLLM has modules of some three hundred packages."""
 
 
+FEWEST_GROWTHS = 5
+"""Of so many a side, those of two engines that are alike do not overlap in 2 of 252 orders."""
+
+
 class _Costs(Costs):
     timing: NonNegativeInt
 
@@ -133,12 +137,12 @@ def read_figures(answer: Mapping[str, Any]) -> _ProcessFigures:
 
 
 def figures_of(seen: Sequence[_ProcessFigures]) -> dict[str, Total]:
-    """Modules, and by how much each total grows in an iteration; one that falls does not grow."""
+    """Modules, and by how much each total grows in an iteration, if enough were seen; one that falls does not grow."""
     grown = [
         {f"{name} an iteration": max(most - before.totals.get(name, most), 0) for name, most in own.totals.items()}
         for before, own in pairwise(seen)
     ]
-    figures = ([own.modules for own in seen], grown)
+    figures = ([own.modules for own in seen], grown if len(grown) >= FEWEST_GROWTHS else [])
     return {name: total for part in figures for name, total in widest([_exact(own) for own in part]).items()}
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from perfgate.calls.call_difference import MOST_LINES, call_difference
+from perfgate.calls.call_difference import MOST_LINES, call_difference, figure_lines
 from perfgate.calls.host_calls import FunctionCalls, HostCalls, pooled
 
 TOTALS = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (min(pair), max(pair)))
@@ -118,6 +118,24 @@ def test_a_loop_until_a_time_is_told(reads: tuple[int, int], waiting: list[str],
 
     assert difference.waiting == waiting
     assert difference.lines[0].endswith("(it waits for a time)") is bool(waiting)
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "lines"),
+    [
+        ((0, 69), (201, 518), ["+ blocks: 0 to 69 -> 201 to 518"]),
+        ((201, 518), (0, 69), ["- blocks: 201 to 518 -> 0 to 69"]),
+        ((100, 100), (220, 220), ["+ blocks: 100 -> 220"]),
+        ((0, 69), (60, 90), []),
+    ],
+)
+def test_figures_without_a_price_differ_where_ranges_do_not_overlap(
+    base: tuple[int, int], head: tuple[int, int], lines: list[str]
+) -> None:
+    """What a leak adds varies by more than it is above what was added before, and is told all the same."""
+    sides = (host_calls().model_copy(update={"figures": {"blocks": own, "modules": (9, 9)}}) for own in (base, head))
+
+    assert figure_lines(*sides) == lines
 
 
 def test_many_changes_end_in_one_line() -> None:
