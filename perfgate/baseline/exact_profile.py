@@ -33,6 +33,7 @@ from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import Record, Run, read_records, record_digest
 from perfgate.scenario.plan import Cell
 from perfgate.trace.decode_step import DecodeSteps, pool
+from perfgate.trace.launch_difference import without_waits
 
 PROFILE_FORMAT: Final = "perfgate-profile/1"
 COPIES = "profiles"
@@ -71,7 +72,7 @@ class Profile(Frozen):
         cell: What was measured.
         gpu: Name of the GPU; empty where engines run on the CPU.
         calls: What the host calls, over all trials that it was learnt from.
-        ranks: What its traced decode steps launch, rank by rank; empty where none was traced.
+        ranks: What its traced decode steps launch, rank by rank, without waits in collectives; empty where none was.
         counted: What ncu counted of single launches; empty where nothing was.
         capacity: The least and the most that its traced engines held, by name in :data:`CAPACITIES`.
         accepted: Every build that was accepted, the newest last.
@@ -163,7 +164,7 @@ def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> I
         if record is None or not of[missing]:
             text = record.stopped.text if record and record.stopped else f"no valid {missing} trial was taken"
             raise NotMeasuredError(text, where=f"{run_folder}: {cell.name}", code=NEEDED[missing])
-        traced = [*zip(*(trial.decode_by_rank for trial in of["traced"]), strict=True)]
+        traced = [*zip(*(without_waits(trial.decode_by_rank) for trial in of["traced"]), strict=True)]
         yield Profile(
             cell=Measured.of(cell),
             gpu=gpu_of(record),

@@ -9,7 +9,7 @@ from perfgate.judge.outcome import Finding
 from perfgate.metrics.trial import SIDES, Side
 from perfgate.models import Note
 from perfgate.trace.decode_step import DecodeSteps, pool
-from perfgate.trace.launch_difference import launch_difference
+from perfgate.trace.launch_difference import launch_difference, without_waits
 from perfgate.units import format_value
 
 
@@ -17,6 +17,7 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[De
     """Hold the launches of the head's decode step against the base's, on the rank where they are worst.
 
     All ranks wait for one that does more, so what it does is neither halved by the others nor added to what they do.
+    How long a rank waits in collectives has no price.
 
     Args:
         ignorable_s: What the kernels that differ may take more in a step, seconds.
@@ -51,4 +52,5 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[De
 
 def _by_rank(trials: Sequence[Sequence[DecodeSteps]]) -> list[DecodeSteps]:
     """The steps of each rank over all trials; trials of another number of ranks are left out."""
-    return [pool(own) for own in zip(*(trial for trial in trials if len(trial) == len(trials[0])), strict=True)]
+    alike = (without_waits(trial) for trial in trials if len(trial) == len(trials[0]))
+    return [pool(own) for own in zip(*alike, strict=True)]

@@ -1,17 +1,19 @@
 """What a build launches otherwise in a decode step, with what its kernels take: exact in what, measured in how long.
 
 Only kernels that differ are priced, and the others say how much faster the one card or hour was than the other.
+Collectives last as long as their rank waits for others: they take what they take on the rank that is shortest in them.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
 from perfgate.trace.difference import PAGEABLE, StepDifference, difference, nearest
-from perfgate.trace.families import short_name
+from perfgate.trace.families import COMMUNICATION, short_name
 from perfgate.trace.launch_shapes import Shapes
 from perfgate.units import NS_PER_S, format_mean, signed_us
 
@@ -115,14 +117,36 @@ class LaunchDifference:
         return [*self.steps.lines, *(kernel.line for kernel in self.kernels if kernel.base_shapes or not self.steps)]
 
 
+def without_waits(ranks: Sequence[DecodeSteps]) -> tuple[DecodeSteps, ...]:
+    """The ranks of one trial, each launch of a collective as long as on the rank where such launches are shortest.
+
+    Which rank waits is a matter of cards and hours, no property of a build. Ranks that wait in turns keep some.
+
+    Args:
+        ranks: What the decode steps of each rank ran, of one trial: over several, ranks may have waited in turns.
+    """
+    least: dict[KernelKey, float] = {}
+    for rank in ranks:
+        for key, launches, ns in zip(rank.keys, rank.key_launches, rank.key_ns, strict=True):
+            if key.role == COMMUNICATION and launches:
+                least[key] = min(least.get(key, math.inf), ns / launches)
+
+    def times(rank: DecodeSteps) -> tuple[int, ...]:
+        own = zip(rank.keys, rank.key_launches, rank.key_ns, strict=True)
+        return tuple(round(least[key] * launches) if key in least else ns for key, launches, ns in own)
+
+    return tuple(rank.model_copy(update={"key_ns": times(rank)}) for rank in ranks)
+
+
 def launch_difference(base: DecodeSteps, head: DecodeSteps) -> LaunchDifference:
     """Hold what the head's decode steps launch against what the base's do.
 
     Launches are compared on average over all steps, each kernel at the mean time of its launches. The base's times are
     first scaled by those of the kernels that both launch alike: a stored profile is of another card or hour.
+    Collectives neither tell that pace nor follow it: they last as long on every card that takes part.
 
     Args:
-        base: The base's steps, of one trial or pooled.
+        base: The base's steps on one rank, of one trial or pooled, collectives as :func:`without_waits` has them.
         head: The head's.
     """
     base = _with_roles_of(head, base)
@@ -177,11 +201,13 @@ def _kernels(base: DecodeSteps, head: DecodeSteps) -> tuple[KernelDifference, ..
     least = max(SOME, FEWEST / min(base.steps, head.steps))
     reshaped = {key for key, (b, h) in pairs.items() if _differ((b.shapes, base.steps), (h.shapes, head.steps))}
     others = {key for key, (b, h) in pairs.items() if abs(b.rate - h.rate) > (least if b.rate else FEWEST / head.steps)}
-    faster = _pace([own for key, own in pairs.items() if key not in reshaped | others])
+    alike = [own for key, own in pairs.items() if key not in reshaped | others and key.role != COMMUNICATION]
+    pace = _pace(alike)
     found = []
     for key in reshaped | others:
         b, h = pairs[key]
         was, now = (_by_number(own.shapes) if key in reshaped else () for own in (b, h))
+        faster = pace if key.role != COMMUNICATION else 1.0
         if key in reshaped or not (b.rate and h.rate):
             cost_ns = h.ns - b.ns * faster
         else:  # as many as before take what they took

@@ -9,7 +9,7 @@ import pytest
 from decode_steps import LAYERS, RARE, USUAL, StepKind, eager, extra_kernel, other_attention, trial
 from hand_made import codes
 from nsys_builder import ExportBuilder
-from rank_traces import STEP_NS, Work, add_rank, read
+from rank_traces import CUSTOM, REDUCE, STEP_NS, Work, add_rank, engine, read
 
 from perfgate.judge.launch_checks import judge_launches
 from perfgate.judge.outcome import Finding
@@ -291,6 +291,60 @@ def test_a_kernel_more_costs_what_it_takes_on_one_rank(ranks: tuple[int, ...]) -
     (reason,) = found.reasons
     assert reason.text.startswith("+12.00 us a step by the traced time of its kernels: one more ")
     assert reason.text.partition("\n")[0].endswith(f"; rank {ranks[0]} of 2)")
+
+
+def skewed(slow: int, reduce: str = CUSTOM, skew_ns: int = 12_000, transfer_ns: int = 2000) -> list[DecodeSteps]:
+    """An engine of two ranks, of which the other one waits for the slow one in each of four collectives a step."""
+    _, (first, second) = engine(reduce, transfer_ns, skew_ns)
+    return [second.decode, first.decode] if slow == 0 else [first.decode, second.decode]
+
+
+def between(base: Sequence[Sequence[DecodeSteps]], head: Sequence[Sequence[DecodeSteps]]) -> Finding:
+    """What is found between trials of engines of several ranks."""
+    return judge_launches(TEN_US, {"base": base, "head": head})
+
+
+def test_waits_for_a_slow_rank_have_no_price() -> None:
+    """Another all-reduce that takes as long is free, whichever card of a profile's engine or the head's is slow."""
+    found = between([skewed(1)], [skewed(0, REDUCE)])
+
+    assert (found.verdict, codes(found.cautions)) == ("pass", ["launches-changed"])
+    assert found.cautions[0].text.startswith("+0.00 us a step")
+
+
+def test_ranks_that_wait_in_turns_over_trials_do_not_hide_what_a_collective_takes() -> None:
+    """Each trial has a rank that is shortest."""
+    found = between([skewed(1)], [skewed(0, REDUCE), skewed(1, REDUCE)])
+
+    assert found.cautions[0].text.startswith("+0.00 us a step")
+
+
+def test_a_collective_that_takes_longer_is_blocked() -> None:
+    """What it takes on the rank that waits for nobody is no wait."""
+    found = between([skewed(1)], [skewed(0, REDUCE, transfer_ns=5000)])
+
+    (reason,) = found.reasons
+    assert (found.verdict, reason.code) == ("regressed", "launches-added")
+    assert reason.text.startswith("+12.00 us a step")
+
+
+def with_gemms(steps: DecodeSteps, shape: str) -> DecodeSteps:
+    """The steps with a shape of their gemms."""
+    roles = zip(steps.keys, steps.key_launches, strict=True)
+    shapes = tuple({shape if key.role == "gemm" else "1x1x1": launches} for key, launches in roles)
+    return steps.model_copy(update={"key_shapes": shapes})
+
+
+def test_waits_do_not_change_the_price_of_other_kernels() -> None:
+    """That a rank waits less in the same collectives does not say that its card is faster."""
+    base, head = (
+        [with_gemms(rank, shape) for rank in skewed(1, skew_ns=skew_ns)]
+        for shape, skew_ns in (("8x1x1", 12_000), ("9x1x1", 0))
+    )
+
+    found = between([base], [head])
+
+    assert found.cautions[0].text.startswith("+0.00 us a step")
 
 
 def test_engines_of_another_number_of_ranks_are_not_comparable() -> None:
