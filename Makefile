@@ -20,7 +20,7 @@ WORKERS ?= $(shell expr $$(nproc) + 1)
 WITH_ENGINE = PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(PYTEST)
 PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
 # Rooms whose tests need neither an engine nor a program that TOOLS brings, and start few processes.
-FIRST := $(addprefix tests/,baseline bisect judge record scenario stats trace)
+FIRST := $(addprefix tests/,baseline bisect calls counters judge metrics record scenario stats trace)
 
 # Images often set it, and then every one of the hundreds of processes of the tests compiles perfgate anew: a start of 1.8 s
 # instead of 0.6 s.

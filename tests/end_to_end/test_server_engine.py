@@ -24,17 +24,20 @@ LOAD = (
     f"requests: {REQUESTS}}}"
 )
 MEASURE = ", looks: [4, 6], spend: {block: [0, 0.5], pass: [0.5, 0.25]}"
-NOTHING = """\
-def register():
-    pass
-"""
-SLEEPS = """\
+FORKS = """\
+import multiprocessing
 import time
 
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import utils
 
 
 def register():
+    # As where there is a GPU. For the CPU vLLM has it spawned, for the sake of OpenMP's threads, of which there is one.
+    utils.get_mp_context = lambda: multiprocessing.get_context("fork")
+"""
+SLEEPS = f"""\
+{FORKS}
     schedule = Scheduler.schedule
 
     def late(*arguments, **options):
@@ -47,10 +50,10 @@ def register():
 
 @pytest.fixture
 def project(tmp_path: Path, engine_cache: Path, engine_python: str) -> GitProject:
-    """A repository with a plugin of vLLM that does nothing on main, and on topic sleeps 5 ms in each scheduler step.
+    """A repository with a plugin of vLLM, which on topic sleeps 5 ms in each scheduler step.
 
     A step takes 2 to 3 ms, also beside other tests, so that both margins are far from either commit. The process that
-    computes is the scheduler's: one less imports vLLM.
+    computes is the scheduler's, and it is forked from the server's: one process imports vllm in place of three.
     """
     project = GitProject(tmp_path / "plugin")
     scenario = write_engine_scenario(project.folder, engine_cache, MEASURE, 3)
@@ -66,7 +69,7 @@ def project(tmp_path: Path, engine_cache: Path, engine_python: str) -> GitProjec
     scenario.write_text(re.sub("workload: .*", f"workload: {LOAD}", text))
     shutil.copytree(PLANTS / "host_work", project.folder / "plugin")
     recipe = f'[build]\npython = "{engine_python}"\npath = "{{tree}}/plugin"\n'
-    project.commit({"perfgate.toml": recipe, "plugin/host_work.py": NOTHING})
+    project.commit({"perfgate.toml": recipe, "plugin/host_work.py": FORKS})
     project.git("switch", "--quiet", "--create", "topic")
     project.commit({"plugin/host_work.py": SLEEPS})
     return project
