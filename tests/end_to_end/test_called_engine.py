@@ -8,7 +8,6 @@ import pytest
 from engine_scenario import write_engine_scenario
 
 from perfgate import gate
-from perfgate.metrics.trial import Side
 from perfgate.scenario.subject import Subject
 
 PLANT = Path(__file__).parents[2] / "drills" / "host_loop"
@@ -18,37 +17,36 @@ LOOPS = 2800
 
 SCHEDULE = "scheduler.schedule (was vllm.v1.core.sched.scheduler.Scheduler.schedule): 560"
 LOOK_UP = "kv_cache_manager.get_computed_blocks (was vllm.v1.core.kv_cache_manager.KVCacheManager.get_computed_blocks)"
+HEADS = {
+    "everywhere": ({}, [("a step", SCHEDULE), ("in a prefill step", SCHEDULE)]),
+    "admitting": ({"PERFGATE_PLANT_LOOP_IN": "prefill"}, [("in a prefill step", f"{LOOK_UP}: 224")]),
+}
+"""Where the plant counts down, and the changes by which it is named."""
 
 
-@pytest.mark.engine(starts=2)
-@pytest.mark.parametrize(
-    ("where", "named"),
-    [
-        ({}, [("a step", SCHEDULE), ("in a prefill step", SCHEDULE)]),
-        ({"PERFGATE_PLANT_LOOP_IN": "prefill"}, [("in a prefill step", f"{LOOK_UP}: 224")]),
-    ],
-)
-def test_a_loop_in_the_scheduler_is_named(
-    tmp_path: Path, engine_cache: Path, engine_python: str, where: dict[str, str], named: list[tuple[str, str]]
-) -> None:
-    """The plant makes no call and is in a function that was there; its lines alone are what the sides differ in.
+@pytest.mark.engine(starts=3)
+def test_a_loop_in_the_scheduler_is_named(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
+    """The plant makes no call and is in a function that was there; its lines alone are what the builds differ in.
 
     One function runs in each step; the other once for each of four requests, while they are prefilled.
     """
     scenario = write_engine_scenario(tmp_path, engine_cache)
-    env = {"PERFGATE_PLANT_LOOPS": str(LOOPS), **where}
-    subjects: dict[Side, Subject] = {
-        "base": Subject(python=engine_python),
-        "head": Subject(python=engine_python, path=(str(PLANT),), env=env),
+    subjects = {
+        name: Subject(python=engine_python, path=(str(PLANT),), env={"PERFGATE_PLANT_LOOPS": str(LOOPS), **where})
+        for name, (where, _) in HEADS.items()
     }
 
-    (cell,) = gate.run([scenario], subjects, runs=tmp_path / "runs", exact_only=True).outcome.cells
+    builds = {"base": Subject(python=engine_python), **subjects}
+    cells = gate.run([scenario], builds, runs=tmp_path / "runs", exact_only=True).outcome.cells
 
-    assert cell.verdict == "regressed", [note.text for note in (*cell.reasons, *cell.cautions)]
-    (reason,) = cell.reasons
-    assert reason.code == "host-calls-added"
-    changed = [line for line in reason.text.splitlines() if line[1] == " " and "Histogram.observe" not in line]
-    assert len(changed) == len(named), reason.text
-    for line, (step, function) in zip(changed, named, strict=True):
-        assert function in line
-        assert f" {step} (" in line
+    assert {cell.head for cell in cells} == {*HEADS}
+    for cell in cells:
+        assert cell.verdict == "regressed", [note.text for note in (*cell.reasons, *cell.cautions)]
+        (reason,) = cell.reasons
+        assert reason.code == "host-calls-added"
+        changed = [line for line in reason.text.splitlines() if line[1] == " " and "Histogram.observe" not in line]
+        named = HEADS[cell.head][1]
+        assert len(changed) == len(named), reason.text
+        for line, (step, function) in zip(changed, named, strict=True):
+            assert function in line
+            assert f" {step} (" in line
