@@ -158,7 +158,7 @@ PROFILE_REASONS = (
            "calls.ignorable.",
            "Look at the functions listed, + is more on the head. If the work is meant, raise calls.ignorable."),
     Reason("host-calls-changed", "The head's host runs something else in a decode or prefill step, within "
-           "calls.ignorable.",
+           "calls.ignorable, or in prefill within what the decode steps save.",
            "Nothing, if the change is meant; each function that runs otherwise is listed."),
     Reason("host-state-changed", "The head's engine has imported other modules, or an iteration adds otherwise to the "
            "memory of its process. Neither has a price in a step.",
@@ -179,8 +179,8 @@ PROFILE_REASONS = (
            "Nothing, if the change is meant. A smaller KV cache costs throughput under load, which no decode step "
            "shows: gate kv_token_capacity."),
     Reason("host-calls-vary", "Part of what the host runs depends on time or chance: it is compared by its range.",
-           "Nothing while it is a small share. Above 2 % of all events, or where what the head runs more at times is "
-           "worth more than calls.ignorable, nothing is judged: find what polls or waits."),
+           "Nothing while it is a small share. Above 2 % of a kind of step's events, or where what the head runs more "
+           "at times is worth more than calls.ignorable, nothing is judged: find what polls or waits."),
     Reason("host-calls-unlike", "The sides' calls were counted under other versions of Python, or by other means.",
            "Use the same minor version of Python on both sides."),
     Reason("no-profile", "There is no stored profile of this cell for this GPU and this version of Python.",

@@ -73,6 +73,7 @@ class CallDifference:
         kind: Of step.
         changes: The most expensive first, whichever way.
         doubt_s: What of their sum the times of C functions are too uncertain for.
+        saved_s: What of the work that the head does less is certain, a step, in seconds; 0 where it does more.
         at_times: Functions that the head sometimes runs more than the base ever does, the most expensive first, and
             what that costs a step where it is so half of the time, in seconds.
     """
@@ -80,6 +81,7 @@ class CallDifference:
     kind: StepKind
     changes: tuple[CallChange, ...]
     doubt_s: float = 0.0
+    saved_s: float = 0.0
     at_times: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -143,10 +145,12 @@ def call_difference(base: HostCalls, head: HostCalls, kind: StepKind) -> CallDif
     ]  # fmt: skip
     in_c = [ps / PS_PER_S for (_, what), ps in priced_ps.items() if what not in (CALLS, LINES)]
     added_s, removed_s = sum(s for s in in_c if s > 0), -sum(s for s in in_c if s < 0)
-    doubt_s = min(DOUBT * min(added_s, removed_s), max(added_s - removed_s, 0.0))
+    uncertain_s = DOUBT * min(added_s, removed_s)
+    doubt_s = min(uncertain_s, max(added_s - removed_s, 0.0))
+    saved_s = max(-sum(priced_ps.values()) / PS_PER_S - min(uncertain_s, max(removed_s - added_s, 0.0)), 0.0)
     ordered = sorted(changes, key=lambda change: (-abs(change.cost_s), change.function))
     at_times = {key: above / steps * head.price_ps(kind, *key) for key, above in _at_times(before, varying)}
-    return CallDifference(kind, tuple(ordered), doubt_s, tuple(_by_function(at_times)))
+    return CallDifference(kind, tuple(ordered), doubt_s, saved_s, tuple(_by_function(at_times)))
 
 
 def figure_lines(base: HostCalls, head: HostCalls) -> list[str]:

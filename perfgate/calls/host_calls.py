@@ -95,6 +95,12 @@ class StepCalls(Frozen):
         """The counts that did not repeat."""
         return {key: total for key, total in self.counts().items() if total[0] < total[1]}
 
+    @property
+    def varying_share(self) -> float:
+        """The share of all events that did not repeat."""
+        totals = self.counts().values()
+        return sum(most - least for least, most in totals) / max(sum(most for _, most in totals), 1)
+
 
 class HostCalls(Frozen):
     """What the host ran in the steps of the counted iterations: all threads of the engine's process.
@@ -136,9 +142,8 @@ class HostCalls(Frozen):
 
     @property
     def varying_share(self) -> float:
-        """The share of all events that did not repeat."""
-        totals = [total for steps in self.steps.values() for total in steps.counts().values()]
-        return sum(most - least for least, most in totals) / max(sum(most for _, most in totals), 1)
+        """The share of all events that did not repeat, in the kind of step where it is largest."""
+        return max(steps.varying_share for steps in self.steps.values())
 
 
 def pooled(trials: Sequence[HostCalls]) -> HostCalls:

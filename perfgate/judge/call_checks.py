@@ -6,10 +6,11 @@ by what its calls and lines cost at least, and blocks where that is more than th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
-from perfgate.calls.call_difference import CallDifference, call_difference, figure_lines
+from perfgate.calls.call_difference import IN_A_STEP, CallDifference, call_difference, figure_lines
 from perfgate.calls.host_calls import HostCalls, pooled
 from perfgate.judge.outcome import Finding
 from perfgate.metrics.trial import Side
@@ -19,7 +20,7 @@ from perfgate.trace.launch_difference import LaunchDifference
 from perfgate.units import format_value, percent
 
 MOST_VARYING = 0.02
-"""Share of all events that need not repeat."""
+"""Share of all events of a kind of step that need not repeat."""
 NAMED = 5
 """Functions that vary and are named."""
 
@@ -32,9 +33,10 @@ def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]])
         sides: The called trials of base and head; of the head alone nothing is judged, which is a caution.
 
     Returns:
-        ``pass`` where a step of the head, decode or prefill, costs at most ``ignorable`` more, with what differs as a
-        caution; ``regressed`` with the difference where it costs more; ``inconclusive`` where too much does not repeat;
-        ``not-comparable`` where the sides were not counted alike; ``not-measured`` where a side was not counted.
+        ``pass`` where a decode step of the head costs at most ``ignorable`` more, and a prefill step at most that
+        beside what the decode steps save, with what differs as a caution; ``regressed`` with the difference where it
+        costs more; ``inconclusive`` where too much does not repeat; ``not-comparable`` where the sides were not counted
+        alike; ``not-measured`` where a side was not counted.
     """
     if (unfit := _unfit(sides)) is not None:
         return unfit
@@ -42,13 +44,15 @@ def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]])
     cautions = (*_varying(base, head), *_other_state(base, head))
     if max(base.varying_share, head.varying_share) > MOST_VARYING:
         return Finding("inconclusive", cautions)
-    found = [call_difference(base, head, kind) for kind in base.steps]
-    told = [(own, _meant(own, declared.ignorable)) for own in found if own.changes]
-    told.sort(key=lambda part: not _blocks(part[0], declared.ignorable))
-    if told and _blocks(told[0][0], declared.ignorable):
+    found = {kind: call_difference(base, head, kind) for kind in base.steps}
+    saved_s = found["decode"].saved_s * base.many("decode") / base.many("prefill") if "decode" in found else 0.0
+    parts = [_Part(own, declared.ignorable, saved_s if own.kind == "prefill" else 0.0) for own in found.values()]
+    parts.sort(key=lambda part: not part.blocks)
+    told = [(part.own, part.meaning) for part in parts if part.own.changes]
+    if parts[0].blocks:
         return Finding("regressed", (priced_note("host-calls-added", *told),), cautions)
-    if note := _at_times(found, [base.many(kind) for kind in base.steps], declared.ignorable):
-        return Finding("inconclusive", (note,), cautions)
+    if notes := tuple(_at_times(found.values(), declared.ignorable)):
+        return Finding("inconclusive", notes, cautions)
     if told:
         cautions = (priced_note("host-calls-changed", *told), *cautions)
     return Finding("pass", (), cautions)
@@ -68,14 +72,34 @@ def _unfit(sides: Mapping[Side, Sequence[HostCalls]]) -> Finding | None:
     return None
 
 
-def _blocks(difference: CallDifference, ignorable_s: float) -> bool:
-    return bool(difference.waiting) or difference.cost_s > ignorable_s
+@dataclass(frozen=True)
+class _Part:
+    """The difference in the steps of one kind, and what may be added there.
 
+    Args:
+        own: The difference.
+        ignorable_s: As declared, in seconds.
+        saved_s: What later steps of the same iteration do less: work may move to where it is done once.
+    """
 
-def _meant(difference: CallDifference, ignorable_s: float) -> str:
-    if difference.waiting:
-        return f"and {', '.join(difference.waiting)} waits for a time, which no count prices"
-    return f"{'more than' if _blocks(difference, ignorable_s) else 'within'} {_limit(ignorable_s)}"
+    own: CallDifference
+    ignorable_s: float
+    saved_s: float
+
+    @property
+    def blocks(self) -> bool:
+        return bool(self.own.waiting) or self.own.cost_s - self.saved_s > self.ignorable_s
+
+    @property
+    def meaning(self) -> str:
+        if self.own.waiting:
+            return f"and {', '.join(self.own.waiting)} waits for a time, which no count prices"
+        if self.own.cost_s <= self.ignorable_s:
+            return f"within {_limit(self.ignorable_s)}"
+        saved = f"the {format_value(self.saved_s, 's')} that the decode steps after it save"
+        if self.blocks:
+            return f"more than {f'{saved} and ' if self.saved_s else ''}{_limit(self.ignorable_s)}"
+        return f"within {saved} and {_limit(self.ignorable_s)}"
 
 
 def priced_note(code: str, *parts: tuple[CallDifference | LaunchDifference, str]) -> Note:
@@ -88,26 +112,14 @@ def _limit(ignorable_s: float) -> str:
     return f"the {format_value(ignorable_s, 's')} that are ignorable"
 
 
-def _at_times(found: Sequence[CallDifference], many: Sequence[float], ignorable_s: float) -> Note | None:
-    """Why nothing passes, where what the head runs more at times is worth more than ignorable in the mean step.
-
-    A log line every ten seconds meets a prefill step as it meets any other, so all steps of an iteration share it.
-
-    Args:
-        found: Kind by kind.
-        many: Steps of each in an iteration.
-        ignorable_s: As declared, in seconds.
-    """
-    at_times_s, changed_s = (
-        sum(cost_s * steps for cost_s, steps in zip(costs_s, many, strict=True)) / sum(many)
-        for costs_s in ([own.at_times_s for own in found], [own.cost_s for own in found])
-    )
-    if min(at_times_s, changed_s + at_times_s) <= ignorable_s:
-        return None
-    functions = [*dict.fromkeys(function for own in found for function, _ in own.at_times)][:NAMED]
-    cost = format_value(at_times_s, "s")
-    text = f"what the head runs more at times would be {cost} a step, more than {_limit(ignorable_s)}"
-    return Note(code="host-calls-vary", text=f"{text}: {', '.join(functions)}")
+def _at_times(found: Iterable[CallDifference], ignorable_s: float) -> Iterator[Note]:
+    """Why nothing passes: what the head runs more at times in a step of some kind is worth more than ignorable."""
+    for own in found:
+        if min(own.at_times_s, own.cost_s + own.at_times_s) > ignorable_s:
+            cost = f"{format_value(own.at_times_s, 's')} {IN_A_STEP[own.kind]}"
+            functions = ", ".join(function for function, _ in own.at_times[:NAMED])
+            text = f"what the head runs more at times would be {cost}, more than {_limit(ignorable_s)}: {functions}"
+            yield Note(code="host-calls-vary", text=text)
 
 
 def _other_state(base: HostCalls, head: HostCalls) -> Iterator[Note]:

@@ -106,6 +106,17 @@ def test_c_work_that_replaces_other_is_told_by_what_is_certain(new_us: int, cost
     assert call_difference(base, head, "decode").cost_s * 1e6 == pytest.approx(cost_us, abs=1e-6)
 
 
+@pytest.mark.parametrize(("new_us", "saved_us"), [(100, 0), (60, 10), (40, 40), (0, 100), (140, 0), (170, 0)])
+def test_only_what_is_certain_is_saved(new_us: int, saved_us: float) -> None:
+    """Where a C function takes the place of one of 100 us, half of what it takes itself is in doubt."""
+    base = host_calls(step=FunctionCalls(c_calls={"old": (10, 10)}, c_ps={"old": 100_000_000}))
+    new = FunctionCalls(c_calls={"new": (10, 10)}, c_ps={"new": new_us * 1_000_000}) if new_us else FunctionCalls()
+
+    saved_s = call_difference(base, host_calls(step=new), "decode").saved_s
+
+    assert saved_s * 1e6 == pytest.approx(saved_us, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("reads", "waiting"), [((900, 1000), ["spin"]), ((1000, 1000), []), ((20, 21), [])], ids=["spins", "exact", "few"]
 )
