@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import MinLen
-from pydantic import AfterValidator, FailFast, Field, PositiveInt
+from pydantic import AfterValidator, FailFast, Field, PositiveInt, model_validator
 
 from perfgate.machine.json_text import LARGEST_INTEGER
 from perfgate.models import Frozen
@@ -22,6 +22,8 @@ StepKind = Literal["decode", "prefill"]
 """Kinds of step that are counted apart. A prefill step is a return of the engine until every request has its first
 token, a decode step a return with tokens after that."""
 STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
+OF_DECODE_STEPS = ("step_calls", "functions")
+"""Fields of files that held decode steps alone."""
 CALLS, LINES = "calls", "lines"
 """What is counted of a function, beside the C functions that it calls, which go by their names."""
 PS_PER_S = 1e12
@@ -120,6 +122,15 @@ class HostCalls(Frozen):
     costs: Costs
     steps: Annotated[dict[StepKind, StepCalls], MinLen(1)]
     figures: dict[Name, Total] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_decode_steps_alone(cls, told: Any) -> Any:
+        """Records and profiles of before prefill steps were counted hold those of decode steps without their kind."""
+        if not isinstance(told, dict) or "step_calls" not in told or "steps" in told:
+            return told
+        decode = {"calls": told["step_calls"], "functions": told.get("functions")}
+        return {name: own for name, own in told.items() if name not in OF_DECODE_STEPS} | {"steps": {"decode": decode}}
 
     @property
     def key(self) -> str:

@@ -45,7 +45,7 @@ def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]])
     if max(base.varying_share, head.varying_share) > MOST_VARYING:
         return Finding("inconclusive", cautions)
     found = {kind: call_difference(base, head, kind) for kind in base.steps}
-    saved_s = found["decode"].saved_s * base.many("decode") / base.many("prefill") if "decode" in found else 0.0
+    saved_s = found["decode"].saved_s * base.many("decode") / base.many("prefill") if len(found) > 1 else 0.0
     parts = [_Part(own, declared.ignorable, saved_s if own.kind == "prefill" else 0.0) for own in found.values()]
     parts.sort(key=lambda part: not part.blocks)
     told = [(part.own, part.meaning) for part in parts if part.own.changes]

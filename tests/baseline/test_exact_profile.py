@@ -114,6 +114,25 @@ def test_a_profile_of_another_python_or_gpu_does_not_fit(scenario: Path) -> None
     )
 
 
+def test_a_profile_of_decode_steps_alone_does_not_fit_and_is_replaced(scenario: Path) -> None:
+    """It was learnt before prefill steps were counted: the check says so, and learning anew keeps its reasons."""
+    file = learn(scenario)
+    content = json.loads(file.read_text())
+    decode = content["calls"].pop("steps")["decode"]
+    del content["calls"]["figures"]
+    content["calls"] |= {"step_calls": decode["calls"], "functions": decode["functions"]}
+    file.write_text(json.dumps(content))
+
+    outcome = check(scenario).outcome
+
+    (note,) = outcome.cells[0].reasons
+    assert (outcome.exit_status, note.code) == (21, "no-profile")
+    assert note.text == "there are profiles of CPU, Python 3.11 by settrace in decode steps"
+    assert learn(scenario, reason="prefill steps") == file
+    assert [accepted.reason for accepted in read_profile(file).accepted] == ["the release", "prefill steps"]
+    assert check(scenario).outcome.verdict == "pass"
+
+
 def test_two_profiles_of_the_same_are_refused(scenario: Path) -> None:
     """Together they would hide what differs between them, as an old copy beside the file does."""
     file = learn(scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -75,6 +76,25 @@ def test_work_that_only_prefill_does_blocks_as_well() -> None:
     )
     assert line == "+ admit: 3600 lines in a prefill step (+54.00 us)"
     assert decode.startswith("+0.45 us a step by what its calls and lines cost at least: schedule (within ")
+
+
+def of_decode_steps_alone(counted: HostCalls) -> HostCalls:
+    """Counts as a record of before prefill steps were counted holds them, read again."""
+    told = json.loads(counted.model_dump_json(exclude={"steps", "figures"}))
+    decode = counted.steps["decode"].model_dump(mode="json")
+    older = {"step_calls": decode["calls"], "functions": decode["functions"]}
+    return HostCalls.model_validate_json(json.dumps(told | older))
+
+
+def test_counts_of_decode_steps_alone_are_still_judged() -> None:
+    """Records of before prefill steps were counted are read as what they are, and judged as ever."""
+    base, head = (host_calls(schedule=FunctionCalls(lines=(lines, lines))) for lines in (10_000, 46_000))
+    old = of_decode_steps_alone(base)
+
+    assert old.steps == {"decode": base.steps["decode"]}
+    assert outcome(called(old, old)).verdict == "pass"
+    assert outcome(called(old, of_decode_steps_alone(head))).verdict == "regressed"
+    assert outcome(called(old, head)).verdict == "not-comparable"
 
 
 @pytest.mark.parametrize(
