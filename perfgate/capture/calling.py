@@ -171,12 +171,12 @@ def _by_kind(reported: _Reported, tokens: Sequence[Sequence[int]]) -> HostCalls:
     if {len(counts) for own in reported.functions.values() for counts in own.values()} - {len(tokens)}:
         raise ValueError("expected a count for each step of the engine")
     begin = decode_begins(tokens)
-    # What a return without tokens runs after that belongs to the decode steps, and is none itself.
+    # What a return without tokens runs after that belongs to the decode steps, or to prefill where there is none.
     shown: dict[StepKind, list[int]] = {
         "decode": [number for number, row in enumerate(tokens) if number >= begin and any(row)],
         "prefill": [*range(begin)],
     }
-    parts = {"decode": slice(begin, None), "prefill": slice(begin)}
+    parts = {"decode": slice(begin, None), "prefill": slice(begin if shown["decode"] else None)}
     return HostCalls(
         python=reported.python,
         instrument=reported.instrument,

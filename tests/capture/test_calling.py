@@ -162,6 +162,14 @@ def test_a_workload_of_one_token_has_no_decode_steps() -> None:
     assert {kind: own.calls for kind, own in read.steps.items()} == {"prefill": (19, 1, 4)}
 
 
+def test_what_runs_after_the_only_tokens_is_counted() -> None:
+    """Without a decode step the returns after the last prefill step, which give no tokens, belong to prefill."""
+    (read,) = read_calls(ANSWER | {"deliveries": [[1, [1, 1]], [2, [0, 0]], [3, [0, 0]]]}).steps.values()
+
+    assert read.calls == (19,)
+    assert read.functions["f"].calls == (12, 12)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

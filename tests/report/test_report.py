@@ -18,6 +18,7 @@ from hand_made import (
     decode,
     failed,
     gate,
+    host_calls,
     iteration,
     judged,
     record,
@@ -34,6 +35,7 @@ from stored import alone, lineage
 
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.visit_comparison import judge_against
+from perfgate.calls.host_calls import FunctionCalls
 from perfgate.counters.launch_table import COUNTERS, KernelLaunch
 from perfgate.counters.roofline_bound import Floor
 from perfgate.counters.step_counters import CountedStep
@@ -43,7 +45,7 @@ from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, Outcome, verdict_json
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import Failure, Side, Trial
+from perfgate.metrics.trial import SIDES, Failure, Side, Trial
 from perfgate.models import Note
 from perfgate.reasons import REASONS
 from perfgate.report.causes import COUNTED
@@ -56,6 +58,7 @@ from perfgate.report.markdown import CUT, escape, fenced, name
 from perfgate.report.outcome_lines import HEADINGS, closing
 from perfgate.report.setting_lines import next_steps
 from perfgate.report.text import columns
+from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.counter_trials import Condition, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import Plan
@@ -394,6 +397,19 @@ def test_kernels_alone_pass() -> None:
     closing = "PASS: every decode step of both sides is inside the envelope."
 
     assert render_text(checked()).splitlines()[-1] == closing
+
+
+def test_calls_of_a_workload_without_decode_steps_pass() -> None:
+    """Nothing is said of decode steps where each request has one token, so that none was looked at."""
+    counted = host_calls({"f": FunctionCalls(calls=(3, 3))})
+    only_prefill = counted.model_copy(update={"steps": {"prefill": counted.steps["prefill"]}})
+    measured = cell(gates=[]).model_copy(update={"calls": CallTrials()})
+    taken = [trial(n, 0, side, kind="called", calls=only_prefill, iterations=(), startup=None)
+             for n, side in enumerate(SIDES)]  # fmt: skip
+
+    outcome = judge(run([measured], exact_only=True), {measured.cell_id: record(measured, taken)})
+
+    assert closing(outcome) == "PASS: what repeats exactly is the same."
 
 
 def test_regressed_cells_are_named() -> None:
