@@ -243,7 +243,7 @@ def causes(cell: CellOutcome) -> tuple[str, ...]:
     """Which kernel, counter or change of the host explains the step's difference."""
     told = [attribution_sentence(cell.attribution)] if cell.attribution else []
     told += why_slower(cell)
-    changed = ("other-kernels", "host-slack-lost", "host-calls-changed", "host-state-changed")
+    changed = ("other-kernels", "host-slack-lost", "host-calls-changed")
     told += [f"{note.code}: {_first(note)}" for note in cell.cautions if note.code in changed]
     if not told:
         told.append("no trace, counter or count of this run tells; perfgate envelope check takes a trace.")

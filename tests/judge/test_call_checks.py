@@ -11,6 +11,7 @@ from hand_made import BOTH, cell, codes, host_calls, judged, trial, trials
 from perfgate.calls.host_calls import FunctionCalls, HostCalls
 from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.trial import Trial
+from perfgate.report.explanation import causes
 from perfgate.scenario.call_trials import CallTrials
 
 USUAL = FunctionCalls(calls=(10, 10), lines=(10_000, 10_000))
@@ -76,6 +77,16 @@ def test_work_that_only_prefill_does_blocks_as_well() -> None:
     )
     assert line == "+ admit: 3600 lines in a prefill step (+54.00 us)"
     assert decode.startswith("+0.45 us a step by what its calls and lines cost at least: schedule (within ")
+
+
+def test_what_the_engine_holds_explains_no_step() -> None:
+    """Modules and memory have no price: they are told, and not as what made a step slower."""
+    base, head = (host_calls(schedule=USUAL).model_copy(update={"figures": {"modules": (n, n)}}) for n in (9, 10))
+
+    found = outcome(called(base, head))
+
+    assert "host-state-changed" in codes(found.cautions)
+    assert causes(found) == ("no trace, counter or count of this run tells; perfgate envelope check takes a trace.",)
 
 
 def of_decode_steps_alone(counted: HostCalls) -> HostCalls:
