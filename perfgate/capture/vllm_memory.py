@@ -74,7 +74,8 @@ def process_figures(plain: Callable[[str], str]) -> dict[str, dict[str, int]]:
 
     Returns:
         ``modules``, all and by the package that they are in, of whose name the first two parts count; ``totals``:
-        blocks that Python's allocator holds (``sys.getallocatedblocks``) and, where a GPU was touched, torch's.
+        blocks that Python's allocator holds (``sys.getallocatedblocks``) and, where a GPU was touched, torch's, unless
+        its allocator keeps none, as pluggable ones may: then the log says so.
     """
     modules = {"modules": len(sys.modules)}
     for name in [*sys.modules]:
@@ -83,7 +84,12 @@ def process_figures(plain: Callable[[str], str]) -> dict[str, dict[str, int]]:
             of = f"modules of {'.'.join(package[:2])}"
             modules[of] = modules.get(of, 0) + 1
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    told = cuda.memory_stats() if cuda is not None and cuda.is_initialized() else {}
+    try:
+        told = cuda.memory_stats() if cuda is not None and cuda.is_initialized() else {}
+    except Exception as error:  # noqa: BLE001 (whatever it is, the trial goes on without these figures)
+        told = {}
+        sys.stderr.write(f"perfgate: no totals of torch's allocator: {type(error).__name__}: {error}\n")
+        sys.stderr.flush()
     totals = {words: int(told[name]) for name, words in ALLOCATOR.items() if name in told}
     return {"modules": modules, "totals": {"blocks of Python's memory": sys.getallocatedblocks(), **totals}}
 

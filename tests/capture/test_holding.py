@@ -117,6 +117,25 @@ def test_a_process_tells_what_it_has_imported_and_allocated(monkeypatch: pytest.
     assert untouched["totals"]["blocks of Python's memory"] > 0
 
 
+def test_an_allocator_without_totals_costs_no_trial(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A pluggable allocator refuses ``memory_stats``: the log says so, and the other figures are told."""
+
+    def refuse() -> dict[str, int]:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
+
+    cuda = types.SimpleNamespace(is_initialized=lambda: True, memory_stats=refuse)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+
+    found = worker_side().process_figures(str)
+
+    assert [*found["totals"]] == ["blocks of Python's memory"]
+    assert found["modules"]["modules"] > 0
+    said = "no totals of torch's allocator: RuntimeError: CUDAPluggableAllocator does not yet support getDeviceStats"
+    assert said in capfd.readouterr().err
+
+
 def test_readings_end_with_the_first_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
     """A rank out of reach or one that fails costs the readings and no trial; the log says why, once."""
     reader = worker_side().MemoryReader(lambda *_: ["RuntimeError: no"])
