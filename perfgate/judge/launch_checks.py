@@ -17,7 +17,8 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[De
     """Hold the launches of the head's decode step against the base's, on the rank where they are worst.
 
     All ranks wait for one that does more, so what it does is neither halved by the others nor added to what they do.
-    How long a rank waits in collectives has no price.
+    How long a rank waits in collectives has no price. The stages of a pipeline add up, which no trace tells: there the
+    price is too low.
 
     Args:
         ignorable_s: What the kernels that differ may take more in a step, seconds.
