@@ -317,21 +317,25 @@ class CallCounter:
         self.before = now
         self.steps += 1
 
-    def report(self) -> dict[str, Any]:
-        """The iteration: of every function that ran its calls, lines and C calls in each step, with what those took."""
+    def report(self, begin: int) -> dict[str, Any]:
+        """Calls in each step; of each function what is counted, in the steps before ``begin`` and from there on."""
         self.instrument.finish()
         if self.collecting:
             gc.enable()
-        functions: dict[str, dict[str, Any]] = {}
+        functions: dict[str, dict[str, list[int]]] = {}
+        calls = [0] * self.steps
         for (name, what), in_steps in self.table.items():
             if not name.startswith(f"{__name__}."):
-                counts = functions.setdefault(plain(name), {}).setdefault(plain(what), [0] * self.steps)
-                counts[:] = (count + in_steps.get(step, 0) for step, count in enumerate(counts))
+                counts = functions.setdefault(plain(name), {}).setdefault(plain(what), [0, 0])
+                for step, count in in_steps.items():
+                    counts[step >= begin] += count
+                    calls[step] += 0 if what.startswith((LINES, TIMED, TOOK)) else count
         self.table = {}
         for own in [*self.threads.values()]:  # else what an iteration keeps would be counts of ours
             own.counts.clear()
         python = ".".join(map(str, sys.version_info[:2]))
-        return {"python": python, "instrument": self.instrument.name, "costs": self.costs, "functions": functions}
+        return {"python": python, "instrument": self.instrument.name, "costs": self.costs, "calls": calls,
+                "functions": functions}  # fmt: skip
 
     def calibrated(self) -> dict[str, int]:
         """Picoseconds of a line, of a method's call and of a C call beside their lines; and what timing a call adds."""

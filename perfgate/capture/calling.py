@@ -60,14 +60,15 @@ class _ProcessFigures(BaseModel):
 
 
 class _Reported(BaseModel):
-    """What the worker has counted in one iteration: of each function the counts of every step."""
+    """What the worker has counted in one iteration: calls of each step, counts of each function in two parts."""
 
     model_config = ConfigDict(strict=True)
 
     python: Annotated[str, Field(pattern=r"^3\.[0-9]{1,3}$")]
     instrument: Annotated[str, Field(max_length=40)]
     costs: _Costs
-    functions: dict[str, dict[str, Annotated[list[NonNegativeInt], FailFast()]]]
+    calls: Annotated[list[Count], FailFast()]
+    functions: dict[str, dict[str, Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2), FailFast()]]]
 
 
 class CallCounts(Instrument):
@@ -118,7 +119,7 @@ def read_calls(answer: Mapping[str, Any]) -> HostCalls:
     try:
         reported = _read(answer["host_calls"])
         tokens = [entry[1] for entry in answer.get("deliveries", ())]
-        return _by_kind(reported, tokens)
+        return _by_kind(reported, tokens, decode_begins(answer))
     except (ValidationError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
         text = f"counted calls: {str(error)[:500]}"
         raise InvalidTrialError("protocol-error", text) from error
@@ -157,26 +158,28 @@ def _read(said: Mapping[str, Any]) -> _Reported:
     return _Reported.model_validate(said)
 
 
-def decode_begins(tokens: Sequence[Sequence[int]]) -> int:
-    """The first step after every request has its first token."""
-    begun = [False] * len(tokens[0])
-    for number, row in enumerate(tokens):
-        begun = [before or count > 0 for before, count in zip(begun, row, strict=True)]
-        if all(begun):
-            return number + 1
-    raise ValueError("no step gave every request its first token")
+def decode_begins(answer: Mapping[str, Any]) -> int:
+    """The first step after every request has its first token, as the worker says.
+
+    Raises:
+        KeyError: It does not say.
+        ValueError: It has no such step.
+    """
+    begin = answer["decode_begins"]
+    if not isinstance(begin, int) or not 1 <= begin <= len(answer["deliveries"]):
+        raise ValueError(f"expected a step of the engine, not {begin!r}")
+    return begin
 
 
-def _by_kind(reported: _Reported, tokens: Sequence[Sequence[int]]) -> HostCalls:
-    if {len(counts) for own in reported.functions.values() for counts in own.values()} - {len(tokens)}:
-        raise ValueError("expected a count for each step of the engine")
-    begin = decode_begins(tokens)
+def _by_kind(reported: _Reported, tokens: Sequence[Sequence[int]], begin: int) -> HostCalls:
+    if len(reported.calls) != len(tokens):
+        raise ValueError("expected the calls of each step of the engine")
     # What a return without tokens runs after that belongs to the decode steps, or to prefill where there is none.
     shown: dict[StepKind, list[int]] = {
         "decode": [number for number, row in enumerate(tokens) if number >= begin and any(row)],
         "prefill": [*range(begin)],
     }
-    parts = {"decode": slice(begin, None), "prefill": slice(begin if shown["decode"] else None)}
+    parts = {"decode": slice(1, None), "prefill": slice(1 if shown["decode"] else None)}
     return HostCalls(
         python=reported.python,
         instrument=reported.instrument,
@@ -188,15 +191,12 @@ def _by_kind(reported: _Reported, tokens: Sequence[Sequence[int]]) -> HostCalls:
 
 def _step_calls(reported: _Reported, part: slice, shown: Sequence[int]) -> StepCalls:
     """What ran in a part of the iteration, and how many calls each step shown makes."""
-    calls = dict.fromkeys(shown, 0)
     functions = {}
     for name, own in reported.functions.items():
-        for counts in (counts for what, counts in own.items() if what != LINES and what[0] not in (TIMED, TOOK)):
-            calls = {number: before + counts[number] for number, before in calls.items()}
         sums = {what: sum(counts[part]) for what, counts in own.items()}
         if any(sums.values()):
             functions[name] = _function(sums, reported.costs.timing)
-    return StepCalls(calls=tuple(calls.values()), functions=functions)
+    return StepCalls(calls=tuple(reported.calls[number] for number in shown), functions=functions)
 
 
 def _function(sums: Mapping[str, int], timing_ps: int) -> FunctionCalls:

@@ -120,12 +120,13 @@ class HostSampler:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self.before)
 
-    def report(self) -> dict[str, Any]:
-        """The iteration: samples as step, stack, ticks' time and how much of it was work; figures of each step."""
+    def report(self, begin: int) -> dict[str, Any]:
+        """Samples from step ``begin`` on as step, stack, ticks' time and how much was work; figures of each step."""
         self.rest()
         stacks = [list(stack) for stack in self.stacks]
+        samples = [sample for sample in self.samples if sample[0] >= begin]
         return {
-            "period_ns": PERIOD_NS, "frames": self.frames, "stacks": stacks, "samples": self.samples,
+            "period_ns": PERIOD_NS, "frames": self.frames, "stacks": stacks, "samples": samples,
             "steps": self.steps, "threads": threads(), "cpus": sorted(os.sched_getaffinity(0)),
         }  # fmt: skip
 

@@ -115,13 +115,12 @@ class SampledSteps:
         """
         try:
             sampled = _read(answer["host_samples"])
-            self._add(sampled, [entry[1] for entry in answer.get("deliveries", ())])
+            self._add(sampled, len(answer["deliveries"]), decode_begins(answer))
         except (ValidationError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
             raise InvalidTrialError("protocol-error", f"sampled stacks: {str(error)[:500]}") from error
 
-    def _add(self, sampled: _Sampled, tokens: list[Any]) -> None:
-        begin = decode_begins(tokens)
-        if len(sampled.steps) != len(tokens) or begin == len(sampled.steps):
+    def _add(self, sampled: _Sampled, returns: int, begin: int) -> None:
+        if len(sampled.steps) != returns or begin == returns:
             raise ValueError("expected figures of each step of the engine, and a decode step among them")
         self._add_steps(sampled.steps, begin)
         for step, stack, ticks_ns, work_ns in sampled.samples:

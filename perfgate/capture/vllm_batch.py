@@ -97,6 +97,23 @@ def describe_deliveries(deliveries: list[Delivery], indices: dict[str, int], bat
     return {"deliveries": counts, "tokens_digest": tokens_digest(tokens), "finish_reasons": finish_reasons}
 
 
+def decode_begins(tokens: list[list[int]]) -> int:
+    """The first step after every request has its first token.
+
+    Args:
+        tokens: Of each return of ``step()`` those of each request.
+
+    Raises:
+        ValueError: A request has none.
+    """
+    begun = [False] * len(tokens[0])
+    for number, row in enumerate(tokens):
+        begun = [before or count > 0 for before, count in zip(begun, row, strict=True)]
+        if all(begun):
+            return number + 1
+    raise ValueError("no step gave every request its first token")
+
+
 def tokens_digest(tokens: list[list[int]]) -> str:
     """SHA-256 over the token ids of each request, in order, as one JSON text without spaces."""
     return hashlib.sha256(

@@ -20,7 +20,8 @@ iterate   prompts: batch x input token ids, output_tokens,  submitted_ns: batch;
                                                             memory: of each process, or null (vllm_memory.py); where
                                                             count_calls was true also host_calls (call_counter.py)
                                                             and process (vllm_memory.py), where sample_host was
-                                                            host_samples (host_sampler.py)
+                                                            host_samples (host_sampler.py), with either decode_begins:
+                                                            the first step after every request has its first token
 profile   on, ranges: nvtx or record_function, window       nothing; ranges surround steps from here on, or no more;
                                                             with window the profiler records meanwhile
 stop                                                        nothing; the engine is down, the worker exits
@@ -82,7 +83,7 @@ class WorkerLoop:
         self.imported: tuple[Any, ...] = ()
         self.import_ns = 0
         self.frozen = 0
-        self.run_batch = beside("vllm_batch").run_batch
+        self.batch = beside("vllm_batch")
         self.read_probe = beside("vllm_probe").StateProbe(call_ranks).read
         self.memory = beside("vllm_memory")
         self.read_memory = self.memory.MemoryReader(call_ranks).read
@@ -184,9 +185,12 @@ class WorkerLoop:
             prompts, tokens, prefix = request["prompts"], request["output_tokens"], f"{self.iterations}-"
             probed = self.engine if request.get("probe") is True else None
             before = probed and self.read_probe(probed)
-            answer: dict[str, Any] = self.run_batch(self.engine, step, prompts, tokens, prefix)
+            answer: dict[str, Any] = self.batch.run_batch(self.engine, step, prompts, tokens, prefix)
             after = probed and self.read_probe(probed)
-            answer |= process | {name: watcher.report() for name, watcher in self.watchers.items()}
+            if self.watchers:
+                begin = self.batch.decode_begins([row for _, row in answer["deliveries"]])
+                reports = {name: watcher.report(begin) for name, watcher in self.watchers.items()}
+                answer |= {"decode_begins": begin, **process, **reports}
             gc.collect()
             memory = self.read_memory(self.engine)
         except (Exception, SystemExit) as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Outcome, Verdict
-from perfgate.metrics.catalogue import find_metric, needs_floor
+from perfgate.metrics.catalogue import METRICS, needs_floor
 from perfgate.metrics.trial import KINDS, SIDES
 from perfgate.report.causes import why_slower
 from perfgate.report.document import NoteLine
@@ -236,7 +236,8 @@ def _exactly(outcome: Outcome) -> str:
         return ", CHANGED: a step runs something else, at a price that the scenario ignores."
     if cautions & {"host-state-changed", "capacity-changed"}:
         return ", CHANGED: the engine holds something else, which has no price in a step."
-    told_by = {find_metric(row.metric).kind for cell in outcome.cells for row in cell.ungated}
+    rows = (row for cell in outcome.cells for row in cell.ungated)
+    told_by = {METRICS[row.metric].kind for row in rows if row.metric in METRICS}
     if "called" in told_by or "traced" not in told_by:  # of a token a request, called trials tell no metric
         return ": what repeats exactly is the same."
     return ": every decode step of both sides is inside the envelope."

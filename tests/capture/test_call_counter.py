@@ -82,15 +82,18 @@ going, done = threading.Event(), threading.Event()
 
 
 def wait_and_work():
-    going.wait()
-    with_loop(7)
-    done.set()
+    for _ in range(3):
+        going.wait()
+        going.clear()
+        with_loop(7)
+        done.set()
 
 
 threading.Thread(target=wait_and_work, daemon=True).start()
 
 
 def wake():
+    done.clear()
     going.set()
     done.wait()
 
@@ -103,10 +106,12 @@ def step():
 counted = counter.around(step)
 counted()
 counted()
-report = counter.report()
+report = counter.report(1)
 woken = counter.around(wake)
 woken()
-heard = counter.report()
+woken()
+woken()
+heard = counter.report(1)
 
 
 clocks = {thread == counter.first: own.clock.__name__ for thread, own in counter.threads.items()}
@@ -131,7 +136,7 @@ for function in (disturb, disturb if hasattr(sys, "monitoring") else disturb_thr
         disturbed()
     except RuntimeError as error:
         said.append(str(error))
-    counter.report()
+    counter.report(1)
 names = [module.plain(name) for name in json.loads(sys.argv[2])]
 print(json.dumps({"names": names, "report": report, "woken": heard, "clocks": clocks, "disturbed": said,
                   "off": sys.gettrace() is None}))
@@ -169,13 +174,14 @@ def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def counts(said: dict[str, Any], name: str, what: str) -> list[int]:
-    """Of a function in each step."""
+    """Of a function in the steps before the second and from there on."""
     found: list[int] = said["report"]["functions"][f"__main__.{name}"].get(what, [0, 0])
     return found
 
 
 def test_every_kind_of_work_shows(said: dict[str, Any]) -> None:
     """Loops show in lines, calls in the callee, C calls in their caller; each step has the same."""
+    assert min(said["report"]["calls"]) >= 400
     assert [counts(said, name, "()") for name in ("with_loop", "with_calls")] == [[1, 1]] * 2
     for name in ("with_loop", "with_writes"):
         first, second = counts(said, name, ":")
@@ -191,8 +197,9 @@ def test_every_kind_of_work_shows(said: dict[str, Any]) -> None:
 
 
 def test_another_thread_counts(said: dict[str, Any]) -> None:
-    """A thread that was started after the counter is counted while a step runs, whoever it belongs to."""
-    assert said["woken"]["functions"]["__main__.with_loop"]["()"] == [1]
+    """A thread that was started after the counter is counted while a step runs; all later steps are one sum."""
+    assert len(said["woken"]["calls"]) == 3
+    assert said["woken"]["functions"]["__main__.with_loop"]["()"] == [1, 2]
 
 
 def test_what_another_thread_waits_is_no_work(said: dict[str, Any]) -> None:

@@ -134,13 +134,15 @@ def test_a_called_trial_feeds_no_other_metric(take: Take) -> None:
 
 REPORT: dict[str, Any] = {
     "python": "3.11", "instrument": "settrace", "costs": {"line": 1, "call": 1, "c_call": 1, "timing": 200_000},
+    "calls": [19, 1, 4],
     "functions": {
-        "f": {"()": [9, 1, 2], ":": [9, 3, 4], "dict.get": [9, 0, 2],
-              "#dict.get": [4, 0, 2], "~dict.get": [900, 0, 1400]},
-        "prefill": {"()": [1, 0, 0]},
+        "f": {"()": [9, 3], ":": [9, 7], "dict.get": [9, 2], "#dict.get": [4, 2], "~dict.get": [900, 1400]},
+        "prefill": {"()": [1, 0]},
     },
 }  # fmt: skip
-ANSWER: dict[str, Any] = {"deliveries": [[1, [1, 1]], [2, [1, 1]], [3, [0, 0]]], "host_calls": REPORT}
+ANSWER: dict[str, Any] = {
+    "deliveries": [[1, [1, 1]], [2, [1, 1]], [3, [0, 0]]], "decode_begins": 1, "host_calls": REPORT,
+}  # fmt: skip
 
 
 def test_what_a_worker_says_is_added_up() -> None:
@@ -157,7 +159,7 @@ def test_what_a_worker_says_is_added_up() -> None:
 
 def test_a_workload_of_one_token_has_no_decode_steps() -> None:
     """An engine that embeds is counted while it prefills, in as many returns as that takes."""
-    read = read_calls(ANSWER | {"deliveries": [[1, [0, 0]], [2, [0, 0]], [3, [1, 1]]]})
+    read = read_calls(ANSWER | {"deliveries": [[1, [0, 0]], [2, [0, 0]], [3, [1, 1]]], "decode_begins": 3})
 
     assert {kind: own.calls for kind, own in read.steps.items()} == {"prefill": (19, 1, 4)}
 
@@ -175,18 +177,22 @@ def test_what_runs_after_the_only_tokens_is_counted() -> None:
     [
         {"host_calls": None},
         {"host_calls": {**REPORT, "python": "three"}},
-        {"host_calls": {**REPORT, "functions": {"f": {"()": [9, 1]}}}},
-        {"host_calls": {**REPORT, "functions": {"f": {"()": [9, -1, 1]}}}},
-        {"host_calls": {**REPORT, "functions": {"f" * 2000: {"()": [9, 1, 1]}}}},
-        {"host_calls": {**REPORT, "functions": {"f\nPASS": {"()": [9, 1, 1]}}}},
+        {"host_calls": {**REPORT, "calls": [19, 1]}},
+        {"host_calls": {**REPORT, "calls": [19, 2**64, 4]}},
+        {"host_calls": {**REPORT, "functions": {"f": {"()": [9, 1, 1]}}}},
+        {"host_calls": {**REPORT, "functions": {"f": {"()": [9, -1]}}}},
+        {"host_calls": {**REPORT, "functions": {"f" * 2000: {"()": [9, 1]}}}},
+        {"host_calls": {**REPORT, "functions": {"f\nPASS": {"()": [9, 1]}}}},
         {"host_calls": {**REPORT, "functions": {}}},
-        {"host_calls": {**REPORT, "functions": {"f": {"()": [9, 0, 0]}}}},
-        {"host_calls": {**REPORT, "functions": {name: {"()": [9, 2**62, 1]} for name in ("f", "g")}}},
+        {"host_calls": {**REPORT, "functions": {"f": {"()": [9, 0]}}}},
+        {"host_calls": {**REPORT, "functions": {"f": {"()": [9, 2**64]}}}},
         {"host_calls": {**REPORT, "functions": []}},
-        {"host_calls": {**REPORT, "functions": {"f": {"": [9, 1, 1]}}}},
+        {"host_calls": {**REPORT, "functions": {"f": {"": [9, 1]}}}},
         {"deliveries": []},
         {"deliveries": None},
-        {"deliveries": [[1, [1, 0]], [2, [1, 0]], [3, [1, 0]]]},
+        {"decode_begins": 0},
+        {"decode_begins": 4},
+        {"decode_begins": None},
         {"deliveries": [[1, [1, 1]], [2, None], [3, [0, 0]]]},
     ],
     ids=str,

@@ -100,6 +100,7 @@ def test_a_timed_trial_is_not_sampled(take: Take) -> None:
 
 ANSWER: dict[str, Any] = {
     "deliveries": [[1, [1]], [2, [1]]],
+    "decode_begins": 1,
     "host_samples": {
         "period_ns": 500_000, "frames": ["f", "g"], "stacks": [[0, 1]], "samples": [[1, 0, 500_000, 400_000]],
         "steps": [[5, 4, 4, 0, 0, 1, 0, 2, 0, 0], [6, 5, 5, 1, 0, 1, 0, 3, 1, 2]], "threads": {"python": [1, 2]},

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfgate.capture.vllm_batch import Delivery, describe_deliveries
+from perfgate.capture.vllm_batch import Delivery, decode_begins, describe_deliveries
 
 
 class Vector:
@@ -47,3 +47,18 @@ def test_another_answer_has_another_digest(other: tuple[float, ...]) -> None:
     )
     assert one == same
     assert one != changed
+
+
+@pytest.mark.parametrize(
+    ("tokens", "begin"), [([[1, 1]], 1), ([[0, 0], [1, 0], [1, 0], [1, 2], [1, 1]], 4), ([[1, 0], [0, 1], [0, 0]], 2)]
+)
+def test_decode_begins_after_the_last_first_token(tokens: list[list[int]], begin: int) -> None:
+    """Whatever other requests were given before."""
+    assert decode_begins(tokens) == begin
+
+
+@pytest.mark.parametrize("tokens", [[[1, 0], [1, 0]], [[1, 0], [1]]])
+def test_a_request_without_a_token_never_begins_to_decode(tokens: list[list[int]]) -> None:
+    """Nor does one that a row leaves out."""
+    with pytest.raises(ValueError, match=r"no step gave|shorter"):
+        decode_begins(tokens)
