@@ -117,7 +117,7 @@ class _Cell:
     Args:
         attempt: How often it was submitted.
         running: Whether that task has begun.
-        left: How many nodes were lost with it, or could not measure it.
+        lost: How often its node was lost.
         avoided: Why nodes cannot measure it, by Ray's id.
         wait_s: How long it waits where its GPU is in use once more.
         homeless: Why no node can hold it; empty where one can.
@@ -126,7 +126,7 @@ class _Cell:
 
     attempt: int = 0
     running: bool = False
-    left: int = 0
+    lost: int = 0
     avoided: dict[str, str] = field(default_factory=dict)
     wait_s: float = AGAIN_S
     homeless: str = ""
@@ -252,13 +252,14 @@ class Coordinator:
             self._log.tell(f"{name}: given back: {ending.text}; tried again in {wait_s:g} s")
             return wait_s
         if ending.kind == "elsewhere" and not self._over:
-            cell.left += 1
-            if ending.node:
+            if fresh := ending.node not in {"", *cell.avoided}:  # nodes that cannot measure hide none that can
                 cell.avoided[ending.node] = ending.text
-            if cell.left < NODES:
+            else:
+                cell.lost += 1
+            if fresh or cell.lost < NODES:
                 self._log.tell(f"{name}: {ending.text}; it goes on with what came back, on another one")
                 return 0.0
-            ending = Ending("failed", f"{ending.text}; {NODES} nodes were tried", ending.code)
+            ending = Ending("failed", f"{ending.text}; so it went {NODES} times", ending.code)
         if ending.kind not in ("done", "failed"):
             ending = self._halted(cell, ending)
         if ending.kind == "failed":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import time
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +21,10 @@ def left_behind(prefix: str, own: Path) -> list[Path]:
     found = []
     for folder in own.parent.iterdir():
         if folder != own and folder.name.startswith(prefix):
-            status = folder.lstat()
+            try:
+                status = folder.lstat()
+            except FileNotFoundError:  # another task was faster
+                continue
             mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
             if mine and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 found.append(folder)
@@ -33,7 +35,7 @@ def remove_left_behind(prefix: str, own: Path) -> None:
     """Remove those of which nobody holds the lock, that of a run folder (:func:`perfgate.machine.locks.hold`)."""
     for folder in left_behind(prefix, own):
         try:
-            if folder.stat().st_mtime < time.time() - YOUNG_S:
+            if folder.stat().st_mtime < own.stat().st_mtime - YOUNG_S:
                 with FileLock(folder / LOCK, timeout=0):
                     shutil.rmtree(folder)
         except (Timeout, OSError):  # in use, or another task was faster: what cannot be removed hinders nobody

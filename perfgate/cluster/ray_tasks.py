@@ -70,7 +70,8 @@ class RayTasks:
         except RayTaskError as error:
             if isinstance(error.cause, RayActorError):  # the actor could not be reached from there
                 return Ending("elsewhere", "its node lost the actor that looks after the run")
-            return Ending("failed", str(error), "internal-error")
+            # Of a node that cannot even import this, where other nodes can; where none can, it ends after a few.
+            return Ending("elsewhere", str(error), "internal-error")
         except RayError:
             return Ending("elsewhere", "its node was lost")
         return ending

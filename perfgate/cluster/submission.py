@@ -59,8 +59,10 @@ def run_on(
     folder = CellsFolder(runs / f"{run.name}{SUFFIX}")
     with connected(address):
         folder.begin(run)
-        progress(f"measured on {address}; to look on again: {_way_on(address, run, '--attach')}")
-        return _measured(folder, run, address, progress, _begin(run, folder, budget_s, progress, collector))
+        with hold(folder.path):
+            actor = _begin(run, folder, budget_s, progress, collector)
+            progress(f"measured on {address}; to look on again: {_way_on(address, run, '--attach')}")
+            return _measured(folder, run, address, progress, actor)
 
 
 def go_on(
@@ -86,7 +88,8 @@ def go_on(
         if actor is not None:
             return _attached(address, folder, actor, progress)
         run = folder.run()
-        return _measured(folder, run, address, progress, _begin(run, folder, budget_s, progress, collector))
+        with hold(folder.path):  # another command may take into it what another cluster measures
+            return _measured(folder, run, address, progress, _begin(run, folder, budget_s, progress, collector))
 
 
 def attach(address: str, word: Path, runs: Path, progress: Progress) -> Finished:
@@ -195,27 +198,27 @@ def what_is_left(run: ClusterRun, folder: CellsFolder, progress: Progress) -> tu
 def _attached(address: str, folder: CellsFolder, actor: Any, progress: Progress) -> Finished:
     run = called(actor).order().run
     folder.begin(run)
-    progress(f"{address} measures it: looking on")
-    return _measured(folder, run, address, progress, actor)
+    with hold(folder.path):
+        progress(f"{address} measures it: looking on")
+        return _measured(folder, run, address, progress, actor)
 
 
 def _measured(folder: CellsFolder, run: ClusterRun, address: str, progress: Progress, actor: Any) -> Finished:
-    """Look on until everything came back, then join and judge it."""
+    """Look on until everything came back into a folder that is held, then join and judge it."""
     looking = Looking(folder, called(actor), progress)
     way_on = f"Go on with: {_way_on(address, run, '--resume')}"
     stopped = False
     try:
-        with hold(folder.path):
-            try:
-                news = looking.until_finished()
-            except KeyboardInterrupt:
-                stopped = True
-                progress("ending the cells that are being measured; what was measured is kept")
-                called(actor).stop()
-                news = looking.until_finished()
-            with contextlib.suppress(RayActorError):  # ended by another command that looked on
-                looking.leave()
-                ray.kill(actor)
+        try:
+            news = looking.until_finished()
+        except KeyboardInterrupt:
+            stopped = True
+            progress("ending the cells that are being measured; what was measured is kept")
+            called(actor).stop()
+            news = looking.until_finished()
+        with contextlib.suppress(RayActorError):  # ended by another command that looked on
+            looking.leave()
+            ray.kill(actor)
     except RayActorError as error:
         text = f"the actor that looks after the run is gone; what came back is kept\n{error}"
         raise InterruptedRunError(text, where=str(folder.path), remedy=way_on, code="interrupted") from error
