@@ -162,12 +162,11 @@ def _lines(*answers: Any) -> bytes:
 
 _TIMES = {
     "submitted_ns": [5], "deliveries": [[10, [1]], [20, [1]], [30, [1]]], "tokens_digest": "0" * 64,
-    "finish_reasons": ["length"], "preemptions": 0, "probe_ns": [[7, 8], [9, 7]],
+    "finish_reasons": ["length"], "preemptions": 0, "probe_ns": [[7, 8], [9, 7]], "decode_begins": 1,
     "host_calls": {
         "python": "3.11", "instrument": "settrace", "costs": {"line": 15, "call": 30, "c_call": 20, "timing": 200},
-        "functions": {
-            "f": {"()": [9, 1, 2], ":": [9, 3, 4], "len": [0, 2, 2], "#len": [0, 2, 2], "~len": [0, 500, 400]}
-        },
+        "calls": [9, 3, 4],
+        "functions": {"f": {"()": [9, 3], ":": [9, 7], "len": [0, 4], "#len": [0, 4], "~len": [0, 900]}},
     },
 }  # fmt: skip
 _STARTED = {
