@@ -32,8 +32,8 @@ from perfgate.record.identity import Measured
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import Record, Run, read_records, record_digest
 from perfgate.scenario.plan import Cell
-from perfgate.trace.decode_step import DecodeSteps, pool
-from perfgate.trace.launch_difference import without_waits
+from perfgate.trace.decode_step import DecodeSteps
+from perfgate.trace.launch_difference import by_rank
 
 PROFILE_FORMAT: Final = "perfgate-profile/1"
 COPIES = "profiles"
@@ -164,12 +164,11 @@ def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> I
         if record is None or not of[missing]:
             text = record.stopped.text if record and record.stopped else f"no valid {missing} trial was taken"
             raise NotMeasuredError(text, where=f"{run_folder}: {cell.name}", code=NEEDED[missing])
-        traced = [*zip(*(without_waits(trial.decode_by_rank) for trial in of["traced"]), strict=True)]
         yield Profile(
             cell=Measured.of(cell),
             gpu=gpu_of(record),
             calls=pooled([trial.calls for trial in of["called"] if trial.calls]),
-            ranks=tuple(pool(rank).without_columns() for rank in traced),
+            ranks=tuple(rank.without_columns() for rank in by_rank([trial.decode_by_rank for trial in of["traced"]])),
             counted=tuple(trial.counted for trial in of["counted"] if trial.counted),
             capacity=capacity_of(of["traced"]),
             accepted=(

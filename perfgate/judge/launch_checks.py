@@ -8,8 +8,8 @@ from perfgate.judge.call_checks import priced_note
 from perfgate.judge.outcome import Finding
 from perfgate.metrics.trial import SIDES, Side
 from perfgate.models import Note
-from perfgate.trace.decode_step import DecodeSteps, pool
-from perfgate.trace.launch_difference import launch_difference, without_waits
+from perfgate.trace.decode_step import DecodeSteps
+from perfgate.trace.launch_difference import by_rank, launch_difference
 from perfgate.units import format_value
 
 
@@ -31,7 +31,7 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[De
     """
     if not sides.get("head"):
         return Finding()
-    base, head = (_by_rank(sides.get(side, ())) for side in SIDES)
+    base, head = (by_rank(sides.get(side, ())) for side in SIDES)
     if len(base) != len(head):
         text = "no launches of steps that were traced alike"
         return Finding("not-comparable", (Note(code="launches-without-base", text=text),))
@@ -49,9 +49,3 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[De
         told = (priced_note("launches-changed", (worst, f"within {limit}{where}")),) if worst else ()
         return Finding("pass", (), told)
     return Finding("regressed", (priced_note("launches-added", (worst, f"{what}{where}")),))
-
-
-def _by_rank(trials: Sequence[Sequence[DecodeSteps]]) -> list[DecodeSteps]:
-    """The steps of each rank over all trials; trials of another number of ranks are left out."""
-    alike = (without_waits(trial) for trial in trials if len(trial) == len(trials[0]))
-    return [pool(own) for own in zip(*alike, strict=True)]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perfgate.trace.decode_step import DecodeSteps, KernelKey
+from perfgate.trace.decode_step import DecodeSteps, KernelKey, pool
 from perfgate.trace.difference import PAGEABLE, StepDifference, difference, nearest
 from perfgate.trace.families import COMMUNICATION, short_name
 from perfgate.trace.launch_shapes import Shapes
@@ -136,6 +136,16 @@ def without_waits(ranks: Sequence[DecodeSteps]) -> tuple[DecodeSteps, ...]:
         return tuple(round(least[key] * launches) if key in least else ns for key, launches, ns in own)
 
     return tuple(rank.model_copy(update={"key_ns": times(rank)}) for rank in ranks)
+
+
+def by_rank(trials: Sequence[Sequence[DecodeSteps]]) -> list[DecodeSteps]:
+    """The steps of each rank over several trials, without waits; trials of another number of ranks are left out.
+
+    Args:
+        trials: Of each trial what its ranks ran.
+    """
+    alike = (without_waits(ranks) for ranks in trials if len(ranks) == len(trials[0]))
+    return [pool(own) for own in zip(*alike, strict=True)]
 
 
 def launch_difference(base: DecodeSteps, head: DecodeSteps) -> LaunchDifference:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from fake_collector import COUNTED, ROLES, FakeCollector, FakeSpec
 from hand_made import BASE, BOTH, codes, scenario_file
+from rank_traces import engine
 
 from perfgate import gate as use_cases
 from perfgate.baseline.exact_profile import learn_profiles, read_profile
 from perfgate.baseline.promotion import promote
+from perfgate.capture.job import Job
 from perfgate.errors import NotComparableError, NotMeasuredError, RecordError, UsageError
-from perfgate.metrics.trial import Kind, Side
+from perfgate.metrics.trial import Kind, Side, Trial
 from perfgate.report.outcome_lines import closing
 from perfgate.scenario.subject import Subject
 
@@ -292,6 +294,22 @@ def test_without_launches_that_were_traced_alike_nothing_passes(
 
     assert (outcome.exit_status, codes(outcome.cells[0].reasons)) == (21, ["launches-without-base"])
     assert check(traced, lines=1.3).outcome.exit_status == 10
+
+
+def test_trials_of_another_number_of_ranks_are_left_out(traced: Path) -> None:
+    """Of engines of one build that did not show the same ranks the first is learnt from."""
+
+    class Ranked(FakeCollector):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            trial = super().collect(job, progress)
+            if (job.kind, job.side) != ("traced", "head"):
+                return trial
+            decode, ranks = engine()
+            return trial.model_copy(update={"decode": decode, "ranks": ranks})
+
+    run = use_cases.run([traced], A_A, runs=traced.parent / "runs", collector=Ranked(), exact_only=True)
+
+    assert len(read_profile(learn(traced, run.folder)).ranks) == 1
 
 
 @pytest.mark.parametrize(("kind", "code"), [("traced", "no-decode-steps"), ("counted", "counters-missing")])
