@@ -37,8 +37,6 @@ MOST_COUNTS = 100_000
 """Far more than a step of vLLM has; a record holds those of every trial."""
 MOST_FIGURES = 2000
 """A process of vLLM has modules of some three hundred packages."""
-
-
 FEWEST_GROWTHS = 5
 """Of so many a side, those of two engines that are alike do not overlap in 2 of 252 orders."""
 

@@ -100,12 +100,12 @@ class TaskDriver:
 
     def _submit(self, number: int) -> None:
         attempt = self._coordinator.submitted(number)
-        need = self._need(number, attempt)
+        need = self._need(number, self._able(attempt))
         self._submitted[self._tasks.submit(number, attempt, need)] = _Submitted(number, attempt, need)
 
-    def _need(self, number: int, attempt: Attempt) -> Need:
+    def _need(self, number: int, able: Sequence[Node]) -> Need:
         run = self._order.run
-        return need_of(run.shard(number).machine, run.ranks[number - 1], self._able(attempt))
+        return need_of(run.shard(number).machine, run.ranks[number - 1], able)
 
     def _able(self, attempt: Attempt) -> list[Node]:
         return [node for node in self._nodes if node.id not in attempt.avoided]
@@ -118,12 +118,14 @@ class TaskDriver:
         for task, one in self._submitted.items():
             if one.number in wanted.running or one.asked_s is not None:
                 continue
-            lack = one.need.lack(self._able(one.attempt))
-            if lack and not self._need(one.number, one.attempt).lack(self._able(one.attempt)):
+            able = self._able(one.attempt)
+            lack = one.need.lack(able)
+            if lack and not self._need(one.number, able).lack(able):
                 one.again = True
                 self._cancel(task, one)
             elif lack or one.number in self._homeless:
-                self._homeless = self._homeless | {one.number} if lack else self._homeless - {one.number}
+                change = self._homeless.add if lack else self._homeless.discard
+                change(one.number)
                 if self._coordinator.homeless(one.number, lack):
                     self._cancel(task, one)
 
