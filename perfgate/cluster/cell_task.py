@@ -38,7 +38,7 @@ SET_BY_RAY: Final = ("RAY_", "OMP_NUM_THREADS")
 (vllm/config/parallel.py asks ``ray.is_initialized()``), and one thread for its kernels on the CPU."""
 OF_THE_NODE: Final = frozenset({
     "storage-failed", "subject-not-found", "shard-foreign", "different-machines",
-    "gpu-lost", "gpu-missing", "gpu-unreadable",
+    "gpu-lost", "gpu-missing", "gpu-unreadable", "build-failed",
 })  # fmt: skip
 """Reasons for which another node may measure what this one cannot."""
 PLACE: Final = "perfgate-cell-"
@@ -104,6 +104,7 @@ def measure(
             put(Path(place), begun.files)
             sender = _Sender(GrowingFolder(Path(place)), run, number, attempt, coordinator, here)
             try:
+                _build(run, sender, until_s, begun.beginning)
                 _take(run, number, Path(place), sender, until_s, collector)
             finally:
                 sender.send()
@@ -118,10 +119,8 @@ def measure(
     return Ending("done")
 
 
-def _take(
-    run: ClusterRun, number: int, runs: Path, sender: _Sender, until_s: float, collector: Collector | None
-) -> None:
-    """Take the trials of a cell, in a run folder below ``runs``."""
+def _build(run: ClusterRun, sender: _Sender, until_s: float, beginning: str) -> None:
+    """Have here what the run was begun with, and the builds of git refs."""
     missing = [place for place in (run.folder, *run.scenarios) if not Path(place).exists()]
     if missing:
         raise NotMeasuredError(f"has no {missing[0]}, which the run was begun with", code="shard-foreign")
@@ -129,7 +128,13 @@ def _take(
         raise NotMeasuredError(f"has perfgate {__version__}, and {run.perfgate} began the run", code="shard-foreign")
     os.chdir(run.folder)
     for subject in run.subjects.values():
-        Builder(load_config(), sender, deadline_s=until_s).restore(subject)
+        Builder(load_config(), sender, deadline_s=until_s, once_in=beginning).restore(subject)
+
+
+def _take(
+    run: ClusterRun, number: int, runs: Path, sender: _Sender, until_s: float, collector: Collector | None
+) -> None:
+    """Take the trials of a cell, in a run folder below ``runs``."""
     scenarios = [*map(Path, run.scenarios)]
     means: dict[str, Any] = {
         "shard": run.plan.numbered(run.shard(number).shard),

@@ -65,10 +65,12 @@ class Begun:
     Args:
         files: What it needs of what was measured of its cell so far.
         seconds_left: Of the budget; infinite without one.
+        beginning: Names the beginning of the run: a build that failed since is not tried again on that host.
     """
 
     files: Files
     seconds_left: float
+    beginning: str
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,9 @@ AGAIN_S: Final = 2.0
 MOST_AGAIN_S: Final = 60.0
 NODES: Final = 3
 """So many nodes a cell may lose. One that brings down every node it runs on must not go through the cluster."""
+UNBUILT: Final = "build-failed"
+UNBUILT_ON: Final = 2
+"""So many nodes try the builds of a cell: one may lack a compiler, and what a second one cannot build is broken."""
 NODE_WAIT_S: Final = 1800.0
 """So long a cell waits for a node that can hold it: an autoscaler starts one in minutes."""
 AWAY_S: Final = 30.0
@@ -118,7 +121,7 @@ class _Cell:
         attempt: How often it was submitted.
         running: Whether that task has begun.
         lost: How often its node was lost.
-        avoided: Why nodes cannot measure it, by Ray's id.
+        avoided: How it ended on nodes that cannot measure it, by Ray's id.
         wait_s: How long it waits where its GPU is in use once more.
         homeless: Why no node can hold it; empty where one can.
         homeless_s: Since when that is so.
@@ -127,7 +130,7 @@ class _Cell:
     attempt: int = 0
     running: bool = False
     lost: int = 0
-    avoided: dict[str, str] = field(default_factory=dict)
+    avoided: dict[str, Ending] = field(default_factory=dict)
     wait_s: float = AGAIN_S
     homeless: str = ""
     homeless_s: float = 0.0
@@ -229,7 +232,8 @@ class Coordinator:
         if cell.attempt != attempt or self._stopped:
             return None
         cell.running, cell.homeless = True, ""
-        return Begun(self._folder.for_later_pairs(number), max(self._until_s - self._now_s(), 0.0))
+        left_s = max(self._until_s - self._now_s(), 0.0)
+        return Begun(self._folder.for_later_pairs(number), left_s, self._folder.path.name)
 
     def keep(self, number: int, attempt: int, files: Files, told: Sequence[Step | str]) -> bool:
         """Keep what a task sends; ``False`` where another was begun in its place."""
@@ -253,13 +257,17 @@ class Coordinator:
             return wait_s
         if ending.kind == "elsewhere" and not self._over:
             if fresh := ending.node not in {"", *cell.avoided}:  # nodes that cannot measure hide none that can
-                cell.avoided[ending.node] = ending.text
+                cell.avoided[ending.node] = ending
             else:
                 cell.lost += 1
-            if fresh or cell.lost < NODES:
+            unbuilt = [other.code for other in cell.avoided.values()].count(UNBUILT)
+            if unbuilt < UNBUILT_ON and (fresh or cell.lost < NODES):
                 self._log.tell(f"{name}: {ending.text}; it goes on with what came back, on another one")
                 return 0.0
-            ending = Ending("failed", f"{ending.text}; so it went {NODES} times", ending.code)
+            text = f"{ending.text}; so it went {NODES} times"
+            if unbuilt == UNBUILT_ON:
+                text = f"not built on {unbuilt} nodes, at last: {ending.text}"
+            ending = Ending("failed", text, ending.code)
         if ending.kind not in ("done", "failed"):
             ending = self._halted(cell, ending)
         if ending.kind == "failed":
@@ -307,7 +315,7 @@ class Coordinator:
     def _halted(self, cell: _Cell, ending: Ending) -> Ending:
         """How a cell ended that was not measured whole."""
         if cell.homeless and not self._stopped:
-            return Ending("failed", "; ".join([*cell.avoided.values(), cell.homeless]))
+            return Ending("failed", "; ".join([*(other.text for other in cell.avoided.values()), cell.homeless]))
         if ending.code == "out-of-budget" or (self._over and not self._stopped):
             return Ending("stopped", "the budget is over", "out-of-budget")
         return Ending("stopped", "stopped", "interrupted")

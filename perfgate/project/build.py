@@ -10,6 +10,7 @@ meanwhile.
 from __future__ import annotations
 
 import math
+import operator
 import os
 import platform
 import re
@@ -20,7 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from perfgate.errors import InterruptedRunError, NotMeasuredError, RecordError, UsageError
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
@@ -51,13 +54,19 @@ _NOT_FOR_COMMANDS = re.compile(
 code of a change that is built in a job of GitHub would steer the job's later steps, or speak in its name."""
 
 
+Unwritten = Annotated[str, Field(exclude_if=operator.not_)]
+"""Not written where it is empty: versions that do not know it share the cache."""
+
+
 class _State(Frozen):
-    """``build.json``: what a build was made from, and since when it is whole."""
+    """``build.json``: made from what, since when it is whole, or why and in which cluster run it failed."""
 
     format: Literal["perfgate-build/1"] = "perfgate-build/1"
     repository: str
     source: Source
     finished_utc: str | None = None
+    failed: Unwritten = ""
+    failed_in: Unwritten = ""
 
 
 class Builder:
@@ -68,6 +77,8 @@ class Builder:
         progress: Told what is being done.
         left_out: Folders in the working tree whose content is not an uncommitted change: perfgate's own run folders.
         deadline_s: Monotonic time at which building, or waiting for who builds, is given up; never by default.
+        once_in: What several builders have in common, none of which tries again what failed for another; empty where
+            each tries.
     """
 
     def __init__(
@@ -76,11 +87,13 @@ class Builder:
         progress: Callable[[str], None],
         left_out: Sequence[Path] = (),
         deadline_s: float = math.inf,
+        once_in: str = "",
     ) -> None:
         self._config = config
         self._progress = progress
         self._left_out = tuple(left_out)
         self._deadline_s = deadline_s
+        self._once_in = once_in
 
     def __call__(self, ref: str) -> dict[str, Any]:
         """What a ref is worth: ``python``, ``path`` and ``env`` as far as ``[build]`` says them, and ``built_from``.
@@ -165,11 +178,14 @@ class Builder:
                 os.utime(folder / STATE)  # for clean: it was used
                 self._progress(f"{_label(source)}: built before")
                 return
+            state = _read_state(folder)
+            if self._once_in and state and state.failed_in == self._once_in:
+                raise NotMeasuredError(state.failed, where=_label(source), code="build-failed")
             self._make(source, table, find())
 
     def _make(self, source: Source, table: Mapping[str, Any], revision: Snapshot) -> None:
         folder, label = Path(source.folder), _label(source)
-        recipe, here, repository = self._recipe(source.ref)
+        repository = self._recipe(source.ref)[2]
         end_orphans(_owner(folder))  # what a killed perfgate started may still write into the folder
         clear(folder)
         folder.mkdir(exist_ok=True)
@@ -177,6 +193,21 @@ class Builder:
         write_model(folder / STATE, state)
         self._progress(f"{label}: building in {folder}")
         repository.check_out(revision.snapshot, folder / "tree")
+        try:
+            self._carry_out(source, table)
+        except NotMeasuredError as error:
+            if self._once_in:
+                failed = {"failed": error.text, "failed_in": self._once_in}
+                write_model(folder / STATE, state.model_copy(update=failed))
+            raise
+        ended_utc = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        write_model(folder / STATE, state.model_copy(update={"finished_utc": ended_utc}))
+        self._progress(f"{label}: built")
+
+    def _carry_out(self, source: Source, table: Mapping[str, Any]) -> None:
+        """Run the commands of the recipe in the tree."""
+        folder, label = Path(source.folder), _label(source)
+        recipe, here, _ = self._recipe(source.ref)
         log = folder / f"build-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.log"
         deadline_s = time.monotonic() + recipe.timeout
         for number, command in enumerate(recipe.commands, 1):
@@ -191,9 +222,6 @@ class Builder:
         if missing := _missing(folder, table):
             text = f"the build commands succeeded but did not create {missing}"
             raise NotMeasuredError(text, where=label, code="build-failed")
-        ended_utc = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        write_model(folder / STATE, state.model_copy(update={"finished_utc": ended_utc}))
-        self._progress(f"{label}: built")
 
 
 def cache_folder(config: Config) -> Path:

@@ -140,7 +140,7 @@ def test_what_a_node_lacks_sends_the_cell_to_another(here: Path, monkeypatch: py
 
 
 def test_a_build_ends_with_the_budget(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ref that takes longer to build than is left ends the cell as out of budget; what else fails there is final."""
+    """A ref that takes longer to build than is left ends the cell as out of budget; what else fails is of the node."""
     monkeypatch.setenv(CACHE, str(here / "builds"))
     project = GitProject(here)
     recipe = '[build]\npython = "{env}/python"\ncommands = [["COMMAND"]]\n'
@@ -154,7 +154,27 @@ def test_a_build_ends_with_the_budget(here: Path, monkeypatch: pytest.MonkeyPatc
     (here / "perfgate.toml").write_text(recipe.replace('"COMMAND"', '"false"'))
     run = run_of(here, builds=Builds(("ref=main",), (), Path("runs")))
     ending = Cluster(run).measure(1)
-    assert (ending.kind, ending.code) == ("failed", "build-failed")
+    assert (ending.kind, ending.code) == ("elsewhere", "build-failed")
+
+
+def test_a_build_that_failed_is_not_tried_again_by_other_cells(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They end with the same reason at once; a run that is gone on with builds again."""
+    monkeypatch.setenv(CACHE, str(here / "builds"))
+    recipe = '[build]\npath = "{tree}"\ncommands = [["sh", "-c", "echo made >> \'{here}/kept/made\'; exit 3"]]\n'
+    (here / "perfgate.toml").write_text(recipe)
+    GitProject(here).commit({".gitignore": "/kept\n/builds\n/model\n*.yaml\n*.toml\n"})
+    run = run_of(here, builds=Builds(("ref=main",), (), Path("runs")))
+
+    def made() -> int:
+        return len((here / "kept" / "made").read_text().splitlines())
+
+    cluster = Cluster(run)
+    endings = [cluster.measure(number) for number in run.numbers]
+    assert endings[0] == endings[1]
+    assert (endings[0].kind, endings[0].node, "ended with 3" in endings[0].text) == ("elsewhere", "id of node", True)
+    assert made() == 1
+    Cluster(run).measure(1)
+    assert made() == 2
 
 
 def test_what_ray_sets_is_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:

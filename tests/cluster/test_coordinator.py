@@ -63,6 +63,17 @@ def test_a_cell_moves_to_another_node_and_not_for_ever(here: Path) -> None:
     assert "node a: no space left; it goes on with what came back, on another one" in cluster.told[1]
 
 
+def test_a_cell_that_two_nodes_cannot_build_ends(here: Path) -> None:
+    """One may lack what the other has; a third one is not tried."""
+    cluster = Cluster(run_of(here))
+    assert cluster.coordinator.ended(1, Ending("elsewhere", "node a: make failed", "build-failed", "a")) == 0.0
+    assert cluster.coordinator.submitted(1).avoided == {"a"}
+    assert cluster.coordinator.ended(1, Ending("elsewhere", "node b: no space left", "storage-failed", "b")) == 0.0
+    assert cluster.coordinator.ended(1, Ending("elsewhere", "node c: make failed", "build-failed", "c")) is None
+    text = "not built on 2 nodes, at last: node c: make failed"
+    assert cluster.coordinator.news("me", 0).endings[1] == Ending("failed", text, "build-failed")
+
+
 def test_a_cell_that_was_given_back_waits_longer_each_time(here: Path) -> None:
     """Up to a bound."""
     coordinator = Cluster(run_of(here)).coordinator
