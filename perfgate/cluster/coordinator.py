@@ -34,6 +34,9 @@ UNBUILT_ON: Final = 2
 """So many nodes try the builds of a cell: one may lack a compiler, and what a second one cannot build is broken."""
 NODE_WAIT_S: Final = 1800.0
 """So long a cell waits for a node that can hold it: an autoscaler starts one in minutes."""
+OVERTIME_S: Final = 3600.0
+"""So long after the budget a task is stopped that has not ended by itself: it hangs, or its trials take many times what
+they took before."""
 AWAY_S: Final = 30.0
 """A command that has not asked for so long does not look on any longer. One that does asks twice a second."""
 ANSWER_BYTES: Final = 64 * 1024**2
@@ -202,8 +205,9 @@ class Coordinator:
 
     def wanted(self) -> Wanted:
         """What the driver is to end."""
+        stopped = self._stopped or self._now_s() > self._until_s + OVERTIME_S
         running = frozenset(number for number, cell in self._cells.items() if cell.running)
-        return Wanted(self._over, self._stopped, running)
+        return Wanted(self._over, stopped, running)
 
     def submitted(self, number: int) -> Attempt:
         """Note that the task of a cell is submitted; which attempt that is."""

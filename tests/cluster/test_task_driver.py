@@ -12,7 +12,7 @@ import pytest
 from hand_made_cluster import LOST, Cluster, run_of
 
 from perfgate.cluster.cluster_run import Ending
-from perfgate.cluster.coordinator import NODE_WAIT_S, NODES, Attempt
+from perfgate.cluster.coordinator import NODE_WAIT_S, NODES, OVERTIME_S, Attempt
 from perfgate.cluster.placement import Need, Node
 from perfgate.cluster.task_driver import END_S, OF_ONE_PROCESS, POLL_S, TaskDriver, start
 
@@ -163,6 +163,16 @@ def test_over_budget_what_has_begun_ends_by_itself(here: Path) -> None:
     assert endings[1] == DONE
     assert {endings[2].code, endings[3].code} == {"out-of-budget"}
     assert not any(task.forced for task in fake.submitted)
+
+
+def test_a_worker_that_hangs_is_ended_some_time_after_the_budget(here: Path) -> None:
+    """By force where it does not end when it is asked to; its cell is out of budget."""
+    cluster = Cluster(run_of(here, cells=1), budget_s=10.0)
+    fake = FakeTasks(cluster, lambda tasks: begin(cluster, tasks[0]), polite=False)
+    ends_s = cluster.clock.now_s + 10.0 + OVERTIME_S + END_S
+    assert fake.drive()[1].code == "out-of-budget"
+    assert fake.submitted[0].forced
+    assert ends_s <= cluster.clock.now_s <= ends_s + 4 * POLL_S
 
 
 def test_a_cell_that_no_node_can_hold_is_told_of_and_given_up(here: Path) -> None:
