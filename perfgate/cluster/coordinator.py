@@ -189,6 +189,7 @@ class Coordinator:
         self._looking: dict[str, float] = {}
         self._log = _Log()
         self._stopped = False
+        self._fault = ""
         self._folder = CellsFolder(Path(tempfile.mkdtemp(prefix=f"{PLACE}{run.name}-")))
         self._held = ExitStack()
         self._held.enter_context(hold(self._folder.path))
@@ -240,10 +241,15 @@ class Coordinator:
         return Begun(self._folder.for_later_pairs(number), left_s, self._folder.path.name)
 
     def keep(self, number: int, attempt: int, files: Files, told: Sequence[Step | str]) -> bool:
-        """Keep what a task sends; ``False`` where another was begun in its place."""
+        """Keep what a task sends; ``False`` where another was begun in its place, or nothing more can be kept."""
         if self._cells[number].attempt != attempt or number in self._endings:
             return False
-        self._keep(number, files)
+        try:
+            self._keep(number, files)
+        except OSError as error:  # not to be raised there, where it would be the node's
+            self._fault = f"the head node cannot keep what is measured: {error}"
+            self.stop()
+            return False
         self._log.tell(*told)
         return True
 
@@ -295,7 +301,7 @@ class Coordinator:
             size += len(content)
         told = [one for came, one in self._log.told if seen < came <= last]
         status = self._driver.poll()
-        fault = "" if status in (None, 0) else f"the driver of the tasks ended with {status}"
+        fault = self._fault or ("" if status in (None, 0) else f"the driver of the tasks ended with {status}")
         return News(last, files, told, dict(self._endings), whole and status is not None, fault)
 
     def leave(self, looker: str) -> bool:

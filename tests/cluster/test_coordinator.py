@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hand_made_cluster import LOST, Cluster, run_of
@@ -162,6 +163,29 @@ def test_news_come_in_pages(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
         seen = pages[-1].seen
     assert [page.files for page in pages] == [{1: {"r/0": b"12345"}}, {1: {"r/2": b"12345"}}, {1: {"r/1": b"changed"}}]
     assert [text for page in pages for text in page.told] == ["file 0", "file 1", "file 2", "file 1 again"]
+
+
+def test_a_disk_of_the_head_that_is_full_ends_the_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node that measures is not blamed, what was kept stays, and the reason is told."""
+    cluster = Cluster(run_of(here))
+    keep, kept = CellsFolder.put, 0
+
+    def full(*given: Any) -> None:
+        nonlocal kept
+        kept += 1
+        if kept > 4:
+            raise OSError(28, "No space left on device")
+        keep(*given)
+
+    monkeypatch.setattr(CellsFolder, "put", full)
+    ending = cluster.measure(1)
+    assert (ending.kind, ending.node) == ("stopped", "")
+    assert cluster.coordinator.wanted().stopped
+    cluster.coordinator.ended(1, ending)
+    news = cluster.coordinator.news("me", 0)
+    assert news.fault == "the head node cannot keep what is measured: [Errno 28] No space left on device"
+    assert news.endings[1].code == "interrupted"
+    assert cluster.coordinator._folder.trials(1)
 
 
 def test_a_driver_that_fails_is_told(here: Path) -> None:
