@@ -33,7 +33,7 @@ class Node:
 
     def __str__(self) -> str:
         """For people."""
-        return f"{self.name} ({_amounts(self.has('CPU'), self.has('GPU'), self.has('memory'))})"
+        return f"{self.name} ({counted(self.resources)})"
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,11 @@ class Need:
         others = f"; other nodes: {len(there) - len(like)}" if len(like) < len(there) else ""
         more = f" and {len(like) - NAMED} more" if len(like) > NAMED else ""
         named = ", ".join(str(node) for node in like[:NAMED]) or "none"
-        needed = _amounts(self.cores, self.gpus, self.memory)
-        return f"waits for a node: it needs {needed}{of_class}, and of these there are: {named}{more}{others}"
+        return f"waits for a node: it needs {self}{of_class}, and of these there are: {named}{more}{others}"
+
+    def __str__(self) -> str:
+        """For people."""
+        return _amounts(self.cores, self.gpus, self.memory)
 
 
 def need_of(machine: str, ranks: int, nodes: Iterable[Node]) -> Need:
@@ -95,6 +98,11 @@ def need_of(machine: str, ranks: int, nodes: Iterable[Node]) -> Need:
 def _alone_on(need: Need, nodes: Sequence[Node]) -> int:
     """How many nodes hold it once and not twice."""
     return sum(need.fits(node) and not Need("", 0.0, memory=need.memory).fits(node, 2) for node in nodes)
+
+
+def counted(resources: Mapping[str, float]) -> str:
+    """Those that cells need, for people."""
+    return _amounts(*(resources.get(name, 0.0) for name in ("CPU", "GPU", "memory")))
 
 
 def _amounts(cores: float, gpus: float, memory: float) -> str:

@@ -39,6 +39,11 @@ class RayTasks:
         known: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         return [Node(one["NodeID"], one["NodeManagerHostname"], one["Resources"]) for one in known if one["Alive"]]
 
+    def free(self) -> dict[str, float]:
+        """What nobody holds, in the whole cluster."""
+        free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+        return free
+
     def submit(self, number: int, attempt: Attempt, need: Need) -> Any:
         """Have a cell measured on a node that has what it needs."""
         run = self._order.run

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -20,10 +20,12 @@ import ray
 from perfgate.cluster.actors import called
 from perfgate.cluster.cluster_run import NAMESPACE, Ending
 from perfgate.cluster.coordinator import Attempt, Coordinator, Driver, Wanted
-from perfgate.cluster.placement import Need, Node, need_of
+from perfgate.cluster.placement import Need, Node, counted, need_of
 from perfgate.cluster.ray_tasks import RayTasks
 
 POLL_S: Final = 0.5
+ROOM_WAIT_S: Final = 60.0
+"""So long after its submission, or after the last cell of its class, it is said that a cell waits for room."""
 END_S: Final = 30.0
 """How long a task is given to end its engine; then its worker is killed."""
 OF_ONE_PROCESS: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
@@ -35,6 +37,7 @@ class Tasks(Protocol):
     """See :class:`perfgate.cluster.ray_tasks.RayTasks`."""
 
     def nodes(self) -> Sequence[Node]: ...  # noqa: D102
+    def free(self) -> Mapping[str, float]: ...  # noqa: D102
     def submit(self, number: int, attempt: Attempt, need: Need) -> Any: ...  # noqa: D102
     def await_first(self, tasks: Sequence[Any], limit_s: float) -> Sequence[Any]: ...  # noqa: D102
     def ending(self, task: Any) -> Ending: ...  # noqa: D102
@@ -49,6 +52,7 @@ class _Submitted:
         number: Of its cell.
         attempt: See :class:`perfgate.cluster.coordinator.Attempt`.
         need: What it asks for.
+        since_s: Since when it waits while no cell of its class is measured.
         asked_s: When it was asked to end.
         again: Whether that was to submit it anew.
     """
@@ -56,6 +60,7 @@ class _Submitted:
     number: int
     attempt: Attempt
     need: Need
+    since_s: float
     asked_s: float | None = None
     again: bool = False
 
@@ -78,6 +83,8 @@ class TaskDriver:
         """When cells are to be submitted."""
         self._submitted: dict[Any, _Submitted] = {}
         self._homeless: set[int] = set()
+        self._crowded: set[str] = set()
+        """The classes of which it was said that cells wait for room."""
         self._nodes: Sequence[Node] = ()
 
     def measure(self) -> None:
@@ -95,13 +102,14 @@ class TaskDriver:
                 del self._due[number]
                 self._submit(number)
             self._see_who_can_run(wanted)
+            self._see_who_waits(wanted)
             for task in self._tasks.await_first([*self._submitted], POLL_S):
                 self._note(task)
 
     def _submit(self, number: int) -> None:
         attempt = self._coordinator.submitted(number)
         need = self._need(number, self._able(attempt))
-        self._submitted[self._tasks.submit(number, attempt, need)] = _Submitted(number, attempt, need)
+        self._submitted[self._tasks.submit(number, attempt, need)] = _Submitted(number, attempt, need, self._now_s())
 
     def _need(self, number: int, able: Sequence[Node]) -> Need:
         run = self._order.run
@@ -128,6 +136,19 @@ class TaskDriver:
                 change(one.number)
                 if self._coordinator.homeless(one.number, lack):
                     self._cancel(task, one)
+
+    def _see_who_waits(self, wanted: Wanted) -> None:
+        """Say once that cells wait though nodes could hold them and none of their class runs: others are there."""
+        busy = {one.need.machine for one in self._submitted.values() if one.number in wanted.running}
+        self._crowded -= busy
+        for one in self._submitted.values():
+            if one.need.machine in busy or one.number in self._homeless:
+                one.since_s = self._now_s()
+            elif self._now_s() > one.since_s + ROOM_WAIT_S and one.need.machine not in self._crowded:
+                self._crowded.add(one.need.machine)
+                room = f"it needs {one.need}; free in the cluster: {counted(self._tasks.free())}"
+                text = f"{self._order.run.cell(one.number)}: waits for room: {room}"
+                self._coordinator.keep(one.number, one.attempt.number, {}, [text])
 
     def _end(self, wanted: Wanted) -> None:
         """Ask tasks to end, once: a second Ctrl-C would kill. Over budget those that have begun end by themselves."""

@@ -14,7 +14,7 @@ from hand_made_cluster import LOST, Cluster, run_of
 from perfgate.cluster.cluster_run import Ending
 from perfgate.cluster.coordinator import NODE_WAIT_S, NODES, OVERTIME_S, Attempt
 from perfgate.cluster.placement import Need, Node
-from perfgate.cluster.task_driver import END_S, OF_ONE_PROCESS, POLL_S, TaskDriver, start
+from perfgate.cluster.task_driver import END_S, OF_ONE_PROCESS, POLL_S, ROOM_WAIT_S, TaskDriver, start
 
 DONE = Ending("done")
 STOPPED = Ending("stopped")
@@ -60,6 +60,10 @@ class FakeTasks:
     def nodes(self) -> Sequence[Node]:
         """Those that are there."""
         return self.there
+
+    def free(self) -> dict[str, float]:
+        """What others leave."""
+        return {"CPU": 1.0, "memory": 2.0**30}
 
     def submit(self, number: int, attempt: Attempt, need: Need) -> FakeTask:
         """A task that only the script ends."""
@@ -203,6 +207,29 @@ def test_over_budget_a_cell_that_no_node_can_hold_failed(here: Path) -> None:
     cluster = Cluster(run_of(here), budget_s=10.0)
     endings = FakeTasks(cluster, lambda _: None, [node("head", cores=0.0)]).drive()
     assert {ending.kind for ending in endings.values()} == {"failed"}
+
+
+def test_cells_that_wait_for_what_others_hold_are_told_of(here: Path) -> None:
+    """Once for all of a class, and not while one of it is measured; again where that happens again."""
+    cluster = Cluster(run_of(here, cells=3))
+    began_s = cluster.clock.now_s
+    told_s: list[float] = []
+
+    def script(tasks: list[FakeTask]) -> None:
+        after_s = cluster.clock.now_s - began_s
+        told_s.extend([after_s] * (len(cluster.told) - len(told_s)))
+        if 100.0 <= after_s < 300.0:
+            begin(cluster, tasks[0])
+        elif after_s >= 300.0:
+            tasks[0].ending = DONE if tasks[0].number == 1 or after_s > 500.0 else None
+
+    fake = FakeTasks(cluster, script)
+    assert {*fake.drive().values()} == {DONE}
+    assert [text.partition(": ")[2] for text in cluster.told] == [
+        "waits for room: it needs 4 cores, 4.8 GiB of memory; free in the cluster: 1 core, 1.0 GiB of memory"
+    ] * 2
+    assert ROOM_WAIT_S < told_s[0] < ROOM_WAIT_S + 4 * POLL_S
+    assert 300.0 + ROOM_WAIT_S < told_s[1] < 300.0 + ROOM_WAIT_S + 4 * POLL_S
 
 
 def test_nodes_of_another_size_that_come_later(here: Path) -> None:
