@@ -254,7 +254,8 @@ _TABLE = (
            "A build that fails now and then is not healthy. If all failures are on one side, the remaining pairs "
            "show that side at its best."),
     Reason("subject-changed", "Trials of one side ran with different versions of its packages: its environment was "
-           "changed between two visits, so the side mixes two builds.",
+           "changed between two visits, so the side mixes two builds; or another machine, which measured another "
+           "cell of the run, has another build under that name.",
            "Measure again unless the change cannot matter; build every subject in an environment of its own."),
     Reason("fills-differ", "The sides' compile caches were filled on different days: each keeps what it drew then.",
            "For a fresh draw of both: PERFGATE_CACHES=0 perfgate run ..."),

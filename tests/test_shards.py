@@ -179,6 +179,24 @@ def test_what_is_not_one_part_of_the_plan_is_not_measured(
     assert [cell.verdict for cell in outcome(result).cells].count("pass") == 2 if with_plan else not result.stdout
 
 
+def test_machines_with_other_versions_of_a_build(shards: list[Path]) -> None:
+    """The verdict stands, since pairs are of one machine, and a caution says which versions are where."""
+    plan = read_shard_plan(Path("plan.json"))
+    shutil.rmtree(shards[1])
+
+    class Newer(ByCell):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            trial = super().collect(job, progress)
+            newer = {"vllm": "2.0"} if job.side == "head" else {}
+            return trial.model_copy(update={"versions": trial.versions | newer})
+
+    measure(Path(), plan, 2, Newer())
+    result = judge(*shards, "--plan", "plan.json")
+    assert result.exit_code == ExitStatus.PASS
+    found = [[note.text for note in cell.cautions if note.code == "subject-changed"] for cell in outcome(result).cells]
+    assert found == [[], ["head: vllm 2.0, and 0.0.0+fake in tiny[batch=1]"], []]
+
+
 def test_a_foreign_shard_beside_a_whole_plan_is_no_pass(shards: list[Path]) -> None:
     """Every cell passed, and one shard more is not of this plan: 22, since nobody knows what else went wrong."""
     shutil.copytree("shard-3", "shard-4")

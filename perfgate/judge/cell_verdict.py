@@ -91,7 +91,22 @@ def _of_a_part(outcome: Outcome, run: Run, part: Part, records: Mapping[str, Rec
     ]
     verdict = worst((outcome.verdict, "not-measured")) if part.faults else outcome.verdict
     told = {"verdict": verdict, "exit_status": WORST_FIRST[verdict], "reasons": (*part.faults, *notes)}
-    return outcome.model_copy(update=told)
+    return outcome.model_copy(update={**told, "cells": tuple(_with_other_versions(outcome.cells))})
+
+
+def _with_other_versions(cells: Iterable[CellOutcome]) -> Iterator[CellOutcome]:
+    """The cells; a caution says where an earlier one had other versions under one name, as on another machine."""
+    first: dict[tuple[str, str], tuple[str, str]] = {}
+    for cell in cells:
+        others = []
+        for side, versions in cell.versions.items():
+            label = cell.head if cell.head and side == "head" else side
+            for package, version in versions.items():
+                known, where = first.setdefault((label, package), (version, cell.name))
+                if known != version:
+                    others.append(f"{label}: {package} {version}, and {known} in {where}")
+        notes = (Note(code="subject-changed", text="; ".join(others)),) if others else ()
+        yield cell.model_copy(update={"cautions": (*cell.cautions, *notes)})
 
 
 ONE_REPLICATE = Note(code="running-server", text="one trial a subject was measured, of a server that ran already")
