@@ -34,6 +34,8 @@ UNBUILT_ON: Final = 2
 """So many nodes try the builds of a cell: one may lack a compiler, and what a second one cannot build is broken."""
 NODE_WAIT_S: Final = 1800.0
 """So long a cell waits for a node that can hold it: an autoscaler starts one in minutes."""
+OF_ONE_MACHINE: Final = frozenset({"storage-failed", "gpu-lost", "gpu-unreadable"})
+"""Reasons for which a cell waits for a node that is not there yet; what is set up wrongly is so on new ones, too."""
 OVERTIME_S: Final = 3600.0
 """So long after the budget a task is stopped that has not ended by itself: it hangs, or its trials take many times what
 they took before."""
@@ -221,7 +223,7 @@ class Coordinator:
         """Note why no node can hold a cell, empty where one can again.
 
         Returns:
-            Whether the cell is given up: those that could hold it cannot measure it, or it has waited for too long.
+            Whether the cell is given up: others could not measure it either, or it has waited for too long.
         """
         cell = self._cells[number]
         if why and why != cell.homeless:
@@ -229,7 +231,9 @@ class Coordinator:
         if not cell.homeless:
             cell.homeless_s = self._now_s()
         cell.homeless = why
-        return bool(why) and (bool(cell.avoided) or self._now_s() > cell.homeless_s + NODE_WAIT_S)
+        defects = [other.code in OF_ONE_MACHINE for other in cell.avoided.values()]
+        hopeless = not all(defects) or len(defects) >= NODES
+        return bool(why) and (hopeless or self._now_s() > cell.homeless_s + NODE_WAIT_S)
 
     def begin(self, number: int, attempt: int) -> Begun | None:
         """What the task of a cell needs; ``None`` where another was begun in its place, or the run is stopped."""

@@ -137,12 +137,27 @@ def test_a_cell_that_no_node_can_hold(here: Path) -> None:
 
 
 def test_a_cell_that_only_unfit_nodes_could_hold(here: Path) -> None:
-    """It is given up at once, with what they lack."""
+    """It is given up at once, with what they lack, where new ones would lack it too."""
     coordinator = Cluster(run_of(here)).coordinator
-    coordinator.ended(1, Ending("elsewhere", "node a: no space left", "storage-failed", "a"))
+    coordinator.ended(1, Ending("elsewhere", "node a: has no folder", "shard-foreign", "a"))
     assert coordinator.homeless(1, "waits for a node")
     coordinator.ended(1, Ending("stopped"))
-    assert coordinator.news("me", 0).endings[1].text == "node a: no space left; waits for a node"
+    assert coordinator.news("me", 0).endings[1].text == "node a: has no folder; waits for a node"
+
+
+def test_a_cell_that_only_broken_nodes_could_hold(here: Path) -> None:
+    """It waits as one that no node can hold, for a few nodes: an autoscaler may go on bringing broken ones."""
+    cluster = Cluster(run_of(here))
+    coordinator = cluster.coordinator
+    for number, node in enumerate("abc", 1):
+        assert coordinator.ended(1, Ending("elsewhere", f"node {node}: no space left", "storage-failed", node)) == 0.0
+        assert coordinator.homeless(1, "waits for a node") == (number == NODES)
+        coordinator.begin(1, coordinator.submitted(1).number)
+
+    coordinator.ended(2, Ending("elsewhere", "node a: no space left", "storage-failed", "a"))
+    assert not coordinator.homeless(2, "waits for a node")
+    cluster.clock.now_s += NODE_WAIT_S + 1.0
+    assert coordinator.homeless(2, "waits for a node")
 
 
 def test_news_come_in_pages(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,12 +255,12 @@ def test_unfit_nodes_are_avoided(here: Path) -> None:
         for task in tasks:
             on = next(iter({"a", "b"} - task.attempt.avoided), None)
             if on is not None and task.ending is None:
-                task.ending = Ending("elsewhere", f"node {on}: no space left", "storage-failed", on)
+                task.ending = Ending("elsewhere", f"node {on}: has no folder", "shard-foreign", on)
 
     began_s = cluster.clock.now_s
     endings = FakeTasks(cluster, script, [node("a"), node("b")]).drive()
     assert endings[1].kind == "failed"
-    assert {"node a: no space left", "node b: no space left"} <= {*endings[1].text.split("; ")}
+    assert {"node a: has no folder", "node b: has no folder"} <= {*endings[1].text.split("; ")}
     assert cluster.clock.now_s == began_s
 
 
