@@ -14,6 +14,8 @@ from perfgate.calls.host_calls import CALLS, LINES, PS_PER_S, HostCalls, StepKin
 from perfgate.units import format_mean, plural, signed_us
 
 IN_A_STEP: Final[dict[StepKind, str]] = {"decode": "a step", "prefill": "in a prefill step"}
+MODULES = "modules"
+"""How the names of figures begin that count modules, in all and of a package."""
 MOST_LINES = 20
 """Functions that have a line of their own, the most expensive ones."""
 MOST_COUNTS = 6
@@ -156,10 +158,12 @@ def call_difference(base: HostCalls, head: HostCalls, kind: StepKind) -> CallDif
 def figure_lines(base: HostCalls, head: HostCalls) -> list[str]:
     """What the processes have imported and what an iteration adds to their memory, as a diff.
 
-    What is told costs nothing, so ranges need not be further apart than they are wide: a leak varies, too.
+    What is told costs nothing, so ranges need not be further apart than they are wide: a leak varies, too. A package
+    without modules is not listed; another figure that one side lacks could not be read there.
     """
     both = {name: (base.figures.get(name, (0, 0)), head.figures.get(name, (0, 0))) for name in
-            sorted(base.figures.keys() | head.figures.keys())}  # fmt: skip
+            sorted(base.figures.keys() | head.figures.keys())
+            if name.startswith(MODULES) or name in base.figures.keys() & head.figures.keys()}  # fmt: skip
     apart = {name: more for name, sides in both.items() if (more := _apart(*sides))}
     ordered = sorted(apart, key=lambda name: (-abs(apart[name]), name))
     lines = [f"{'+' if apart[name] > 0 else '-'} {name}: {' -> '.join(map(_in_figures, both[name]))}" for name in

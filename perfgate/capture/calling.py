@@ -49,12 +49,13 @@ _Figures = Annotated[dict[Name, Count], Field(max_length=MOST_FIGURES)]
 
 
 class _ProcessFigures(BaseModel):
-    """What the worker's process had imported and held when the iteration began."""
+    """What the worker's process had imported and held when the iteration began, and what the system counted in it."""
 
     model_config = ConfigDict(strict=True)
 
     modules: _Figures
     totals: _Figures
+    spent: _Figures
 
 
 class _Reported(BaseModel):
@@ -124,7 +125,7 @@ def read_calls(answer: Mapping[str, Any]) -> HostCalls:
 
 
 def read_figures(answer: Mapping[str, Any]) -> _ProcessFigures:
-    """What it says that the process had imported and held before that iteration.
+    """What it says of its process, before that iteration and in it.
 
     Raises:
         InvalidTrialError: ``protocol-error``: It says nothing of the kind.
@@ -136,12 +137,13 @@ def read_figures(answer: Mapping[str, Any]) -> _ProcessFigures:
 
 
 def figures_of(seen: Sequence[_ProcessFigures]) -> dict[str, Total]:
-    """Modules, and by how much each total grows in an iteration, if enough were seen; one that falls does not grow."""
-    grown = [
-        {f"{name} an iteration": max(most - before.totals.get(name, most), 0) for name, most in own.totals.items()}
+    """Modules, and of enough iterations by how much each total grows, 0 if it falls, and what the system counts."""
+    added = [
+        {name: max(most - before.totals.get(name, most), 0) for name, most in own.totals.items()} | own.spent
         for before, own in pairwise(seen)
     ]
-    figures = ([own.modules for own in seen], grown if len(grown) >= FEWEST_GROWTHS else [])
+    iterations = [{f"{name} an iteration": count for name, count in own.items()} for own in added]
+    figures = ([own.modules for own in seen], iterations if len(iterations) >= FEWEST_GROWTHS else [])
     return {name: total for part in figures for name, total in widest([_exact(own) for own in part]).items()}
 
 

@@ -19,8 +19,8 @@ iterate   prompts: batch x input token ids, output_tokens,  submitted_ns: batch;
                                                             probe_ns: [before: ranks, after: ranks] or null; where
                                                             memory: of each process, or null (vllm_memory.py); where
                                                             count_calls was true also host_calls (call_counter.py)
-                                                            and process (vllm_memory.py), where sample_host was
-                                                            host_samples (host_sampler.py), with either decode_begins:
+                                                            and process (vllm_memory.py, system_counters.py), where
+                                                            sample_host was host_samples, with either decode_begins:
                                                             the first step after every request has its first token
 profile   on, ranges: nvtx or record_function, window       nothing; ranges surround steps from here on, or no more;
                                                             with window the profiler records meanwhile
@@ -85,6 +85,7 @@ class WorkerLoop:
         self.frozen = 0
         self.batch = beside("vllm_batch")
         self.read_probe = beside("vllm_probe").StateProbe(call_ranks).read
+        self.system: Any = None
         self.memory = beside("vllm_memory")
         self.read_memory = self.memory.MemoryReader(call_ranks).read
 
@@ -123,6 +124,7 @@ class WorkerLoop:
         """Have calls counted if a request asks for that: from before there are threads of what is imported."""
         if request.get("count_calls") is True and "host_calls" not in self.watchers:
             self.watchers["host_calls"] = beside("call_counter").CallCounter()
+            self.system = beside("system_counters").SystemCounters()
 
     def import_engine(self) -> tuple[Any, ...]:
         """Import torch, vllm, its arguments and its engine with all that they lead to; once, timed."""
@@ -178,19 +180,24 @@ class WorkerLoop:
         self.iterations += 1
         try:
             counter = self.watchers.get("host_calls")
-            process = {"process": self.memory.process_figures(counter.plain)} if counter else {}
+            process = counter and self.memory.process_figures(counter.plain)
             step = self.engine.step
             for watcher in filter(None, (self.ranges, *self.watchers.values())):
                 step = watcher.around(step)
             prompts, tokens, prefix = request["prompts"], request["output_tokens"], f"{self.iterations}-"
             probed = self.engine if request.get("probe") is True else None
             before = probed and self.read_probe(probed)
+            counted = self.system and self.system.read()
             answer: dict[str, Any] = self.batch.run_batch(self.engine, step, prompts, tokens, prefix)
+            if process:
+                process["spent"] = self.system.since(counted)
             after = probed and self.read_probe(probed)
             if self.watchers:
                 begin = self.batch.decode_begins([row for _, row in answer["deliveries"]])
                 reports = {name: watcher.report(begin) for name, watcher in self.watchers.items()}
-                answer |= {"decode_begins": begin, **process, **reports}
+                answer |= {"decode_begins": begin, **reports}
+            if process:
+                answer["process"] = process
             gc.collect()
             memory = self.read_memory(self.engine)
         except (Exception, SystemExit) as error:

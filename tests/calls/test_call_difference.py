@@ -149,6 +149,16 @@ def test_figures_without_a_price_differ_where_ranges_do_not_overlap(
     assert figure_lines(*sides) == lines
 
 
+def test_a_figure_that_one_side_lacks_was_not_read_there() -> None:
+    """Root may count system calls, others may not; a package that is not listed has no modules."""
+    base = host_calls().model_copy(update={"figures": {"modules": (9, 9)}})
+    head = base.model_copy(update={"figures": {"system calls an iteration": (900, 999), "modules": (9, 9),
+                                               "modules of xml.dom": (1, 1)}})  # fmt: skip
+
+    assert figure_lines(base, head) == ["+ modules of xml.dom: 0 -> 1"]
+    assert figure_lines(head, base) == ["- modules of xml.dom: 1 -> 0"]
+
+
 def test_many_changes_end_in_one_line() -> None:
     """The most expensive functions have a line each, the others one together."""
     names = {f"f{n:02}": FunctionCalls(calls=(10 * (n + 1),) * 2) for n in range(MOST_LINES + 5)}

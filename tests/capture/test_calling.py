@@ -97,16 +97,17 @@ def test_what_an_engine_imports_and_keeps_is_told(take: Take) -> None:
 
 def test_few_growths_are_no_figure() -> None:
     """Two engines that are alike would differ in one number each; modules need no second reading."""
-    held = {"process": {"modules": {"modules": 7}, "totals": {"blocks": 100}}}
+    held = {"process": {"modules": {"modules": 7}, "totals": {"blocks": 100}, "spent": {"system calls": 9}}}
     seen = [read_figures(held)] * (FEWEST_GROWTHS + 1)
 
     assert figures_of(seen[1:]) == {"modules": (7, 7)}
-    assert figures_of(seen) == {"modules": (7, 7), "blocks an iteration": (0, 0)}
+    added = {"blocks an iteration": (0, 0), "system calls an iteration": (9, 9)}
+    assert figures_of(seen) == {"modules": (7, 7), **added}
 
 
 @pytest.mark.parametrize("said", [{}, {"process": None}, {"process": {"modules": {}}},
-                                  {"process": {"modules": {"a\nPASS": 1}, "totals": {}}},
-                                  {"process": {"modules": {"a": -1}, "totals": {}}}])  # fmt: skip
+                                  {"process": {"modules": {"a\nPASS": 1}, "totals": {}, "spent": {}}},
+                                  {"process": {"modules": {"a": -1}, "totals": {}, "spent": {}}}])  # fmt: skip
 def test_figures_that_make_no_sense_end_the_trial(said: dict[str, Any]) -> None:
     """Names of more than a line, negative numbers and other shapes are refused."""
     with pytest.raises(InvalidTrialError, match="figures of the process"):

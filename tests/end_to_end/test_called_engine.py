@@ -15,11 +15,11 @@ LOOPS = 2800
 """About 50 us."""
 
 
-SCHEDULE = "scheduler.schedule (was vllm.v1.core.sched.scheduler.Scheduler.schedule): 560"
+SCHEDULE = "scheduler.schedule (was vllm.v1.core.sched.scheduler.Scheduler.schedule)"
 LOOK_UP = "kv_cache_manager.get_computed_blocks (was vllm.v1.core.kv_cache_manager.KVCacheManager.get_computed_blocks)"
 HEADS = {
     "everywhere": ({}, [("a step", SCHEDULE), ("in a prefill step", SCHEDULE)]),
-    "admitting": ({"PERFGATE_PLANT_LOOP_IN": "prefill"}, [("in a prefill step", f"{LOOK_UP}: 224")]),
+    "admitting": ({"PERFGATE_PLANT_LOOP_IN": "prefill"}, [("in a prefill step", LOOK_UP)]),
 }
 """Where the plant counts down, and the changes by which it is named."""
 

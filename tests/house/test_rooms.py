@@ -23,6 +23,7 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manage
 SUBJECT_SIDE = {
     "capture.call_counter",
     "capture.host_sampler",
+    "capture.system_counters",
     "capture.vllm_batch",
     "capture.vllm_memory",
     "capture.vllm_probe",

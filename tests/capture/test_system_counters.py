@@ -1,0 +1,83 @@
+"""What Linux counts of a process, where it may be asked; what it refuses is left out."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORKER_SIDE = Path(__file__).parents[2] / "perfgate" / "capture" / "system_counters.py"
+TASK_CLOCK = (1, 1, 0)
+"""``PERF_TYPE_SOFTWARE``, ``PERF_COUNT_SW_TASK_CLOCK``: nanoseconds, on any machine."""
+MANY = 500
+COUNTED = """
+import importlib.machinery, json, os, sys, threading, types
+
+module = types.ModuleType("system_counters")
+importlib.machinery.SourceFileLoader("system_counters", sys.argv[1]).exec_module(module)
+counters, zeros = module.SystemCounters(), os.open("/dev/zero", os.O_RDONLY)
+def nothing(): pass
+def reads():
+    for _ in range(int(sys.argv[2])): os.read(zeros, 1)
+def reads_elsewhere():
+    thread = threading.Thread(target=reads)
+    thread.start()
+    thread.join()
+def spent(work):
+    before = counters.read()
+    work()
+    return counters.since(before)
+print(json.dumps({work.__name__: spent(work) for work in (nothing, reads, reads_elsewhere)}))
+"""
+
+
+@pytest.fixture
+def worker_side() -> Any:
+    """The file that the worker loads, as the worker does."""
+    module = types.ModuleType("system_counters")
+    importlib.machinery.SourceFileLoader("system_counters", str(WORKER_SIDE)).exec_module(module)
+    return module
+
+
+def test_what_every_thread_asks_of_the_system_is_counted() -> None:
+    """Without what a reading takes itself; a thread's start and end take some system calls more."""
+    done = subprocess.run([sys.executable, "-c", COUNTED, str(WORKER_SIDE), str(MANY)], capture_output=True, check=True)
+    spent = json.loads(done.stdout)
+
+    reads = {work: counts["reads and writes"] for work, counts in spent.items()}
+    assert reads == {"nothing": 0, "reads": MANY, "reads_elsewhere": MANY}
+    if "system calls" in spent["nothing"]:  # where tracepoints may be read and opened
+        assert (spent["nothing"]["system calls"], spent["reads"]["system calls"]) == (0, MANY)
+        assert MANY < spent["reads_elsewhere"]["system calls"] < MANY + 100
+
+
+def test_a_counter_of_the_kernel_counts(worker_side: Any) -> None:
+    """One that every machine has: what the system is asked for has the form that it expects."""
+    event = worker_side.open_event(*TASK_CLOCK)
+    if event is None:
+        pytest.skip("perf_event_open is refused here")
+    try:
+        first, second = (int.from_bytes(os.read(event, 8), "little") for _ in range(2))
+    finally:
+        os.close(event)
+
+    assert 0 < first < second
+
+
+def test_what_the_system_refuses_is_left_out(worker_side: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An unknown processor, no tracepoints, and a kernel that does not count reads."""
+    monkeypatch.setattr(worker_side, "PERF_EVENT_OPEN", {})
+    monkeypatch.setattr(worker_side, "TRACEFS", (str(tmp_path),))
+    monkeypatch.setattr(worker_side, "IO", tmp_path / "io")
+
+    counters = worker_side.SystemCounters()
+
+    assert counters.since(counters.read()) == {}
+    assert worker_side.tracepoint("raw_syscalls/sys_enter") is None
