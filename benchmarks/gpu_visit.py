@@ -2,13 +2,15 @@
 
 ``python benchmarks/gpu_visit.py --build python=PYTHON --minutes 26 [--gpus 0,1] [--only 'tight*'] [--into FOLDER]``
 
-``gpu_visit.toml`` lists tasks, the most wanted first: commands of perfgate, and other benchmarks. Each takes GPUs of
-its own, and they run side by side; one that would not end in time is not begun. A task that ended as expected is not
-run again by a later visit into the same folder, so that a visit that was cut short goes on. Nothing of a GPU is
-changed: scenarios only observe clocks, and NVLink multicast is off, because a fault in it takes a whole host down.
+``gpu_visit.toml`` lists tasks, the most wanted first: commands of perfgate, and other benchmarks. One visit holds a
+part of them: choose with ``--only``. Each task takes GPUs of its own and an equal share of the cores, and they run
+side by side; one that would not end in time is not begun. A later visit into the same folder runs no task again that
+ended as expected, and resumes a run that was cut short. Nothing of a GPU is changed: scenarios only observe clocks, and
+NVLink multicast is off, because a fault in it takes a whole host down.
 
-FOLDER gets ``TASK/TASK.txt``, which is what a task printed, its run folders, and ``ended.jsonl``, a line a task. Prints
-what begins and ends, and last a table. Ends with 1 where a task did not end as expected.
+PYTHON finds vllm and torch by itself: engines get no ``PYTHONPATH``. FOLDER gets ``TASK/TASK.txt``, which is what a
+task printed, its run folders, and ``ended.jsonl``, a line a task. Prints what begins and ends, and last a table. Ends
+with 1 where a task did not end as expected, and with 2 where perfgate or the build cannot be imported.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ import time
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 ROOT = Path(__file__).parents[1]
 TASKS = Path(__file__).with_suffix(".toml")
+CUT_SHORT = 130
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "NVSHMEM_DISABLE_NVLS": "1", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 POLL_S = 0.5
 END_S = 30.0
@@ -41,7 +44,7 @@ class Task:
     Args:
         name: Unique; also the name of its folder.
         words: ``perfgate`` is left out; a first word that ends in ``.py`` is a benchmark. ``{build}``, ``{gpus}``,
-            ``{minutes}``, ``{root}`` and ``{into}`` are filled in.
+            ``{minutes}``, ``{root}``, ``{into}`` and, for one of several that are alike, ``{each}`` are filled in.
         minutes: What it takes at most; it is stopped then.
         gpus: How many it takes.
         expect: Exit statuses that are as they should be.
@@ -76,9 +79,9 @@ class Begun:
         over_s = time.monotonic() - self.since_s - 60 * self.task.minutes
         if over_s > 0 and not self.asked:
             self.asked = True
-            self.process.send_signal(signal.SIGINT)
+            os.killpg(self.process.pid, signal.SIGINT)
         elif over_s > END_S:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 class Visit:
@@ -93,6 +96,9 @@ class Visit:
 
     def __init__(self, into: Path, build: str, gpus: list[str], minutes: float) -> None:
         self._into, self._build, self._free = into, build, gpus
+        cores = sorted(os.sched_getaffinity(0))
+        each = len(cores) // len(gpus)
+        self._cores = {gpu: cores[each * place : each * (place + 1)] for place, gpu in enumerate(gpus)}
         self._until_s = time.monotonic() + 60 * minutes
         self._begun: list[Begun] = []
         into.mkdir(parents=True, exist_ok=True)
@@ -103,6 +109,11 @@ class Visit:
     def done(self, name: str) -> bool:
         """Whether a task of that name ended as expected."""
         return any((one["task"], one["build"], one["as_expected"]) == (name, self._build, True) for one in self.ended)
+
+    def _was_cut_short(self, name: str) -> bool:
+        """Whether its run was ended with trials to come when it was begun last."""
+        last = [one["status"] for one in self.ended if (one["task"], one["build"]) == (name, self._build)][-1:]
+        return last == [CUT_SHORT]
 
     def take(self, tasks: list[Task]) -> None:
         """Run what fits; returns when nothing is left that would."""
@@ -139,6 +150,8 @@ class Visit:
         known = {"build": self._build, "root": str(ROOT), "into": str(self._into), "gpus": ",".join(gpus)}
         known["minutes"] = f"{task.minutes - 1:g}"
         words = list(task.words)
+        if words[0] == "run" and not task.folder and self._was_cut_short(task.name):
+            words = ["run", "--resume", "latest", "--budget", "{minutes}"]
         for name, value in known.items():
             words = [word.replace("{" + name + "}", value) for word in words]
         program = [str(ROOT / "benchmarks" / words.pop(0))] if words[0].endswith(".py") else ["-m", "perfgate"]
@@ -146,9 +159,12 @@ class Visit:
         if "{gpus}" not in " ".join(task.words):
             environment["CUDA_VISIBLE_DEVICES"] = known["gpus"]
         log = (folder / f"{task.name}.txt").open("wb")
+        cores = ",".join(str(core) for gpu in gpus for core in self._cores[gpu])
+        on_cores = ["taskset", "-c", cores] if cores else []
         process = subprocess.Popen(
-            [sys.executable, *program, *words], cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
-        )
+            [*on_cores, sys.executable, *program, *words], cwd=folder, env=environment, stdout=log,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
         self._begun.append(Begun(task, gpus, process, log, time.monotonic()))
         print(f"{task.name} begins on GPU {known['gpus']}", flush=True)
 
@@ -172,6 +188,26 @@ class Visit:
             print(f"{one.task.name} ended with {status} after {took:g} min", flush=True)
 
 
+def tasks_of(declared: dict[str, Any]) -> list[Task]:
+    """A task, or one for each value of ``each``."""
+    values = declared.pop("each", None)
+    if values is None:
+        return [Task(**declared)]
+    text = json.dumps(declared)
+    return [Task(**json.loads(text.replace("{each}", str(value)))) for value in values]
+
+
+def check_imports(build: str) -> None:
+    """End with 2 where perfgate cannot be imported, or vllm by a build's interpreter: no task would run."""
+    wanted = [[sys.executable, "import perfgate.gate"]]
+    if build.startswith("python="):
+        wanted.append([build.removeprefix("python="), "import vllm"])
+    for python, statement in wanted:
+        if subprocess.run([python, "-c", statement], cwd=ROOT, check=False).returncode != 0:
+            print(f"{python} -c {statement!r} failed", file=sys.stderr)
+            raise SystemExit(2)
+
+
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -182,9 +218,12 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=Path("gpu-visit"), help="folder of logs and runs")
     parser.add_argument("--tasks", type=Path, default=TASKS, help="the list")
     given = parser.parse_args()
-    listed = [Task(**one) for one in tomllib.loads(given.tasks.read_text(encoding="utf-8"))["task"]]
+    key, _, value = given.build.partition("=")
+    given.build = f"{key}={Path(value).absolute()}" if key == "python" else given.build  # each task has its own folder
+    listed = [task for one in tomllib.loads(given.tasks.read_text(encoding="utf-8"))["task"] for task in tasks_of(one)]
     wanted = given.only or ["*"]
     chosen = [task for task in listed if any(fnmatch.fnmatch(task.name, one) for one in wanted)]
+    check_imports(given.build)
     visit = Visit(given.into.resolve(), given.build, given.gpus, given.minutes)
     visit.take([task for task in chosen if task.gpus <= len(given.gpus)])
     print("| task | exit | as expected | minutes | GPUs |\n|---|---|---|---|---|")

@@ -19,7 +19,7 @@ from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Engine, 
 from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, engine_environment, find_subject
 from perfgate.capture.job import Job
 from perfgate.capture.server_figures import Scrape, growth, kv_token_capacity, kv_use_ppm, read_metrics
-from perfgate.capture.server_process import RunningServer, Server, fetch, fetch_json, own_port, served_name
+from perfgate.capture.server_process import RunningServer, Server, fetch, fetch_json, held_alone, own_port, served_name
 from perfgate.capture.small_tokenizer import vocabulary_of
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.window_reading import WindowAnswer
@@ -60,16 +60,16 @@ class ServerDriver:
         """See :class:`perfgate.capture.driver_protocol.Driver`."""
         if launch != Launch():
             raise InvalidTrialError("profile-failed", "a server is not profiled")
-        servers, clients = apart(job.station)
         if job.subject.url is not None:
             running = RunningServer(job.subject.url)
             running.require()
-            with Client(job.folder, job.owner, clients) as client:
+            with apart() as (_, clients), Client(job.folder, job.owner, clients) as client:
                 yield ServedEngine(job, running, client)
             return
         cache_files = count_files(job.cache_folder)
         versions = package_versions(job)
         with (
+            apart() as (servers, clients),
             own_port(job.station) as port,
             Server(job, port, servers) as server,
             Client(job.folder, job.owner, clients) as client,
@@ -183,16 +183,20 @@ class ServedEngine:
             thread.join()
 
 
-def apart(station: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]]:
+@contextlib.contextmanager
+def apart() -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The cores of server and client; nothing where there are too few, and both have all.
 
-    The clients of stations that share all cores have one each.
+    Clients that are at work at once on this host have a core each, also those of other runs: on one core each would
+    stamp late what comes while the other works.
     """
     cores = sorted(os.sched_getaffinity(0))
-    if usable_cores() < LEAST_CORES:
-        return (), ()
-    own = cores[-1 - station % (len(cores) // 2)]
-    return tuple(core for core in cores if core != own), (own,)
+    for own in reversed(cores[len(cores) // 2 :] if usable_cores() >= LEAST_CORES else ()):
+        with held_alone(f"client-core-{own}", "a client of a server") as is_ours:
+            if is_ours:
+                yield tuple(core for core in cores if core != own), (own,)
+                return
+    yield (), ()
 
 
 def package_versions(job: Job) -> dict[str, str]:

@@ -226,15 +226,23 @@ def own_port(station: int = 0) -> Iterator[int]:
     """
     first = FIRST_PORT + PORTS * ((os.getpid() + APART * station) % BLOCKS)
     for port in range(first + PORTS - 1, first, -1):
-        with contextlib.ExitStack() as held:
-            try:
-                held.enter_context(hold_named(state_folder(), f"port-{port}", "a server", lambda _: None, 0.0))
-            except InterruptedRunError:
-                continue
-            if _is_free(port):
+        with held_alone(f"port-{port}", "a server") as is_ours:
+            if is_ours and _is_free(port):
                 yield port
                 return
     raise InvalidTrialError("start-refused", f"somebody listens on each port from {first + 1} to {first + PORTS - 1}")
+
+
+@contextlib.contextmanager
+def held_alone(name: str, doing: str) -> Iterator[bool]:
+    """Whether nobody else on this host holds that name; held then while the block lasts."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(hold_named(state_folder(), name, doing, lambda _: None, 0.0))
+        except InterruptedRunError:
+            yield False
+        else:
+            yield True
 
 
 def _is_free(port: int) -> bool:

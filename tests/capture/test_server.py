@@ -150,13 +150,17 @@ def test_arguments_are_options_of_a_command_line() -> None:
     ]  # fmt: skip
 
 
-def test_clients_of_stations_have_a_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which the servers of theirs have not."""
+def test_clients_at_work_at_once_have_a_core_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Which the servers of theirs have not; where half of the cores are taken, all may use all."""
+    monkeypatch.setattr("perfgate.capture.server_process.state_folder", lambda: tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr("perfgate.capture.server_driver.usable_cores", lambda: 8)
-    found = [apart(station) for station in range(3)]
-    assert [client for _, client in found] == [(7,), (6,), (5,)]
-    assert all({*server} | {*client} == set(range(8)) and len(server) == 7 for server, client in found)
+    with contextlib.ExitStack() as at_work:
+        found = [at_work.enter_context(apart()) for _ in range(5)]
+    assert [client for _, client in found] == [(7,), (6,), (5,), (4,), ()]
+    assert all({*server} | {*client} == set(range(8)) and len(server) == 7 for server, client in found[:4])
+    with apart() as (_, client):
+        assert client == (7,)
 
 
 def test_a_port_is_one_that_nobody_has() -> None:
