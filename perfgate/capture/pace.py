@@ -30,7 +30,6 @@ class Step:
         phase: What is going on, in a few words.
         seconds_left: Estimate until that look; ``None`` while nothing is known of how long a trial takes.
         kind: The kind of trial.
-        seconds_after: The share of it that is left to the trials after this one.
         finished: The trial, once it has ended.
         station: Where it is taken, if there are several.
         state: ``slow`` or ``fast``, as the GPUs there were when its last trial ended; empty where nobody can tell.
@@ -45,7 +44,6 @@ class Step:
     phase: str
     seconds_left: float | None
     kind: Kind = "timed"
-    seconds_after: float = 0.0
     finished: Trial | None = None
     station: str = ""
     state: str = ""

@@ -338,14 +338,13 @@ class Session:
         ahead = len(builds) * (aim.pairs - aim.done(record)) + (len(builds) if pair is None else 0) - begun
         begun_s, trial_s = time.monotonic(), self._pace.expected_s(cell.cell_id, kind)
 
-        def show(phase: str, left: float | None = None, after: float = 0.0, trial: Trial | None = None) -> None:
+        def show(phase: str, left: float | None = None, trial: Trial | None = None) -> None:
             done, place = aim.done(self._opened[cell.cell_id]), (station.name, station.state)
-            self._tell(Step(cell.name, index, label, pair, done, aim.pairs, phase, left, kind, after, trial, *place))
+            self._tell(Step(cell.name, index, label, pair, done, aim.pairs, phase, left, kind, trial, *place))
 
         def show_phase(phase: str) -> None:
             after_s = (trial_s or 0.0) * (ahead - 1) / max(len(self._rounds), 1)
-            left_s = None if trial_s is None else after_s + max(trial_s - (time.monotonic() - begun_s), 0.0)
-            show(phase, left_s, after_s)
+            show(phase, None if trial_s is None else after_s + max(trial_s - (time.monotonic() - begun_s), 0.0))
 
         trial = station.take(job, show_phase)
         if trial.no_floor and pair is None and any(gate.gate.measured.needs_floor for gate in cell.gates):
@@ -356,7 +355,7 @@ class Session:
             record = self._keep(cell, trial)
             ahead = ahead - 1 if trial.failure is None else len(builds) * (aim.pairs - aim.done(record))
             left_s = (self._pace.expected_s(cell.cell_id, kind) or 0.0) * ahead / max(len(self._rounds), 1)
-            show("done", left_s, left_s, trial)
+            show("done", left_s, trial)
         return trial
 
     def _ahead(self, station: Station, record: Record, job: Job, aim: Aim) -> Job | None:

@@ -43,7 +43,6 @@ class StepDemand:
         weights_held: All weights, embedding table included: what the engine loads.
         weights_read: Those that a step reads, each once: all matrices and norms, of the experts those that the batch is
             expected to choose, of an untied embedding table only the batch's rows.
-        weights_read_most: The same where the batch's tokens choose as many experts as they can.
         kv_read: Keys and values of all requests at the mean context of the workload.
         kv_written: Those of the step's own tokens.
         operations: By the precision they run at; a multiplication and an addition are two.
@@ -51,7 +50,6 @@ class StepDemand:
 
     weights_held: float
     weights_read: float
-    weights_read_most: float
     kv_read: float
     kv_written: float
     operations: Mapping[Precision, float]
@@ -138,7 +136,6 @@ def _step_demand(
     return StepDemand(
         weights_held=held,
         weights_read=sum(m.read * size for m, size in all_matrices) + beside,
-        weights_read_most=sum(m.most * size for m, size in all_matrices) + beside,
         kv_read=batch * attended * kv_token,
         kv_written=batch * layers * kv_token,
         operations=operations,

@@ -38,7 +38,6 @@ class Matrix:
         shards: GPUs of a tensor-parallel group among which one is divided; each of the rest holds another's copy.
         count: How many a model has.
         read: How many a step is expected to read.
-        most: How many it reads at most.
         used: How many a token passes.
     """
 
@@ -48,7 +47,6 @@ class Matrix:
     shards: int
     count: float
     read: float
-    most: float
     used: float
 
     @property
@@ -103,7 +101,7 @@ def matrices(config: Mapping[str, Any], batch: int, parallel: int) -> Iterator[M
 
 def _always(count: float) -> dict[str, float]:
     """As many as there are, each of which every step reads and every token passes."""
-    return {"count": count, "read": count, "most": count, "used": count}
+    return {"count": count, "read": count, "used": count}
 
 
 def _heads(config: Mapping[str, Any], hidden: int, parallel: int) -> Iterator[Matrix]:
@@ -144,10 +142,7 @@ def _experts(config: Mapping[str, Any], hidden: int, layers: int, batch: int, pa
     # A token that chooses evenly misses a given expert with probability 1 - chosen / experts; dummy and trained routers
     # choose less evenly, so this is the usual estimate and not a bound. The bounds are chosen and batch x chosen.
     met = experts * (1 - (1 - chosen / experts) ** batch)
-    counts = {
-        "count": layers * experts, "read": layers * met, "most": layers * min(experts, batch * chosen),
-        "used": layers * chosen,
-    }  # fmt: skip
+    counts = {"count": layers * experts, "read": layers * met, "used": layers * chosen}
     yield Matrix("router", hidden, experts, 1, **_always(layers))
     yield from _mlp("experts", hidden, inner, parallel, counts)
     shared = int(config.get("shared_expert_intermediate_size") or int(config.get("n_shared_experts") or 0) * inner)

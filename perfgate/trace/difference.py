@@ -61,7 +61,6 @@ class StepDifference(Frozen):
     Args:
         base_launches: Kernels of the base's step.
         head_launches: Kernels of the head's.
-        base_graph: Of the base's from CUDA graphs.
         head_graph: Of the head's from CUDA graphs.
         layers: Layers that the base's step shows; 1 where its sequence does not tell.
         kernels: What differs, what concerns most launches first.
@@ -72,7 +71,6 @@ class StepDifference(Frozen):
 
     base_launches: int
     head_launches: int
-    base_graph: int
     head_graph: int
     layers: int
     kernels: tuple[KernelChange, ...] = ()
@@ -117,7 +115,6 @@ def difference(
     return StepDifference(
         base_launches=len(base_step.kernels),
         head_launches=len(head_step.kernels),
-        base_graph=base_step.graph_launches,
         head_graph=head_step.graph_launches,
         layers=_layers(b),
         kernels=tuple(sorted(_changes(b, h), key=lambda change: -change.launches)),

@@ -43,10 +43,9 @@ def step(
     finished: Trial | None = None,
     kind: Kind = "timed",
     done: int = 2,
-    seconds_after: float = 0.0,
 ) -> Step:
     """The head of the third pair of four."""
-    return Step("tiny", 7, "head", pair, done, 4, phase, seconds_left, kind, seconds_after, finished)
+    return Step("tiny", 7, "head", pair, done, 4, phase, seconds_left, kind, finished)
 
 
 def shown(stream: io.StringIO, *steps: Step) -> io.StringIO:

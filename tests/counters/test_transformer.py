@@ -261,15 +261,6 @@ def test_experts_that_a_batch_meets(batch: int, met: float) -> None:
     assert found.operations["fp16"] == pytest.approx(batch / 8 * demand(MIXTRAL).operations["fp16"])
 
 
-@pytest.mark.parametrize(("batch", "most"), [(1, 8), (2, 16), (16, 128), (10_000, 128)])
-def test_the_most_experts_that_a_batch_meets(batch: int, most: int) -> None:
-    """Each token brings its own until all are met, and no step is expected to read more."""
-    found, expert = demand(QWEN_MOE, batch=batch), 3 * 2048 * 768
-    met = 128 * (1 - (1 - 8 / 128) ** batch)
-    assert found.weights_read_most - found.weights_read == pytest.approx(2 * 48 * expert * (most - met), abs=1e3)
-    assert demand(LLAMA, batch=batch).weights_read_most == demand(LLAMA, batch=batch).weights_read
-
-
 def test_a_latent_is_cached_once_for_all_heads() -> None:
     """DeepSeek-V3 keeps 512 + 64 elements a token and layer, at two bytes or one, on each GPU of a group."""
     found = demand(DEEPSEEK, tensor_parallel_size=8)
