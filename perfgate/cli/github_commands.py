@@ -221,9 +221,8 @@ def drift(baselines: Path, scenarios: tuple[str, ...]) -> None:
 
 @github.command()
 @click.argument("paths", nargs=-1, required=True)
-@click.option("--branch", default="perfgate/baselines", show_default=True, help="Of the pull request; ours alone.")
 @click.option("--title", default="Promote tonight's baselines", show_default=True)
-def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
+def propose(paths: tuple[str, ...], title: str) -> None:
     """Propose what changed below PATHS of this checkout as a pull request; a later proposal replaces it."""
     from perfgate.github.job_steps import moved
     from perfgate.github.proposal import Proposal, changed_files
@@ -237,7 +236,7 @@ def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
         "hold the report and everything that was measured. `perfgate baseline log` says why each entry is there."
         f"{moved(changed_files(Path.cwd(), paths))}"
     )
-    click.echo(make_proposal(job.api, job.repository, Path.cwd(), paths, Proposal(branch, base, title, body)))
+    click.echo(make_proposal(job.api, job.repository, Path.cwd(), paths, Proposal(base, title, body)))
 
 
 @github.command()

@@ -13,19 +13,20 @@ from perfgate.errors import UsageError
 from perfgate.github.api import Api, ApiError, PullRequest
 from perfgate.project.git import Git
 
+BRANCH = "perfgate/baselines"
+"""Of the pull request; it holds one proposal alone, so an older one is replaced."""
+
 
 @dataclass(frozen=True)
 class Proposal:
     """What is proposed.
 
     Args:
-        branch: Of the pull request; it holds this proposal alone, so an older one is replaced.
         base: The branch it aims at.
         title: Of the pull request and its commit.
         body: Markdown.
     """
 
-    branch: str
     base: str
     title: str
     body: str
@@ -63,14 +64,14 @@ def propose(api: Api, repository: str, tree: Path, paths: Sequence[str], proposa
     made = api.make(_Object, f"{root}/git/trees", {"base_tree": base_tree, "tree": entries}).sha
     content = {"message": proposal.title, "tree": made, "parents": [head]}
     commit = api.make(_Object, f"{root}/git/commits", content).sha
-    _point(api, root, proposal.branch, commit)
+    _point(api, root, BRANCH, commit)
     owner = repository.partition("/")[0]
     text = {"title": proposal.title, "body": proposal.body}
     page, names = f"{root}/pulls", ", ".join(changed)
-    for request in api.pages(PullRequest, page, head=f"{owner}:{proposal.branch}", state="open", base=proposal.base):
+    for request in api.pages(PullRequest, page, head=f"{owner}:{BRANCH}", state="open", base=proposal.base):
         api.send("PATCH", f"{page}/{request.number}", text)
         return f"pull request {request.number} now proposes {names}"
-    request = api.make(PullRequest, page, {**text, "head": proposal.branch, "base": proposal.base})
+    request = api.make(PullRequest, page, {**text, "head": BRANCH, "base": proposal.base})
     return f"pull request {request.number} proposes {names}"
 
 

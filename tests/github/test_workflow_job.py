@@ -29,7 +29,7 @@ from perfgate.github.proposal import Proposal, propose
 from perfgate.github.workflow_job import GithubJob
 from perfgate.project.scaffold import LABELS, workflows
 
-PROPOSAL = Proposal("perfgate/baselines", "main", "Promote", "why")
+PROPOSAL = Proposal("main", "Promote", "why")
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_one_proposal(github: FakeGitHub, checkout: Path) -> None:
     propose(api, REPOSITORY, checkout, ["baselines"], PROPOSAL)
     first = github.refs["heads/perfgate/baselines"]
 
-    propose(api, REPOSITORY, checkout, ["baselines"], Proposal("perfgate/baselines", "main", "Promote", "again"))
+    propose(api, REPOSITORY, checkout, ["baselines"], Proposal("main", "Promote", "again"))
 
     assert [pull["body"] for pull in github.pulls.values()] == ["again"]
     assert github.refs["heads/perfgate/baselines"] != first
