@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import operator
+from typing import Annotated
+
+from pydantic import Field
 
 from perfgate.calls.call_difference import moved_functions
 from perfgate.calls.host_profile import FunctionTime, HostProfile
+from perfgate.models import Frozen
 
 SURE = 4.5
 """Standard errors of sampling by which a function must differ: of 600 functions chance alone has one do so in less than
@@ -16,21 +20,20 @@ ALIKE = 0.15
 has another layout (docs/measurements.md)."""
 
 
-@dataclass(frozen=True)
-class FunctionChange:
-    """A function in which the two sides differ by more than chance.
+class HostFunction(Frozen):
+    """A function in which the sides' hosts differ.
 
     Args:
         function: Module and qualified name.
-        base_s: What the base's thread works in it itself, a step, in seconds.
+        base_s: What the base's thread works in it itself, a decode step.
         head_s: The same of the head.
-        was: The base's name of it, where it has another class or module there.
+        was: The base's name of it, where it has another class or module there; else not written.
     """
 
     function: str
     base_s: float
     head_s: float
-    was: str = ""
+    was: Annotated[str, Field(exclude_if=operator.not_)] = ""
 
     @property
     def more_s(self) -> float:
@@ -38,7 +41,7 @@ class FunctionChange:
         return self.head_s - self.base_s
 
 
-def changed_functions(base: HostProfile, head: HostProfile) -> list[FunctionChange]:
+def changed_functions(base: HostProfile, head: HostProfile) -> list[HostFunction]:
     """The functions in which the sides' own work differs, the largest difference first.
 
     Own work, because more of it in a function is more in all that call it. A difference must be more than :data:`SURE`
@@ -51,8 +54,11 @@ def changed_functions(base: HostProfile, head: HostProfile) -> list[FunctionChan
     for name in sorted(before.keys() | head.functions.keys()):
         old, own = before.get(name, (name, FunctionTime()))
         now = head.functions.get(name, FunctionTime())
-        change = FunctionChange(
-            name, own.work_ns / base.steps * 1e-9, now.work_ns / head.steps * 1e-9, old if old != name else ""
+        change = HostFunction(
+            function=name,
+            base_s=own.work_ns / base.steps * 1e-9,
+            head_s=now.work_ns / head.steps * 1e-9,
+            was=old if old != name else "",
         )
         errors = (_errors(_work_s(own, base), _work_s(now, head)), _errors(_ticks_s(own, base), _ticks_s(now, head)))
         if max(error if change.more_s > 0 else -error for error in errors) > SURE:

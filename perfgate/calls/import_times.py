@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from perfgate.models import Frozen
 
 READ_BYTES = 8 << 20
 """Of the log; vLLM imports some five thousand modules, 80 bytes each, before anything else fills it."""
@@ -28,20 +29,26 @@ def read_imports(log: Path) -> dict[str, tuple[int, int]]:
     return packages
 
 
-@dataclass(frozen=True)
-class ImportChange:
-    """A package of which the sides import another number of modules: base's and head's, and what these take."""
+class HostImports(Frozen):
+    """A package of which the sides import another number of modules.
+
+    Args:
+        package: The first two parts of its modules' names.
+        modules: Of base and head.
+        spent_s: What importing them takes, of base and head; it differs with every start.
+    """
 
     package: str
     modules: tuple[int, int]
     spent_s: tuple[float, float]
 
 
-def changed_imports(base: Mapping[str, tuple[int, int]], head: Mapping[str, tuple[int, int]]) -> list[ImportChange]:
+def changed_imports(base: Mapping[str, tuple[int, int]], head: Mapping[str, tuple[int, int]]) -> list[HostImports]:
     """The packages that differ, those first that take longest on either side; times alone differ with every start."""
     changes = []
     for package in sorted(base.keys() | head.keys()):
         (before, before_us), (after, after_us) = base.get(package, (0, 0)), head.get(package, (0, 0))
         if before != after:
-            changes.append(ImportChange(package, (before, after), (before_us * 1e-6, after_us * 1e-6)))
+            spent_s = (before_us * 1e-6, after_us * 1e-6)
+            changes.append(HostImports(package=package, modules=(before, after), spent_s=spent_s))
     return sorted(changes, key=lambda change: (-max(change.spent_s), change.package))

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from perfgate.calls.host_difference import HostFunction
+from perfgate.calls.import_times import HostImports
 from perfgate.metrics.trial import Side
 from perfgate.models import Frozen
 
@@ -77,36 +79,6 @@ class BaselineOutcome(Frozen):
     first_utc: str
     last_utc: str
     anchor: str = ""
-
-
-class HostFunction(Frozen):
-    """A function in which the sides' hosts differ.
-
-    Args:
-        function: Module and qualified name.
-        base_s: What the base's thread works in it itself, a decode step.
-        head_s: The same of the head.
-        was: The base's name of it, where it has another class or module there; else not written.
-    """
-
-    function: str
-    base_s: float
-    head_s: float
-    was: Annotated[str, Field(exclude_if=operator.not_)] = ""
-
-
-class HostImports(Frozen):
-    """A package of which the sides import another number of modules.
-
-    Args:
-        package: The first two parts of its modules' names.
-        modules: Of base and head.
-        spent_s: What importing them takes, of base and head; it differs with every start.
-    """
-
-    package: str
-    modules: tuple[int, int]
-    spent_s: tuple[float, float]
 
 
 class HostOutcome(Frozen):

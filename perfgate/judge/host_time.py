@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from perfgate.calls.host_difference import changed_functions
 from perfgate.calls.host_profile import FIGURES, HostProfile
 from perfgate.calls.import_times import changed_imports
-from perfgate.judge.cell_facts import HostFunction, HostImports, HostOutcome
+from perfgate.judge.cell_facts import HostOutcome
 from perfgate.metrics.trial import Side
 from perfgate.units import plural
 
@@ -35,15 +35,9 @@ def host_outcome(sides: Mapping[Side, Sequence[HostProfile]]) -> HostOutcome | N
         steps={side: own.steps for side, own in profiles.items()},
         figures={name: {side: own.mean(name) for side, own in profiles.items()} for name in FIGURES},
         placement={side: _placement(own) for side, own in profiles.items()},
-        functions=tuple(
-            HostFunction(function=change.function, base_s=change.base_s, head_s=change.head_s, was=change.was)
-            for change in changes[:MOST_FUNCTIONS]
-        ),
+        functions=tuple(changes[:MOST_FUNCTIONS]),
         imported={side: _imported(own) for side, own in profiles.items()},
-        imports=tuple(
-            HostImports(package=change.package, modules=change.modules, spent_s=change.spent_s)
-            for change in imports[:MOST_PACKAGES]
-        ),
+        imports=tuple(imports[:MOST_PACKAGES]),
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfgate.calls.host_difference import HostFunction
 from perfgate.calls.host_profile import HostProfile, Node
-from perfgate.judge.cell_facts import HostFunction, HostOutcome
+from perfgate.judge.cell_facts import HostOutcome
 from perfgate.judge.evidence import Evidence
 from perfgate.metrics.trial import SIDES
 from perfgate.report.chart import WIDTH, Chart, Mark, label, rect
@@ -62,10 +63,9 @@ def told(host: HostOutcome) -> Iterator[str]:
 
 
 def _line(change: HostFunction) -> str:
-    more_s = change.head_s - change.base_s
     name = f"{change.function} (was {change.was})" if change.was else change.function
     sides = " to ".join(format_value(value, "s") for value in (change.base_s, change.head_s))
-    return f"{'+' if more_s > 0 else '-'} {name}: {signed_us(more_s, 1)} a step ({sides})"
+    return f"{'+' if change.more_s > 0 else '-'} {name}: {signed_us(change.more_s, 1)} a step ({sides})"
 
 
 def _imports(host: HostOutcome) -> Iterator[str]:
