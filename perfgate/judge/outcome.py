@@ -5,6 +5,7 @@ Pure data, in the order a reader asks: what, how much, how sure, why. ``verdict.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -128,6 +129,21 @@ class GateOutcome(MetricOutcome):
     visits: VisitsOutcome | None = None
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
+
+    def slowdown(self, change: float) -> float:
+        """A change in the metric's own direction as a slowdown: positive is worse."""
+        return change if self.better == "lower" else 1 / (1 + change) - 1 if change > -1 else math.inf
+
+    @property
+    def slowdown_bounds(self) -> tuple[float | None, float | None]:
+        """The interval as slowdowns: turned where higher is better; ``None`` where this look has no bound."""
+        low, high = (None if end is None else self.slowdown(end) for end in (self.change_low, self.change_high))
+        return (low, high) if self.better == "lower" else (high, low)
+
+    @property
+    def limit(self) -> float:
+        """The change, in the metric's own direction, that is a slowdown by ``must_catch``."""
+        return self.must_catch if self.better == "lower" else -self.must_catch / (1 + self.must_catch)
 
     def recoded(self, code: str, new_code: str) -> Self:
         """With another code for a reason, whose remedy differs with what was measured."""

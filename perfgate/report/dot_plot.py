@@ -56,8 +56,7 @@ def pairs_section(evidence: Evidence, cell: CellOutcome, width: int) -> Section 
         (n + 1, head / base - 1, SIGNS[own[n][0] if own[n][0] == own[n][1] else "mixed"] if n in own else SIGNS["fast"])
         for n, base, head in pairs
     ]
-    limit = gate.must_catch if gate.better == "lower" else -gate.must_catch / (1 + gate.must_catch)
-    lines = (*_plot(dots, limit, width), *([LEGEND] if own else []))
+    lines = (*_plot(dots, gate.limit, width), *([LEGEND] if own else []))
     lead = f"  {gate_name(gate)}, head beside base, pair by pair"
     return Section(lead=lead, lines=tuple(f"  {line}" for line in lines), style="commands", importance=2)
 

@@ -190,7 +190,7 @@ def _steps(gate: GateOutcome) -> Iterator[str]:
     if not gate.pairs:
         yield f"no look was reached ({'; '.join(map(_first, gate.reasons)) or 'no data'}): {gate.verdict}."
         return
-    low, high = _worse(gate)
+    low, high = gate.slowdown_bounds
     at = f"at {plural(gate.pairs, 'pair')} the slowdown's"
     if gate.verdict == "regressed":
         yield (f"{at} lower bound {_bound(low)} is above ignorable ({ignorable}), and p = {gate.p:.2g} is at most the "
@@ -208,19 +208,11 @@ def _steps(gate: GateOutcome) -> Iterator[str]:
         yield from _what_would_decide(gate, low, high)
 
 
-def _worse(gate: GateOutcome) -> tuple[float | None, float | None]:
-    """Bounds of the slowdown: those of the change, turned where higher is better."""
-    low, high = gate.change_low, gate.change_high
-    if gate.better == "lower":
-        return low, high
-    return (None if high is None else 1 / (1 + high) - 1), (None if low is None else 1 / (1 + low) - 1)
-
-
 def _what_would_decide(gate: GateOutcome, low: float | None, high: float | None) -> Iterator[str]:
     """How many pairs in all, or how much less spread, would move the nearer bound over its margin, all else equal."""
     if gate.change is None or gate.change <= -1:
         return
-    middle = math.log1p(gate.change) * (1 if gate.better == "lower" else -1)
+    middle = math.log1p(gate.slowdown(gate.change))
     passing, blocking = math.log1p(gate.must_catch), math.log1p(gate.ignorable)
     ways = []
     above = None if high is None else math.log1p(high) - middle

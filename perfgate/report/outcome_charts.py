@@ -28,11 +28,6 @@ MOST_GATES = 60
 TONES = {"regressed": "bad", "pass": "good", "improved": "good"}
 
 
-def slowdown(gate: GateOutcome, change: float) -> float:
-    """A change in a metric's own direction as a slowdown: positive is worse."""
-    return change if gate.better == "lower" else 1 / (1 + change) - 1 if change > -1 else math.inf
-
-
 def forest(cell: CellOutcome) -> Chart | None:
     """Each gate's interval, in margins of its own: must_catch is at 1 whatever it is."""
     gates = drawable(cell)[:MOST_GATES]
@@ -58,11 +53,8 @@ def drawable(cell: CellOutcome) -> list[GateOutcome]:
 
 def span(gate: GateOutcome) -> tuple[float, float, float]:
     """Estimate and ends as slowdowns in margins of must_catch; an end that this look does not have is infinite."""
-    ends = [gate.change_low, gate.change_high]
-    low, high = (None if end is None else slowdown(gate, end) / gate.must_catch for end in ends)
-    if gate.better == "higher":
-        low, high = high, low
-    middle = slowdown(gate, gate.change or 0.0) / gate.must_catch
+    low, high = (None if end is None else end / gate.must_catch for end in gate.slowdown_bounds)
+    middle = gate.slowdown(gate.change or 0.0) / gate.must_catch
     return middle, -math.inf if low is None else low, math.inf if high is None else high
 
 

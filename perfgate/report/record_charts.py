@@ -72,12 +72,11 @@ def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> 
     x = Scale(-0.6, len(known) - 0.4, LEFT, RIGHT)
     y = Scale.around([value for _, *pair in known for value in pair], 190, 16)
     changes = [head / base - 1 for _, base, head in known]
-    limit = gate.must_catch if gate.better == "lower" else -gate.must_catch / (1 + gate.must_catch)
-    below = Scale.around([*changes, 0.0, limit], 330, 232)
+    below = Scale.around([*changes, 0.0, gate.limit], 330, 232)
     marks = [*_grid(y, lambda v: format_value(v, gate.unit)), *_grid(below, lambda v: signed_percent(v, 1), 6)]
     marks += [
         line("axis", (LEFT, below(0)), (RIGHT, below(0))),
-        line("must", (LEFT, below(limit)), (RIGHT, below(limit))),
+        line("must", (LEFT, below(gate.limit)), (RIGHT, below(gate.limit))),
         label("panel", LEFT, 222, "head beside base"),
     ]
     table: list[tuple[str, ...]] = [("pair", "base", "head", "change", *(["states"] if states else []))]

@@ -202,6 +202,17 @@ def test_each_step_to_a_verdict_is_named() -> None:
     assert "If the pairs go on like this, it would be blocked with about" in list(steps(open_))[2]
 
 
+def test_a_throughput_that_may_be_lost_whole_is_explained() -> None:
+    """A change of -100 % is a slowdown without end: nothing is divided by what is left."""
+    (red,) = recorded("regressed").outcome.cells
+    lost = {"metric": "output_throughput", "better": "higher", "change": -0.5, "change_low": -1.0, "change_high": 0.0}
+    wild = red.gates[0].model_copy(update={**lost, "verdict": "inconclusive"})
+
+    (told,) = steps(red.model_copy(update={"gates": (wild,)}))
+
+    assert "lower bound (+0 %) is not above ignorable (0.1 %), and its upper bound (+inf %)" in told
+
+
 def test_pairs_without_a_spread_are_explained() -> None:
     """Pairs that all differ alike leave nothing to divide by, and no number of them is promised to decide."""
     gate_of_two = gate("itl_median", "0.1%", "5%")
