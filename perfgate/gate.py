@@ -44,6 +44,7 @@ from perfgate.metrics.trial import Side
 from perfgate.record.dropped_pairs import reopened
 from perfgate.record.keeping import make_folder, new_run, refuse_what_is_no_text, storage_failures, taken_over
 from perfgate.record.manifest import check_sequence, read_manifest
+from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
 from perfgate.record.shards import Assigned
 from perfgate.run_steps import RunSteps
@@ -328,7 +329,7 @@ def _interruptions(folder: Path) -> Iterator[None]:
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        if not is_a_stop(error) or not (folder / "run.json").exists():
+        if not is_a_stop(error) or not (folder / RUN).exists():
             raise
         judge_folder(folder)
         raise stopped(error, _way_on(folder), f"; what was measured is in {folder}") from error

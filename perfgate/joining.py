@@ -20,9 +20,9 @@ from perfgate.machine.atomic_files import canonical_json, write_atomically
 from perfgate.metrics.trial import Side
 from perfgate.models import Note
 from perfgate.record.manifest import SCENARIOS, check_sequence, kept_scenarios, read_manifest
+from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records, read_run, record_file, write_record, write_run
 from perfgate.record.shards import ShardPlan
-from perfgate.report.run_folders import RUN
 from perfgate.scenario.part import Part, plan_digest
 from perfgate.scenario.subject import Subject
 
@@ -93,15 +93,15 @@ def _portable(subject: Subject) -> Any:
     return json.loads(text)
 
 
-def part_in(folder: Path, manifest: str = RUN) -> Path:
+def part_in(folder: Path) -> Path:
     """The one run folder that a folder is, or holds: an artifact holds the folder of runs.
 
     Raises:
         NotMeasuredError: ``shard-missing``: it holds none, or several.
     """
-    found = [folder] if (folder / manifest).is_file() else sorted(file.parent for file in folder.glob(f"*/{manifest}"))
+    found = [folder] if (folder / RUN).is_file() else [file.parent for file in _runs_in(folder, 1)]
     if len(found) != 1:
-        text = f"holds {len(found)} folders with {manifest}, expected one"
+        text = f"holds {len(found)} folders with {RUN}, expected one"
         raise NotMeasuredError(text, where=str(folder), code="shard-missing")
     return found[0]
 

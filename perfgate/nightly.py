@@ -17,7 +17,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,9 +33,9 @@ from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.trial import Side
 from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
+from perfgate.record.run_names import NIGHT, run_below, stamped
 from perfgate.record.run_record import read_run
 from perfgate.record.shards import Assigned, ShardPlan
-from perfgate.report.run_folders import NIGHT
 from perfgate.run_steps import part_of
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import resolve_cells
@@ -118,7 +117,7 @@ def run_night(
     if anchor is not None:  # hours before the first run beside it begins
         cells = [cell for file in scenarios for cell in resolve_cells(load(file))]
         gate.stored_for(BASELINES, cells, {"base": anchor, "head": subjects["head"]})
-    name = f"night-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    name = stamped("night")
     drawn = shard.plan.seed if shard else secrets.randbits(32)
     night = Night(
         name=name, scenarios=tuple(scenarios), subjects=subjects, anchor=anchor, shard=shard,
@@ -286,7 +285,7 @@ def _beside(folder: Path, what: str) -> Path | None:
 
 def run_of(folder: Path, part: str) -> Path | None:
     """The run folder of a part; ``None`` before it has begun."""
-    return next((file.parent for file in sorted((folder / part).glob("*/run.json"))), None)
+    return run_below(folder / part)
 
 
 def _measure(

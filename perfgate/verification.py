@@ -30,6 +30,7 @@ from perfgate.metrics.trial import Artifact, Iteration, Trial
 from perfgate.metrics.under_load import MAX_RATE
 from perfgate.nightly import BESIDE, HALVES, MANIFEST, check_halves, night_outcome, run_of
 from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
+from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
 
 Result = Literal["ok", "FAILED", "unknown"]
@@ -58,7 +59,7 @@ def verify_path(path: Path) -> Iterator[Check]:
     """
     if path.is_file() and is_baseline(path):
         yield from _baseline(path)
-    elif (path / "run.json").is_file():
+    elif (path / RUN).is_file():
         yield from _run(path)
     elif (path / MANIFEST).is_file():
         yield from _night(path)

@@ -24,7 +24,7 @@ from perfgate.errors import ExitStatus, InterruptedRunError, NotComparableError,
 from perfgate.joining import part_in
 from perfgate.judge.outcome import Outcome
 from perfgate.metrics.trial import Trial
-from perfgate.nightly import candidate, run_night
+from perfgate.nightly import candidate, night_in, run_night
 from perfgate.record.shards import ShardPlan, read_shard_plan
 from perfgate.scenario.subject import Source, Subject
 from perfgate.verification import verify_path
@@ -414,7 +414,7 @@ def test_a_night_of_a_fleet_is_one_night(tmp_path: Path) -> None:
     assert [note.code for note in found.reasons].count("reference-unsteady") == 2  # the one that drifts, the one away
     heads = {cell.name.partition(": ")[2]: cell.verdict for cell in found.cells if cell.name.startswith("head")}
     assert heads == {"tiny[batch=1]": "regressed", "tiny[batch=2]": "regressed", "tiny[batch=4]": "not-measured"}
-    assert [candidate(part_in(shard, "night.json")) is not None for shard in there] == [True, False]
+    assert [candidate(night_in(shard) or shard) is not None for shard in there] == [True, False]
     assert [entry["shard"] for entry in json.loads(left.stdout)["include"]] == ["3/3"]
     assert not [check for check in verify_path(tmp_path / "runs" / plan.run) if check.result == "FAILED"]
 
@@ -428,6 +428,6 @@ def test_a_machine_that_drifts_blocks_no_head(tmp_path: Path) -> None:
     assert result.exit_code == ExitStatus.NOT_MEASURED
     assert [note.code for note in outcome(result).reasons] == ["reference-unsteady"]
     assert "perfgate plan printed" in judge(*there, "--runs", tmp_path / "again").stderr
-    promoted = promote(candidate(part_in(there[0], "night.json")) or Path(), root=tmp_path / "baselines", side="base",
+    promoted = promote(candidate(night_in(there[0]) or there[0]) or Path(), root=tmp_path / "baselines", side="base",
                        reason="first")  # fmt: skip
     assert [one.cell for one in promoted] == ["tiny[batch=1]"]

@@ -29,6 +29,7 @@ from perfgate.models import Frozen, Note
 from perfgate.project.git import Commit
 from perfgate.record.dropped_pairs import reopened
 from perfgate.record.manifest import read_manifest
+from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.scenario.declaration import LoadedScenario, loads
 from perfgate.scenario.plan import Cell
@@ -248,7 +249,7 @@ def _taken(
     for own in sorted((folder / STEPS).iterdir()) if (folder / STEPS).is_dir() else ():
         if (named := _STEP.fullmatch(own.name)) is None:
             continue
-        for file in sorted(own.glob("*/run.json")):
+        for file in sorted(own.glob(f"*/{RUN}")):
             if file.parent in over:
                 yield over[file.parent]
                 continue

@@ -8,7 +8,6 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from perfgate.machine.locks import hold
 from perfgate.machine.versioned_json import write_model
 from perfgate.models import Note
 from perfgate.project.git import Commit
+from perfgate.record.run_names import stamped
 from perfgate.run_steps import part_of
 from perfgate.scenario.declaration import LoadedScenario, load
 from perfgate.scenario.plan import ALPHA
@@ -86,7 +86,7 @@ def begin(  # noqa: PLR0913 (what a search is about, by name)
     if len(commits) > MOST_COMMITS:
         remedy = "Name a later good commit: older nights or releases tell which."
         raise UsageError(f"{len(commits) - 1} commits, and a search takes up to {MOST_COMMITS - 1}", remedy=remedy)
-    name = f"bisect-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    name = stamped("bisect")
     bisection = Bisection(
         name=name, scenario=scenario, text=loaded.text, words=tuple(words), commits=tuple(commits), cell=cell,
         metric=metric, error=error, pairs=pairs, recipe=recipe, seed=secrets.randbits(32) if seed is None else seed,

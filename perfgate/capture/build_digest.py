@@ -28,6 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.children import spawn
 from perfgate.machine.processes import owner_mark
+from perfgate.record.run_names import RUN
 from perfgate.scenario.subject import Subject
 
 TIMEOUT_S: Final = 30.0
@@ -197,7 +198,7 @@ def _files(root: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
             items = list(scanned)
         names = {item.name for item in items}
         # An environment inside a checkout is on nobody's module path by that, and run folders change with each run.
-        if below and ("pyvenv.cfg" in names or {"run.json", "trials"} <= names):
+        if below and ("pyvenv.cfg" in names or {RUN, "trials"} <= names):
             continue
         for item in items:
             if item.is_dir():

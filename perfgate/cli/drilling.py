@@ -86,7 +86,8 @@ def drill(  # noqa: PLR0913 (options by name)
     from perfgate.drill.board import boards_like, exit_status, false_blocks, make_board, read_board, write_board
     from perfgate.drill.board_document import BoardReport
     from perfgate.drill.campaign import begin_drill, device_here, measure_drill, plan_drill
-    from perfgate.report.run_folders import DRILL, find_run
+    from perfgate.record.run_names import DRILL
+    from perfgate.report.run_folders import find_run
 
     named = [(file, read_board(file)) for file in pool]
     stopped: InterruptedRunError | None = None

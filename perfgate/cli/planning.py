@@ -139,8 +139,8 @@ def _class_of(config: Config, loaded: LoadedScenario) -> MachineClass:
 
 def is_shard(folder: Path) -> bool:
     """Whether a folder is that of a part of a plan, or holds one, and so is judged with the others only."""
+    from perfgate.record.run_names import RUN
     from perfgate.record.run_record import read_run
-    from perfgate.report.run_folders import RUN
 
     manifests = [*folder.glob(RUN), *folder.glob(f"*/{RUN}")]
     parts = [read_run(file.parent).part for file in manifests[:1]]

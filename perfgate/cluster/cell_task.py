@@ -30,7 +30,7 @@ from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError
 from perfgate.machine.locks import hold, never_waiting
 from perfgate.project.build import Builder
 from perfgate.project.config import load_config
-from perfgate.report.run_folders import RUN
+from perfgate.record.run_names import run_below
 from perfgate.run_steps import RunStep
 
 SET_BY_RAY: Final = ("RAY_", "OMP_NUM_THREADS")
@@ -142,8 +142,8 @@ def _take(
         "progress": sender,
         "collector": collector,
     }
-    if found := sorted(runs.glob(f"*/{RUN}")):
-        gate.resume(found[0].parent, only=(scenarios, run.subjects), **means)
+    if (begun := run_below(runs)) is not None:
+        gate.resume(begun, only=(scenarios, run.subjects), **means)
     else:
         gate.run(scenarios, run.subjects, runs=runs, **means)
 

@@ -14,8 +14,8 @@ from perfgate.judge.next_pairs import due
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.trial import Trial
 from perfgate.record.manifest import check_sequence, read_manifest
+from perfgate.record.run_names import run_below
 from perfgate.record.run_record import Record, Run, read_records
-from perfgate.report.run_folders import RUN
 
 MANIFEST: Final = "cluster.json"
 CELLS: Final = "cells"
@@ -64,7 +64,7 @@ class CellsFolder:
 
     def has(self, number: int) -> bool:
         """Whether anything of a cell came back that can be judged."""
-        return any(self.cell(number).glob(f"*/{RUN}"))
+        return run_below(self.cell(number)) is not None
 
     def is_open(self, number: int) -> bool:
         """Whether a cell is to have more trials.
@@ -96,7 +96,7 @@ class CellsFolder:
     def parts(self) -> list[Path]:
         """The folders of the cells of which something came back; of the others they are removed."""
         for cell in self.path.glob(f"{CELLS}/*"):
-            if not any(cell.glob(f"*/{RUN}")):
+            if run_below(cell) is None:
                 shutil.rmtree(cell, ignore_errors=True)
         return sorted(self.path.glob(f"{CELLS}/*"))
 

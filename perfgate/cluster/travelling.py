@@ -12,7 +12,7 @@ from perfgate.capture.parking import FOLDERS as PARKED
 from perfgate.cluster.cluster_run import Files
 from perfgate.errors import RecordError
 from perfgate.machine.locks import LOCK
-from perfgate.report.run_folders import RUN
+from perfgate.record.run_names import RUN
 
 TRIALS: Final = "trials"
 RECORDS: Final = "records"

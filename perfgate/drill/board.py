@@ -20,9 +20,9 @@ from perfgate.machine.fingerprint import Machine, machine_class
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
+from perfgate.record.run_names import DRILL
 from perfgate.record.run_record import Record, read_records
 from perfgate.report.causes import told_causes
-from perfgate.report.run_folders import DRILL
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.rates import rate_bounds
 

@@ -15,7 +15,6 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,8 +35,8 @@ from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.trial import Side
 from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
+from perfgate.record.run_names import DRILL, run_below, stamped
 from perfgate.record.run_record import Record, Run, read_records
-from perfgate.report.run_folders import DRILL
 from perfgate.run_steps import part_of
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import Cell, resolve_cells
@@ -157,7 +156,7 @@ def plan_drill(
         reasons = "; ".join(f"{note.code}: {note.text}" for note in left_out) or "no plant was named"
         raise UsageError(f"nothing to drill: {reasons}", remedy="Ask for runs of the same build with --same-build 4.")
     return Drill(
-        name=f"drill-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}", scenario=scenario,
+        name=stamped("drill"), scenario=scenario,
         cells=tuple(cell.cell_id for cell in cells), base=base, device=device, exercises=exercises,
         left_out=tuple(left_out), seed=secrets.randbits(32) if seed is None else seed,
     )  # fmt: skip
@@ -313,7 +312,7 @@ def device_here(environment: Mapping[str, str]) -> tuple[Device, int]:
 
 def run_of(folder: Path, exercise: Exercise) -> Path | None:
     """The run folder of an exercise; ``None`` before it has begun."""
-    return next((file.parent for file in sorted((folder / exercise.name).glob("*/run.json"))), None)
+    return run_below(folder / exercise.name)
 
 
 def is_over(folder: Path, exercise: Exercise) -> bool:

@@ -24,8 +24,8 @@ from perfgate.metrics.trial import SIDES, Trial
 from perfgate.project.subjects import same_build
 from perfgate.record.csv_table import Values, read_table
 from perfgate.record.manifest import read_manifest
+from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, read_records
-from perfgate.report.run_folders import RUN
 from perfgate.units import NS_PER_S
 
 STEP = "itl_median"

@@ -18,6 +18,7 @@ from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.json_text import read_json
 from perfgate.machine.versioned_json import first_problem, read_model, write_model
 from perfgate.models import Frozen
+from perfgate.record.run_names import NIGHT, RUN
 
 REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 PUSHED_REQUEST = re.compile(r"(?:refs/heads/)?pull-request/([1-9][0-9]{0,8})")
@@ -80,7 +81,7 @@ class JobPlan(Frozen):
     @property
     def run_folder(self) -> Path | None:
         """The one run folder of this job; ``None`` where there is none with a manifest."""
-        manifests = {"run": ["run.json"], "nightly": ["night.json"], "judge": ["night.json", "run.json"]}[self.command]
+        manifests = {"run": [RUN], "nightly": [NIGHT], "judge": [NIGHT, RUN]}[self.command]
         return next((file.parent for name in manifests for file in sorted(self.runs.glob(f"*/{name}"))), None)
 
 

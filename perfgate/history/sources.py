@@ -25,9 +25,9 @@ from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import BASELINE, VERDICT
 from perfgate.machine.versioned_json import read_bytes, read_model
 from perfgate.nightly import BESIDE, HALVES, REFERENCE
+from perfgate.record.run_names import DRILL, NIGHT, RUN
 from perfgate.record.run_record import read_records, read_run, record_digest
 from perfgate.report.document import printable
-from perfgate.report.run_folders import DRILL, NIGHT, RUN
 
 ARTIFACT_BYTES = 1024**3
 """Of what is unpacked from one artifact; traces and timelines stay packed."""

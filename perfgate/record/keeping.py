@@ -7,7 +7,6 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from perfgate.machine.locks import hold
 from perfgate.record.compared_builds import by_side
 from perfgate.record.kept_trace import keep_trace
 from perfgate.record.manifest import SCENARIOS, check_sequence
+from perfgate.record.run_names import stamped
 from perfgate.record.run_record import Run, read_records, record_file, write_record, write_run
 from perfgate.record.shards import Assigned
 from perfgate.scenario.declaration import LoadedScenario, load
@@ -116,8 +116,7 @@ def refuse_what_is_no_text(manifest: Run) -> None:
 def run_name(loaded: Sequence[LoadedScenario]) -> str:
     """A name for a new run of scenarios: unique, and in the order of time."""
     more = f"+{len(loaded) - 1}" if len(loaded) > 1 else ""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return f"{loaded[0].scenario.name}{more}-{stamp}-{secrets.token_hex(3)}"
+    return stamped(f"{loaded[0].scenario.name}{more}")
 
 
 def make_folder(folder: Path, loaded: Sequence[LoadedScenario]) -> None:

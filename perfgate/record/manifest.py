@@ -14,6 +14,7 @@ from perfgate.errors import PerfgateError, RecordError, ScenarioError
 from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Iteration, Kind, Trial
+from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_run
 from perfgate.scenario.declaration import parse
 from perfgate.scenario.plan import ALPHA, BETA, Cell, head_first, resolve_cells, round_order
@@ -31,7 +32,7 @@ def read_manifest(folder: Path) -> Run:
         RecordError: The folder is not a run folder, a scenario is missing, or the plan is another one.
     """
     run = read_run(folder)
-    where = str(folder / "run.json")
+    where = str(folder / RUN)
     if (run.plan.alpha, run.plan.beta) != (ALPHA, BETA):
         text = (
             f"declares alpha {run.plan.alpha:g} and beta {run.plan.beta:g}, and perfgate's are {ALPHA:g} and {BETA:g}"
@@ -170,7 +171,7 @@ def _declared(folder: Path, run: Run) -> Iterator[tuple[Cell, ...]]:
     kept = sorted(file.stem for file in (folder / SCENARIOS).glob("*.yaml"))
     if sorted(planned) != kept:
         text = f"plans cells of {', '.join(sorted(planned))}; kept are the scenarios {', '.join(kept) or '(none)'}"
-        raise RecordError(text, where=str(folder / "run.json"), remedy=TAKE_AGAIN)
+        raise RecordError(text, where=str(folder / RUN), remedy=TAKE_AGAIN)
     for name in planned:
         file, cell = folder / SCENARIOS / f"{name}.yaml", first[name]
         try:

@@ -37,6 +37,7 @@ from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, HeadNam
 from perfgate.models import Frozen
 from perfgate.record.compared_builds import ComparedBuilds, HeadsField
 from perfgate.record.iteration_choice import IterationChoice
+from perfgate.record.run_names import RUN
 from perfgate.scenario.part import Part
 from perfgate.scenario.plan import OLD_ORDERS, Cell, OrdersField, Plan
 from perfgate.scenario.subject import Subject, runs_already
@@ -359,7 +360,7 @@ def read_record(file: Path) -> Record:
 
 def write_run(folder: Path, run: Run) -> None:
     """Write ``run.json``; raises as :func:`write_model`."""
-    write_model(folder / "run.json", run)
+    write_model(folder / RUN, run)
 
 
 def read_run(folder: Path) -> Run:
@@ -368,10 +369,9 @@ def read_run(folder: Path) -> Run:
     Raises:
         RecordError: The folder not a run folder, or its manifest cannot be read.
     """
-    file = folder / "run.json"
-    if folder.is_dir() and not file.exists():
-        raise RecordError("not a run folder: it has no run.json", where=str(folder))
-    return read_model(Run, file)
+    if folder.is_dir() and not (folder / RUN).exists():
+        raise RecordError(f"not a run folder: it has no {RUN}", where=str(folder))
+    return read_model(Run, folder / RUN)
 
 
 def record_file(folder: Path, cell: Cell) -> Path:

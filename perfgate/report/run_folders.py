@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,16 +13,14 @@ from perfgate.machine.json_text import RECORD
 from perfgate.machine.versioned_json import read_model
 from perfgate.metrics.trial import Side
 from perfgate.project.subjects import words
+from perfgate.record.run_names import NIGHT, RUN, begun_of
 from perfgate.record.run_record import read_run
 from perfgate.report.document import Document, Section
 from perfgate.scenario.subject import Subject
 
 LATEST = "latest"
 """The word for the newest run folder."""
-RUN, NIGHT, DRILL = "run.json", "night.json", "drill.json"
-"""The file that each kind of folder is known by."""
 LIST = "perfgate list shows the runs; name another folder of them with --runs."
-_STAMP = re.compile(r"-(\d{8}T\d{6}Z)-[0-9a-f]+$")
 
 
 @dataclass(frozen=True)
@@ -117,8 +114,7 @@ def _age(folder: Path) -> tuple[datetime, str]:
 
 def _begun(folder: Path) -> datetime:
     """By its name, which perfgate gave it; by its manifest where somebody renamed it."""
-    stamp = _STAMP.search(folder.name)
-    if stamp is not None:
-        return datetime.strptime(stamp[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    if (begun := begun_of(folder.name)) is not None:
+        return begun
     file = next((file for name in (RUN, NIGHT) if (file := folder / name).exists()), folder)
     return datetime.fromtimestamp(file.stat().st_mtime, UTC).replace(microsecond=0)

@@ -11,6 +11,7 @@ from perfgate.judge.cell_verdict import evidence_of_run
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Outcome
 from perfgate.record.manifest import read_manifest
+from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.report.causes import attribution_section, counters_section
 from perfgate.report.chart import Chart
@@ -40,7 +41,6 @@ from perfgate.report.record_charts import (
     telemetry_chart,
     tokens_chart,
 )
-from perfgate.report.run_folders import RUN
 from perfgate.report.setting_lines import run_setting, same_again
 from perfgate.report.step_charts import layer_chart, layers_chart, step_bars
 
