@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hand_made import BASE, BOTH, STEP_S, cell, codes, gate, iteration, judged, only, record, run, spread, trial, trials
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
@@ -482,7 +482,6 @@ def test_nothing_planned() -> None:
 # --- determinism
 
 
-@settings(max_examples=25)
 @given(slowdowns=st.lists(st.lists(MICRO, min_size=6, max_size=6), min_size=3, max_size=3),
        order=st.permutations([0, 1, 2]))  # fmt: skip
 def test_order_of_cells(slowdowns: list[list[float]], order: list[int]) -> None:

@@ -179,7 +179,7 @@ def test_refs_that_are_no_commits_are_usage_errors(project: GitProject, ref: str
     assert caught.value.exit_status is ExitStatus.USAGE
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=12))
 def test_whatever_is_given_as_a_ref_is_a_commit_or_a_usage_error(project: GitProject, ref: str) -> None:
     """No text reaches git as an option or breaks off with another error."""

@@ -114,7 +114,7 @@ RECORDS = st.builds(
 )  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(RECORDS)
 def test_a_record_reads_back_as_it_was_written(tmp_path: Path, written: Record) -> None:
     """Nothing is lost or changed on the way through the file, and the digest stays the same."""
@@ -159,7 +159,7 @@ def test_equal_records_are_equal_files(tmp_path: Path) -> None:
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@settings(max_examples=4 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_changed_byte_changes_what_is_read(tmp_path: Path, data: st.DataObject) -> None:
     """A record with one other byte is refused, or, where only the spacing changed, is the very same record."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -651,7 +651,6 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(scenarios())
 def test_a_dumped_scenario_loads_to_the_same(scenario: Scenario) -> None:
     """Whatever a valid scenario says comes back from its dump, names of words like no and numbers as text included."""

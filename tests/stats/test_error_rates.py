@@ -74,7 +74,6 @@ def test_twin_with_ties(d: list[list[float]]) -> None:
     assert twin.disagreements(np.array([d]), (rates.WIDE,) * len(d)) == 0
 
 
-@settings(deadline=None, max_examples=30)
 @given(
     d=st.lists(st.lists(STEPS, min_size=12, max_size=12) | STEPS.map(lambda x: [x] * 12), min_size=1, max_size=3),
     resolution=st.sampled_from([1e-5, 0.001, 0.003]),

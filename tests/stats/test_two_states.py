@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.stats.estimate import Floats
@@ -118,7 +118,6 @@ def test_a_probe_tells_states_whatever_the_builds_do() -> None:
     assert (one_level.labels == CUT).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["ssssssss", "sstfffff", "ffffffff", "ssssssff"]), min_size=8, max_size=16),
        st.lists(st.booleans(), min_size=8, max_size=8))  # fmt: skip
 def test_labels_do_not_know_the_sides(states: list[str], swapped: list[bool]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nsys_builder import PID, ExportBuilder
 
@@ -225,7 +225,6 @@ def nanoseconds(spans: list[tuple[int, int]]) -> set[int]:
     return {ns for start, length in spans for ns in range(start, start + length)}
 
 
-@settings(max_examples=150, deadline=None)
 @given(SPANS.filter(bool), SPANS, SPANS, SPANS, SPANS, HOST_CALLS)
 def test_any_step_counted_out(
     compute: list[tuple[int, int]],

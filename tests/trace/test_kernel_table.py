@@ -104,7 +104,7 @@ def read(world: World) -> Trace:
         return read_nsys(world.builder.write(Path(folder) / "export.sqlite", shuffle))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(worlds())
 def test_conservation(world: World) -> None:
     """Every kernel comes out once, in its process, step and name; roles, layers and places only divide the time."""
@@ -135,7 +135,7 @@ def test_conservation(world: World) -> None:
     assert (found.communication_ns <= found.busy_ns).all()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(worlds())
 def test_selections_add_up(world: World) -> None:
     """Sums over roles, over kernels, over steps and over the lines of the CSV are the selection's kernel time."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.trace.assembly import build, named
@@ -176,7 +176,6 @@ def engines(draw: st.DrawFn) -> Engine:
     return Engine(script, kinds.count("decode"), odd, len(decode), in_layers)
 
 
-@settings(max_examples=60, deadline=None)
 @given(engines())
 def test_steps_of_an_engine_are_found(engine: Engine) -> None:
     """Where most steps are decode, what repeats is one of them, never a layer or several, whatever is between them."""
@@ -194,7 +193,6 @@ def test_steps_of_an_engine_are_found(engine: Engine) -> None:
     assert engine.decodes - 2 * engine.broken - 2 <= len(whole) <= engine.decodes
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 60),

@@ -164,7 +164,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, b
     return folder, {"sqlite": export, "json": json.dumps({"traceEvents": events}).encode()}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=4 * settings().max_examples)
 @given(st.sampled_from(["sqlite", "json"]), st.data())
 def test_any_damage_is_an_error_or_harmless(
     samples: tuple[Path, dict[str, bytes]], sort: str, data: st.DataObject
