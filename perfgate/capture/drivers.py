@@ -80,6 +80,11 @@ class VllmDriver:
         self._parking.release()
 
 
+def _tokenizing(workload: AnyWorkload) -> dict[str, bool]:
+    """The processor of a model that sees needs its tokenizer; for token ids alone none is made."""
+    return {"skip_tokenizer_init": False} if isinstance(workload, Workload) and workload.images is not None else {}
+
+
 class VllmEngine:
     """The engine that a worker builds on construction, see :class:`Engine`.
 
@@ -104,7 +109,7 @@ class VllmEngine:
             model=cell.model_folder or cell.engine.model.hub,
             revision=cell.engine.model.revision,
             dummy=cell.engine.model.config is not None,
-            engine_args={**job.engine_args, **launch.engine_args},
+            engine_args={**_tokenizing(cell.workload), **job.engine_args, **launch.engine_args},
             count_calls=launch.count_calls,
             sample_host=launch.sample_host,
         )
@@ -132,6 +137,8 @@ class VllmEngine:
         limit = limit or Limit(time.monotonic() + timeout_s, "iteration-timeout", "engine-died")
         begin_ns = time.monotonic_ns()
         asked = {"prompts": batch, "output_tokens": workload.output_tokens, "probe": probe}
+        if workload.images is not None:
+            asked["images"] = {**workload.images.model_dump(), "seed": [workload.seed, number]}
         answer = self._worker.request("iterate", limit, **asked)
         return answer, Span(begin_ns, time.monotonic_ns())
 

@@ -20,14 +20,14 @@ class Delivery(NamedTuple):
     outputs: list[Any]
 
 
-def run_batch(
-    engine: Any, step: Callable[[], Any], prompts: list[list[int]], output_tokens: int, prefix: str
-) -> dict[str, Any]:
+def run_batch(engine: Any, step: Callable[[], Any], request: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Submit the batch, step until it is done, then describe it; inside the loop only the clock is read."""
     from vllm import TokensPrompt
 
+    prompts, output_tokens = request["prompts"], request["output_tokens"]
     wanted = parameters(engine, output_tokens)
-    batch = [TokensPrompt(prompt_token_ids=prompt) for prompt in prompts]
+    shown = pictures(request["images"], len(prompts)) if request.get("images") else [{}] * len(prompts)
+    batch = [TokensPrompt(prompt_token_ids=prompt, **own) for prompt, own in zip(prompts, shown)]  # noqa: B905 (3.10)
     indices: dict[str, int] = {}
     submitted_ns: list[int] = []
     deliveries: list[Delivery] = []
@@ -49,6 +49,21 @@ def run_batch(
         **describe_deliveries(deliveries, indices, len(prompts)),
         "preemptions": preemptions(requests, len(prompts)),
     }
+
+
+def pictures(images: dict[str, Any], batch: int) -> list[dict[str, Any]]:
+    """Images of noise for each request, no two alike, so that no cache of what was seen before finds one."""
+    import numpy as np
+    from PIL import Image
+
+    def noise(request: int, place: int) -> Any:
+        drawn = np.random.default_rng([*images["seed"], request, place])
+        return Image.fromarray(drawn.integers(0, 256, (images["height"], images["width"], 3), dtype=np.uint8))
+
+    return [
+        {"multi_modal_data": {"image": [noise(request, place) for place in range(images["count"])]}}
+        for request in range(batch)
+    ]
 
 
 def parameters(engine: Any, output_tokens: int) -> Any:

@@ -15,7 +15,7 @@ start     model, revision or null, dummy, engine_args,      import_ns, engine_ns
           count_calls, sample_host                          model_memory_bytes, kv_memory_bytes and kv_token_capacity,
                                                             each or null
 iterate   prompts: batch x input token ids, output_tokens,  submitted_ns: batch; deliveries: [[t_ns, tokens: batch]];
-          probe                                             tokens_digest, finish_reasons: batch, preemptions or null;
+          probe, images: count, width, height and seed      tokens_digest, finish_reasons: batch, preemptions or null;
                                                             probe_ns: [before: ranks, after: ranks] or null; where
                                                             memory: of each process, or null (vllm_memory.py); where
                                                             count_calls was true also host_calls (call_counter.py)
@@ -184,11 +184,10 @@ class WorkerLoop:
             step = self.engine.step
             for watcher in filter(None, (self.ranges, *self.watchers.values())):
                 step = watcher.around(step)
-            prompts, tokens, prefix = request["prompts"], request["output_tokens"], f"{self.iterations}-"
             probed = self.engine if request.get("probe") is True else None
             before = probed and self.read_probe(probed)
             counted = self.system and self.system.read()
-            answer: dict[str, Any] = self.batch.run_batch(self.engine, step, prompts, tokens, prefix)
+            answer: dict[str, Any] = self.batch.run_batch(self.engine, step, request, f"{self.iterations}-")
             if process:
                 process["spent"] = self.system.since(counted)
             after = probed and self.read_probe(probed)

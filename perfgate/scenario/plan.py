@@ -356,15 +356,22 @@ def _cell_id(model_digest: str, engine: Engine, workload: AnyWorkload, measure: 
 def _read_model(loaded: LoadedScenario) -> Model:
     folder = model_folder(loaded)
     try:
-        return _model_digest(loaded.scenario.engine, folder), str(folder) if folder else None
+        digest = _model_digest(loaded.scenario.engine, folder, sees=_sees(loaded.scenario.workload))
+        return digest, str(folder) if folder else None
     except OSError as error:
         raise UsageError(f"the model cannot be read: {error}", where=loaded.where("engine", "model")) from error
 
 
-def _model_digest(engine: Engine, folder: Path | None) -> str:
+def _sees(workload: AnyWorkload) -> bool:
+    return isinstance(workload, Workload) and workload.images is not None
+
+
+def _model_digest(engine: Engine, folder: Path | None, *, sees: bool) -> str:
+    """What is known of the model; of one that is shown images its processor, too."""
     if folder is None:
         return f"hub:{engine.model.hub}@{engine.model.revision}"
-    config = (folder / "config.json").read_bytes()
+    files = sorted(folder.glob("*.json")) if sees else [folder / "config.json"]
+    config = b"".join(file.read_bytes() for file in files)
     if engine.model.config is not None:
         return sha256_hex(config)
     # Real weights: reading them would take minutes; name and size of every file catch what is changed by mistake.

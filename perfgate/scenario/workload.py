@@ -87,6 +87,20 @@ class Engine(Strict):
         return self
 
 
+class Images(Strict):
+    """Images of noise in each request, for a model that sees.
+
+    Args:
+        count: Images in each request.
+        width: In pixels; the model's own processor brings them to its size.
+        height: The same.
+    """
+
+    count: Annotated[Positive, Field(le=64)] = 1
+    width: Annotated[Positive, Field(le=8192, examples=[336])]
+    height: Annotated[Positive, Field(le=8192, examples=[336])]
+
+
 class Workload(Strict):
     """A decode workload: ``batch`` requests submitted at once, run to a fixed length at temperature 0.
 
@@ -94,13 +108,16 @@ class Workload(Strict):
         batch: Requests submitted together in each iteration.
         input_tokens: Tokens of each prompt.
         output_tokens: Tokens generated for each request; at least 3 where a gate needs a decode step.
-        seed: Draws the prompts, which differ between iterations and not between trials.
+        seed: Draws the prompts and images, which differ between iterations and not between trials.
+        images: What each request shows beside its prompt. The model's folder then also has its tokenizer and the
+            configuration of its processor.
     """
 
     batch: Annotated[Positive, Field(examples=[8])]
     input_tokens: Annotated[Positive, Field(examples=[512])]
     output_tokens: Annotated[Positive, Field(examples=[128])]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    images: Annotated[Images | None, Field(exclude_if=lambda images: images is None)] = None
 
 
 AnyWorkload = Workload | Load

@@ -124,6 +124,15 @@ def test_the_models_configuration_is_part_of_the_cell(repository: Path) -> None:
     assert only_cell(repository).cell_id != before
 
 
+@pytest.mark.parametrize(("images", "counts"), [("", False), (", images: {width: 8, height: 8}", True)])
+def test_the_processor_counts_where_the_model_sees(repository: Path, images: str, *, counts: bool) -> None:
+    """Other files beside config.json are part of the cell only where requests show images."""
+    line = f"workload: {{batch: 8, input_tokens: 16, output_tokens: 16{images}}}"
+    before = only_cell(repository, workload=line).cell_id
+    (repository / "models" / "m" / "preprocessor_config.json").write_text("{}")
+    assert (only_cell(repository, workload=line).cell_id != before) is counts
+
+
 def test_the_clock_mode_is_part_of_the_cell(repository: Path) -> None:
     """Locked and observed measurements will be different cells, which a scenario cannot say yet."""
     cell = only_cell(repository)

@@ -1,0 +1,87 @@
+"""Images that requests show: what the worker is asked for, and what it draws."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import itertools
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfgate.capture.driver_protocol import Launch
+from perfgate.capture.drivers import VllmEngine
+from perfgate.capture.job import Job
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+from perfgate.scenario.workload import Images
+
+WORKER_SIDE = Path(__file__).parents[2] / "perfgate" / "capture" / "vllm_batch.py"
+
+
+@pytest.fixture
+def pictures(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """What the worker draws, with Pillow's images left as arrays."""
+    pillow = types.ModuleType("PIL")
+    vars(pillow)["Image"] = types.SimpleNamespace(fromarray=lambda pixels: pixels)
+    monkeypatch.setitem(sys.modules, "PIL", pillow)
+    module = types.ModuleType("vllm_batch")
+    importlib.machinery.SourceFileLoader("vllm_batch", str(WORKER_SIDE)).exec_module(module)
+    drawn: Callable[..., Any] = module.pictures
+    return drawn
+
+
+def test_no_two_images_are_alike_and_each_is_drawn_again(pictures: Callable[..., Any]) -> None:
+    """Neither of a request nor of another iteration; another engine draws the same."""
+    wanted = {"count": 2, "width": 6, "height": 4, "seed": [0, 3]}
+
+    def images(**other: Any) -> list[Any]:
+        return [image for shown in pictures(wanted | other, 3) for image in shown["multi_modal_data"]["image"]]
+
+    drawn, again, later = images(), images(), images(seed=[0, 4])
+    assert {(image.shape, image.dtype) for image in drawn} == {((4, 6, 3), np.dtype("uint8"))}
+    assert len(drawn) == 6
+    assert not any(np.array_equal(*two) for two in itertools.combinations([*drawn, *later], 2))
+    assert all(itertools.starmap(np.array_equal, zip(drawn, again, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("images", "tokenizes", "asked"),
+    [
+        (None, {}, None),
+        (Images(width=6, height=4), {"skip_tokenizer_init": False},
+         {"count": 1, "width": 6, "height": 4, "seed": [0, 7]}),
+    ],
+)  # fmt: skip
+def test_a_model_that_sees_gets_its_processor_and_images(
+    make_cell: Callable[..., Cell],
+    make_job: Callable[..., Job],
+    images: Images | None,
+    tokenizes: dict[str, bool],
+    asked: dict[str, Any] | None,
+) -> None:
+    """The worker makes a tokenizer only where it shows images, and draws them anew in each iteration."""
+    cell = make_cell()
+    shown = cell.batch.model_copy(update={"images": images})
+    job = make_job(cell.model_copy(update={"workload": shown}), Subject(python="python"))
+    requests: dict[str, dict[str, Any]] = {}
+
+    class Recorder:
+        parked_ns = 0
+
+        def request(self, op: str, _limit: object, **fields: Any) -> dict[str, Any]:
+            requests[op] = fields
+            return {"versions": {}, "import_ns": 1, "engine_ns": 1, "vocabulary": 100}
+
+        def age_ns(self) -> int:
+            return 10
+
+    worker: Any = Recorder()
+    VllmEngine(worker, job, Launch()).iterate(job.cell.workload, 7)
+
+    assert requests["start"]["engine_args"] == tokenizes | job.engine_args
+    assert requests["iterate"].get("images") == asked
