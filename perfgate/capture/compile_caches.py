@@ -29,6 +29,7 @@ from perfgate.errors import PerfgateError
 from perfgate.machine.cleanup import Swept, count_files, remove_tree
 from perfgate.machine.fingerprint import Machine
 from perfgate.machine.sealed_folders import Seal, Store, UnfitError
+from perfgate.machine.user_folders import users_caches
 from perfgate.metrics.catalogue import COLD_START
 from perfgate.metrics.trial import Fill, Trial
 from perfgate.scenario.plan import Cell
@@ -53,8 +54,8 @@ def caches_folder() -> Path | None:
         return None
     if chosen:
         return Path(chosen).expanduser().absolute()
-    users = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(users) if Path(users).is_absolute() else Path.home() / ".cache") / "perfgate" / "caches"
+    caches = users_caches()
+    return caches / "caches" if caches else None
 
 
 def sweep_caches(days: float) -> list[Swept]:

@@ -5,7 +5,6 @@ Slow imports are in the bodies, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -48,12 +47,15 @@ def history(ctx: click.Context, sources: tuple[Path, ...], output: Path, metrics
     from perfgate.history.series import all_series
     from perfgate.history.sources import Sources
     from perfgate.machine.atomic_files import write_atomically
+    from perfgate.machine.user_folders import users_caches
 
     if unknown := [name for name in metrics if metric_of(name) is None]:
         raise UsageError(f"--metric {unknown[0]}: there is no such metric", remedy="docs/commands.md lists them.")
+    caches = users_caches()
+    usual = caches / "history.duckdb" if caches else None
     with ExitStack() as held:
         try:
-            table = held.enter_context(opened(cache or _usual_cache()))
+            table = held.enter_context(opened(cache or usual))
         except UsageError as error:
             if cache is not None:
                 raise
@@ -74,11 +76,3 @@ def history(ctx: click.Context, sources: tuple[Path, ...], output: Path, metrics
     if not series:
         click.echo("perfgate: no data: nothing that was named holds a measurement", err=True)
         ctx.exit(ExitStatus.NOT_COMPARABLE)
-
-
-def _usual_cache() -> Path | None:
-    """``None`` for a user without a home."""
-    users = os.environ.get("XDG_CACHE_HOME", "")
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 (which leaves the tilde where there is none)
-    folder = Path(users) if Path(users).is_absolute() else home / ".cache"
-    return folder / "perfgate" / "history.duckdb" if folder.is_absolute() else None

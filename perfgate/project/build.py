@@ -33,6 +33,7 @@ from perfgate.machine.locks import hold_named
 from perfgate.machine.orphans import end_orphans
 from perfgate.machine.process_log import tail
 from perfgate.machine.processes import owner_mark
+from perfgate.machine.user_folders import users_caches
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
 from perfgate.project.config import CONFIG_FILE, Config, Recipe, absolute_paths
@@ -228,14 +229,18 @@ def cache_folder(config: Config) -> Path:
     """Where builds are kept, absolute.
 
     ``$PERFGATE_BUILDS``, else ``[build] cache``, else ``perfgate/builds`` in the user's folder for caches
-    (``$XDG_CACHE_HOME``, else ``~/.cache``).
+    (:func:`perfgate.machine.user_folders.users_caches`).
+
+    Raises:
+        UsageError: Nothing says where, and the user has no home.
     """
     if chosen := os.environ.get(CACHE):
         return Path(chosen).expanduser().absolute()
     if config.build is not None and config.build.cache and config.file is not None:
         return Path(absolute(config.file.parent, config.build.cache))
-    users = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(users) if Path(users).is_absolute() else Path.home() / ".cache") / "perfgate" / "builds"
+    if (caches := users_caches()) is None:
+        raise UsageError("builds have no place: the user has no home folder", remedy=f"Name one with {CACHE}.")
+    return caches / "builds"
 
 
 def sweep_builds(cache: Path, days: float) -> Iterator[Swept]:
