@@ -133,10 +133,9 @@ def _pair_sd(cell: Cell, metric: Metric, history: Record | None) -> tuple[float 
     """
     if history is not None:
         pairs = history.pairs(metric.kind)
-        values = [(metric.summarise(base), metric.summarise(head)) for base, head in pairs]
-        known = [(base, head) for base, head in values if base and head and min(base, head) > 0]
+        known = metric.known_pairs(pairs)
         if len(known) > 1:
-            d = log_ratios([base for base, _ in known], [head for _, head in known], metric.sign)
+            d = log_ratios([base for _, base, _ in known], [head for *_, head in known], metric.sign)
             resolution = max(metric.resolution(trial) for pair in pairs for trial in pair)
             spread = mean_estimate(d, resolution).standard_error * math.sqrt(len(known))
             return spread, len(known) - 1, resolution

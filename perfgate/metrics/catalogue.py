@@ -10,7 +10,7 @@ Beside them the quantities as people write and read them: ``1ms``, ``0.5%``, ``5
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -85,6 +85,11 @@ class Metric:
     def sign(self) -> int:
         """+1 where larger is worse, -1 where larger is better."""
         return 1 if self.better == "lower" else -1
+
+    def known_pairs(self, pairs: Iterable[tuple[Trial, Trial]]) -> list[tuple[int, float, float]]:
+        """Number, base and head of each pair that has a ratio: both have a value, and it is positive."""
+        values = [(self.summarise(base), self.summarise(head)) for base, head in pairs]
+        return [(n, base, head) for n, (base, head) in enumerate(values) if base and head and min(base, head) > 0]
 
     def resolution(self, trial: Trial) -> float:
         """The smallest step by which the value of this trial could differ, as a share of it; 0 for exact counts."""

@@ -131,10 +131,9 @@ def _spread(
     if one is None:
         return None
     iteration = 2 * MEDIAN * one
-    values = [(metric.summarise(base), metric.summarise(head)) for base, head in pairs]
-    known = [(base, head) for base, head in values if base and head and min(base, head) > 0]
+    known = metric.known_pairs(pairs)
     if len(known) >= FEW:
-        d = log_ratios([base for base, _ in known], [head for _, head in known], metric.sign)
+        d = log_ratios([base for _, base, _ in known], [head for *_, head in known], metric.sign)
         seen = len(known) * mean_estimate(d, max(map(metric.resolution, trials))).standard_error ** 2
         seen *= (len(known) - 1) / float(special.chdtri(len(known) - 1, 1 - CAREFUL))
         return _Spread(plan, max(seen - iteration / len(trials[0].iterations), 0.0), iteration)

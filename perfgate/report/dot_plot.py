@@ -13,7 +13,7 @@ from perfgate.report.document import Section
 from perfgate.report.explanation import leading_gate
 from perfgate.report.outcome_document import outcome_document
 from perfgate.report.outcome_lines import gate_name
-from perfgate.report.record_charts import known_pairs, states_of, usual_state
+from perfgate.report.record_charts import states_of, usual_state
 from perfgate.report.run_page import MeasuredRun
 from perfgate.report.text import to_text
 from perfgate.units import signed_percent
@@ -47,7 +47,8 @@ def pairs_section(evidence: Evidence, cell: CellOutcome, width: int) -> Section 
     gate = leading_gate(cell)
     if gate is None or not evidence.paired:
         return None
-    pairs = known_pairs(evidence, find_metric(gate.metric))
+    metric = find_metric(gate.metric)
+    pairs = metric.known_pairs(evidence.pairs(metric.kind))
     if len(pairs) < 2:  # noqa: PLR2004 (one alone shows no spread)
         return None
     states = states_of(evidence, cell) if gate.kind == "timed" else None

@@ -9,7 +9,7 @@ from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.load.shape import Load
 from perfgate.machine.telemetry import GpuTelemetry, Spread
-from perfgate.metrics.catalogue import Metric, find_metric
+from perfgate.metrics.catalogue import find_metric
 from perfgate.metrics.trial import SIDES, Trial
 from perfgate.report.chart import WIDTH, Chart, Mark, Scale, dots, label, line, polyline, rect
 from perfgate.stats import two_states
@@ -58,15 +58,10 @@ def usual_state(looks: Sequence[str]) -> str:
     return max(("fast", "slow"), key=known.count) if known else "cut"
 
 
-def known_pairs(evidence: Evidence, metric: Metric) -> list[tuple[int, float, float]]:
-    """Number, base and head of each pair that has both, in the order they were taken."""
-    values = [(metric.summarise(base), metric.summarise(head)) for base, head in evidence.pairs(metric.kind)]
-    return [(n, b, h) for n, (b, h) in enumerate(values) if b and h and b > 0 and h > 0]
-
-
 def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> Chart | None:
     """Base and head of each pair in the order they were taken, and their difference below against the margins."""
-    known = known_pairs(evidence, find_metric(gate.metric))[-MOST_TRIALS:]
+    metric = find_metric(gate.metric)
+    known = metric.known_pairs(evidence.pairs(metric.kind))[-MOST_TRIALS:]
     if not known:
         return None
     x = Scale(-0.6, len(known) - 0.4, LEFT, RIGHT)
