@@ -73,8 +73,12 @@ class Job:
 
     @property
     def engine_args(self) -> dict[str, Any]:
-        """The arguments of the engine: the scenario's, with the subject's in their place."""
-        return {**self.cell.engine.args, **self.subject.args}
+        """The arguments of the engine: the scenario's, with the subject's in their place.
+
+        ``{model}`` in a text stands for the model's folder, so that a draft model's may be in it.
+        """
+        args = {**self.cell.engine.args, **self.subject.args}
+        return args if self.cell.model_folder is None else _in_folder(args, self.cell.model_folder)
 
     def packed(self, name: str, content: bytes) -> Artifact:
         """Content in a file of the trial's folder, with gzip; its digest depends on the content alone."""
@@ -117,3 +121,12 @@ class Collector(Protocol):
 
     def release(self) -> None:
         """End whatever was started for the ``ahead`` of a job, because no such trial comes."""
+
+
+def _in_folder(value: Any, folder: str) -> Any:
+    """Arguments with the model's folder in the place of ``{model}``, however deep."""
+    if isinstance(value, str):
+        return value.replace("{model}", folder)
+    if isinstance(value, Mapping):
+        return {name: _in_folder(one, folder) for name, one in value.items()}
+    return [_in_folder(one, folder) for one in value] if isinstance(value, (list, tuple)) else value

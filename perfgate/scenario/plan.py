@@ -371,6 +371,7 @@ def _model_digest(engine: Engine, folder: Path | None, *, sees: bool) -> str:
     if folder is None:
         return f"hub:{engine.model.hub}@{engine.model.revision}"
     files = sorted(folder.glob("*.json")) if sees else [folder / "config.json"]
+    files += sorted(folder.glob("*/config.json"))  # of a draft model
     config = b"".join(file.read_bytes() for file in files)
     if engine.model.config is not None:
         return sha256_hex(config)

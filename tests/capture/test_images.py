@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import itertools
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,31 +14,27 @@ import pytest
 from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.drivers import VllmEngine
 from perfgate.capture.job import Job
+from perfgate.capture.vllm_batch import pictures
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import Images
 
-WORKER_SIDE = Path(__file__).parents[2] / "perfgate" / "capture" / "vllm_batch.py"
-
 
 @pytest.fixture
-def pictures(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def draw(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """What the worker draws, with Pillow's images left as arrays."""
     pillow = types.ModuleType("PIL")
     vars(pillow)["Image"] = types.SimpleNamespace(fromarray=lambda pixels: pixels)
     monkeypatch.setitem(sys.modules, "PIL", pillow)
-    module = types.ModuleType("vllm_batch")
-    importlib.machinery.SourceFileLoader("vllm_batch", str(WORKER_SIDE)).exec_module(module)
-    drawn: Callable[..., Any] = module.pictures
-    return drawn
+    return pictures
 
 
-def test_no_two_images_are_alike_and_each_is_drawn_again(pictures: Callable[..., Any]) -> None:
+def test_no_two_images_are_alike_and_each_is_drawn_again(draw: Callable[..., Any]) -> None:
     """Neither of a request nor of another iteration; another engine draws the same."""
     wanted = {"count": 2, "width": 6, "height": 4, "seed": [0, 3]}
 
     def images(**other: Any) -> list[Any]:
-        return [image for shown in pictures(wanted | other, 3) for image in shown["multi_modal_data"]["image"]]
+        return [image for shown in draw(wanted | other, 3) for image in shown["multi_modal_data"]["image"]]
 
     drawn, again, later = images(), images(), images(seed=[0, 4])
     assert {(image.shape, image.dtype) for image in drawn} == {((4, 6, 3), np.dtype("uint8"))}

@@ -31,6 +31,7 @@ DEEPSEEK_ABSORBED = 6 * 2 * 512 * 128 * (128 + 128)
 """Bytes of the halves that decode multiplies with in 16 bits, beside the FP8 matrix that they are made of."""
 DEEPSEEK_TABLES = 4 * 129280 * 7168
 """Bytes of the embedding and output matrices."""
+LLAMA_1B = 1.236e9
 DEEPSEEK_DRAFTER = DEEPSEEK_LAYER + DEEPSEEK_EXPERTS + 2 * 2 * 7168**2 + DEEPSEEK_TABLES
 """Bytes of the module that drafts: a layer with experts, the product before it, and tables as if they were its own."""
 HELD_GB = {
@@ -48,6 +49,7 @@ HELD_GB = {
     "sliding-gemma": 2 * 3.880e9,
     "hybrid-gpt-oss": 12.8 * 2**30,
     "spec-ngram": 2 * LLAMA_8B,
+    "spec-draft": 2 * LLAMA_8B,
     "long-context": 2 * LLAMA_8B,
     "kv-capacity": 2 * LLAMA_8B,
 }
@@ -90,7 +92,7 @@ def test_a_scenario_fits_where_it_is_meant_to_run(name: str) -> None:
     args: Mapping[str, Any] = cell.engine.args
     found, pinned, work = demand(cell), args.get("kv_cache_memory_bytes"), cell.batch
     needed = found.kv_written * (work.input_tokens + work.output_tokens)
-    drafter = DEEPSEEK_DRAFTER if name == "spec-mtp" else 0
+    drafter = {"spec-mtp": DEEPSEEK_DRAFTER, "spec-draft": 2 * LLAMA_1B}.get(name, 0)
     assert found.weights_held + drafter + (pinned or needed) < 0.9 * H200_BYTES
     assert pinned is None or pinned > needed
     assert args["max_num_seqs"] >= work.batch
@@ -105,7 +107,7 @@ def test_the_library_covers_the_families() -> None:
     assert kinds == {"llama", "qwen3_moe", "mixtral", "deepseek_v3", "gemma3_text", "gpt_oss"}
     args: list[Mapping[str, Any]] = [CELLS[name].engine.args for name in GPU_CELLS]
     drafts = [one["speculative_config"] for one in args if "speculative_config" in one]
-    assert {draft["method"] for draft in drafts} == {"ngram", "mtp"}
+    assert {draft["method"] for draft in drafts} == {"ngram", "mtp", "draft_model"}
     assert all(draft["rejection_sample_method"] == "synthetic" for draft in drafts)
     assert {CELLS[name].batch.batch for name in GPU_CELLS if name.startswith("dense-batches")} == {1, 8, 64, 256}
     assert {one.get("tensor_parallel_size", 1) for one in args} == {1, 2, 4}

@@ -124,6 +124,14 @@ def test_the_models_configuration_is_part_of_the_cell(repository: Path) -> None:
     assert only_cell(repository).cell_id != before
 
 
+def test_a_draft_model_in_the_models_folder_is_part_of_the_cell(repository: Path) -> None:
+    """Its configuration alone, as of the model itself."""
+    before = only_cell(repository).cell_id
+    (repository / "models" / "m" / "draft").mkdir()
+    (repository / "models" / "m" / "draft" / "config.json").write_text("{}")
+    assert only_cell(repository).cell_id != before
+
+
 @pytest.mark.parametrize(("images", "counts"), [("", False), (", images: {width: 8, height: 8}", True)])
 def test_the_processor_counts_where_the_model_sees(repository: Path, images: str, *, counts: bool) -> None:
     """Other files beside config.json are part of the cell only where requests show images."""
