@@ -27,11 +27,11 @@ SHOWN = 60
 """Characters of a value that a message shows."""
 
 
-def load_events(file: Path) -> dict[str, Any]:
-    """A Chrome trace as it is, its times as exact decimals, its events a list of mappings.
+def load_json(file: Path) -> Any:
+    """A profiler's JSON as it is, its fractions as exact decimals.
 
     Raises:
-        RecordError: The file is too large, no JSON, cut short or no Chrome trace.
+        RecordError: The file is too large, no JSON, or cut short.
     """
     if file.stat().st_size > MAX_JSON_BYTES:
         text = f"is larger than {MAX_JSON_BYTES} bytes"
@@ -40,12 +40,21 @@ def load_events(file: Path) -> dict[str, Any]:
     try:
         with file.open(encoding="utf-8") as stream:
             # Times are microseconds since boot or 1970: as floats they would lose up to 256 ns.
-            content = json.load(stream, parse_float=Decimal)
+            return json.load(stream, parse_float=Decimal)
     except ArithmeticError as error:
         raise RecordError("holds a number beyond all bounds", where=str(file)) from error
     except (ValueError, RecursionError) as error:
         text = f"incomplete or invalid JSON: {error}"
         raise RecordError(text, where=str(file), remedy="Was the profiler stopped before the process ended?") from error
+
+
+def load_events(file: Path) -> dict[str, Any]:
+    """A Chrome trace as it is, its times as exact decimals, its events a list of mappings.
+
+    Raises:
+        RecordError: The file is too large, no JSON, cut short or no Chrome trace.
+    """
+    content = load_json(file)
     head: dict[str, Any] = content if isinstance(content, dict) else {"traceEvents": content}
     events = head.get("traceEvents")
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):

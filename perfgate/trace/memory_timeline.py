@@ -9,7 +9,6 @@ as time, action, bytes and category of tensor (https://github.com/pytorch/pytorc
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +19,9 @@ from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
-from perfgate.trace.chrome_events import load_events, microseconds
+from perfgate.trace.chrome_events import load_events, load_json, microseconds
 from perfgate.trace.kernel_table import Columns
-from perfgate.trace.limits import MAX_BYTES_MOVED, MAX_JSON_BYTES, MAX_TIME_NS
+from perfgate.trace.limits import MAX_BYTES_MOVED, MAX_TIME_NS
 from perfgate.trace.nsys_export import MAGIC, Export
 
 Ints = NDArray[np.int64]
@@ -166,13 +165,7 @@ def _of_cuda(file: Path) -> MemoryTimeline:
 
 
 def _of_categories(file: Path) -> MemoryTimeline:
-    if file.stat().st_size > MAX_JSON_BYTES:
-        raise RecordError(f"is larger than {MAX_JSON_BYTES} bytes", where=str(file), remedy="Trace fewer iterations.")
-    try:
-        with file.open(encoding="utf-8") as stream:
-            rows = json.load(stream)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"incomplete or invalid JSON: {error}", where=str(file)) from error
+    rows = load_json(file)
     if not all(_is_change(row) for row in rows):
         text = "is not PyTorch's memory timeline: expected rows of time, action, bytes and category"
         raise RecordError(text, where=str(file), remedy='Write it with prof.export_memory_timeline("x.raw.json.gz").')

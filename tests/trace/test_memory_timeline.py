@@ -66,6 +66,15 @@ def test_the_memory_timeline_of_pytorch(tmp_path: Path) -> None:
     assert found.holdings["parameter"].at(55) == 100
 
 
+def test_a_memory_timeline_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would end this process for want of memory is refused before it is read."""
+    (tmp_path / "m.raw.json").write_text(json.dumps([[0, 1, 1, 0]] * 99))
+    monkeypatch.setattr("perfgate.trace.limits.available_bytes", lambda: 1000)
+
+    with pytest.raises(RecordError, match="of memory to read"):
+        read_memory(tmp_path / "m.raw.json")
+
+
 def test_a_file_without_memory(tmp_path: Path) -> None:
     """Holds nothing, which is no error."""
     builder = ExportBuilder()
