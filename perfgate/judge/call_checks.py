@@ -1,7 +1,8 @@
-"""What the host calls, judged exactly: counts that repeat are the same on both sides or they are not.
+"""What is judged by its price: what the host calls, and what a decode step launches where nothing is timed.
 
-No alpha is spent. Most changes of a build change what its host runs, so a difference alone blocks nothing: it is priced
-by what its calls and lines cost at least, and blocks where that is more than the scenario calls ignorable.
+Counts that repeat are the same on both sides or they are not, so no alpha is spent. Most changes of a build change what
+it runs, so a difference alone blocks nothing: it is priced by what it costs at least, and blocks where that is more
+than the scenario calls ignorable.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from itertools import chain
 from perfgate.calls.call_difference import IN_A_STEP, CallDifference, call_difference, figure_lines
 from perfgate.calls.host_calls import HostCalls, pooled
 from perfgate.judge.outcome import Finding
-from perfgate.metrics.trial import Side
+from perfgate.metrics.trial import SIDES, Side
 from perfgate.models import Note
 from perfgate.scenario.call_trials import CallTrials
-from perfgate.trace.launch_difference import LaunchDifference
+from perfgate.trace.decode_step import DecodeSteps
+from perfgate.trace.launch_difference import LaunchDifference, by_rank, launch_difference
 from perfgate.units import format_value, percent
 
 MOST_VARYING = 0.02
@@ -50,11 +52,11 @@ def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]])
     parts.sort(key=lambda part: not part.blocks)
     told = [(part.own, part.meaning) for part in parts if part.own.changes]
     if parts[0].blocks:
-        return Finding("regressed", (priced_note("host-calls-added", *told),), cautions)
+        return Finding("regressed", (_priced_note("host-calls-added", *told),), cautions)
     if notes := tuple(_at_times(found.values(), declared.ignorable)):
         return Finding("inconclusive", notes, cautions)
     if told:
-        cautions = (priced_note("host-calls-changed", *told), *cautions)
+        cautions = (_priced_note("host-calls-changed", *told), *cautions)
     return Finding("pass", (), cautions)
 
 
@@ -102,7 +104,7 @@ class _Part:
         return f"within {saved} and {_limit(self.ignorable_s)}"
 
 
-def priced_note(code: str, *parts: tuple[CallDifference | LaunchDifference, str]) -> Note:
+def _priced_note(code: str, *parts: tuple[CallDifference | LaunchDifference, str]) -> Note:
     """Differences, each with its price, what that means, and its lines as a diff."""
     blocks = ([f"{difference.headline} ({what})", *difference.lines] for difference, what in parts)
     return Note(code=code, text="\n".join(chain.from_iterable(blocks)))
@@ -140,3 +142,41 @@ def _varying(base: HostCalls, head: HostCalls) -> Iterator[Note]:
     share = max(base.varying_share, head.varying_share)
     shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     yield Note(code="host-calls-vary", text=f"{percent(share)} of all events: {shown}")
+
+
+def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[DecodeSteps]]]) -> Finding:
+    """Hold the launches of the head's decode step against the base's, on the rank where they are worst.
+
+    All ranks wait for one that does more, so what it does is neither halved by the others nor added to what they do.
+    How long a rank waits in collectives has no price. The stages of a pipeline add up, which no trace tells: there the
+    price is too low.
+
+    Args:
+        ignorable_s: What the kernels that differ may take more in a step, seconds.
+        sides: The traced trials of base and head, each rank by rank; nothing is judged where the head has none.
+
+    Returns:
+        ``not-comparable`` where there is no base with as many ranks; ``pass``, with what differs as a caution;
+        ``regressed`` where it takes more than ``ignorable_s``, where the host copies pageable memory, or where it waits
+        for the device in each step and did not.
+    """
+    if not sides.get("head"):
+        return Finding()
+    base, head = (by_rank(sides.get(side, ())) for side in SIDES)
+    if len(base) != len(head):
+        text = "no launches of steps that were traced alike"
+        return Finding("not-comparable", (Note(code="launches-without-base", text=text),))
+    ranks = [launch_difference(was, now) for was, now in zip(base, head, strict=True)]
+    worst = max(ranks, key=lambda own: (bool(own.pageable), own.waits_more, bool(own), own.cost_s))
+    limit = _limit(ignorable_s)
+    where = f"; rank {ranks.index(worst)} of {len(ranks)}" if len(ranks) > 1 else ""
+    if worst.pageable:
+        what = "and pageable copies make the host wait"
+    elif worst.waits_more:
+        what = "and a wait is in each step, which no price says"
+    elif worst.cost_s > ignorable_s:
+        what = f"more than {limit}"
+    else:
+        told = (_priced_note("launches-changed", (worst, f"within {limit}{where}")),) if worst else ()
+        return Finding("pass", (), told)
+    return Finding("regressed", (_priced_note("launches-added", (worst, f"{what}{where}")),))

@@ -13,14 +13,13 @@ from itertools import chain, islice
 from typing import Any
 
 from perfgate import __version__
-from perfgate.judge.call_checks import judge_calls
+from perfgate.judge.call_checks import judge_calls, judge_launches
 from perfgate.judge.cautions import clocks_differ, floor_by_side, head_is_favoured
 from perfgate.judge.cell_facts import RanksOutcome
 from perfgate.judge.counter_checks import count_one_side, judge_counters
 from perfgate.judge.envelope import judge_envelope
 from perfgate.judge.evidence import Evidence, RecordSide
 from perfgate.judge.host_time import host_outcome
-from perfgate.judge.launch_checks import judge_launches
 from perfgate.judge.outcome import (
     WORST_FIRST,
     CellOutcome,
