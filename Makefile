@@ -96,7 +96,7 @@ docs: .venv/ready
 	.venv/bin/perfgate schema scenario > docs/schema/scenario.schema.json
 	.venv/bin/perfgate schema config > docs/schema/config.schema.json
 	.venv/bin/perfgate schema verdict > docs/schema/verdict.schema.json
-	.venv/bin/python -c "from perfgate.report.reasons_page import render_pages; print(render_pages(), end='')" > docs/reasons.md
+	.venv/bin/python docs/codes_page.py > docs/reasons.md
 	.venv/bin/python docs/scenario_page.py > docs/scenario.md
 	.venv/bin/python docs/drills_page.py > docs/drills.md
 
