@@ -32,9 +32,8 @@ from perfgate.trace.kernel_spread import kernel_spreads
 from perfgate.trace.kernel_table import Trace
 from perfgate.trace.launch_queue import find_launches
 from perfgate.trace.memory_timeline import read_memory
-from perfgate.trace.selection import select
+from perfgate.trace.selection import as_one_step, select
 from perfgate.trace.trace_file import as_plain_file, read_trace
-from perfgate.trace.whole_trace import as_one_step
 
 TRACES = {
     "alexnet": "critical_path/alexnet/benchmark_result_2869224_1695835535_trace.json.gz",

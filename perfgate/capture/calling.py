@@ -29,7 +29,7 @@ from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.metrics.trial import Iteration
-from perfgate.scenario.call_trials import CallTrials
+from perfgate.scenario.schedule import CallTrials
 
 CALLS, LINES, TIMED, TOOK = "()", ":", "#", "~"
 """What the worker counts of a function beside the C functions that it calls, see ``call_counter.py``."""

@@ -82,9 +82,8 @@ def kernels(
     from perfgate.report.trace_difference import difference_answer
     from perfgate.trace.memory_timeline import read_memory
     from perfgate.trace.scrub import scrub
-    from perfgate.trace.selection import select
+    from perfgate.trace.selection import as_one_step, select
     from perfgate.trace.trace_file import as_plain_file, read_trace
-    from perfgate.trace.whole_trace import as_one_step
 
     asked, other = _asked(len(files), show, instead)
     _check_part(asked, step, layer, whole=whole)

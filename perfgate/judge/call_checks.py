@@ -16,7 +16,7 @@ from perfgate.calls.host_calls import HostCalls, pooled
 from perfgate.judge.outcome import Finding
 from perfgate.metrics.trial import SIDES, Side
 from perfgate.models import Note
-from perfgate.scenario.call_trials import CallTrials
+from perfgate.scenario.schedule import CallTrials
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.launch_difference import LaunchDifference, by_rank, launch_difference
 from perfgate.units import format_value, percent

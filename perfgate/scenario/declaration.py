@@ -18,13 +18,12 @@ from perfgate.errors import ScenarioError
 from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.models import LARGEST, Duration, FieldError, Listed, Percent, Positive, Strict
-from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import ArgumentName, Name, whole_number
 from perfgate.scenario.local_files import model_problem, repository_root, trace_file, trace_problem
 from perfgate.scenario.margins import Budget, DriftBudget, Gate
-from perfgate.scenario.schedule import Sampling
+from perfgate.scenario.schedule import CallTrials, Sampling
 from perfgate.scenario.served import check_blocks, check_load, is_served
 from perfgate.scenario.workload import AnyWorkload, Engine, Workload
 from perfgate.scenario.yaml_document import Document, describe_fields, did_you_mean, draft_07, read_document, read_text

@@ -22,14 +22,13 @@ from perfgate.load.arrival_trace import trace_digest
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import KINDS, Kind
 from perfgate.models import Frozen
-from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.counter_trials import CounterTrials, Launches, metrics_to_read
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, Clocks, LoadedScenario, Measure, Scenario, model_folder
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import Name
 from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.margins import Gate
-from perfgate.scenario.schedule import Sampling
+from perfgate.scenario.schedule import CallTrials, Sampling
 from perfgate.scenario.workload import AnyWorkload, Engine, Workload
 from perfgate.stats.sequential import Schedule
 

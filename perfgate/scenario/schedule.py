@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from perfgate.models import FieldError, Listed, Strict
+from perfgate.models import Duration, FieldError, Listed, Strict
 from perfgate.scenario.fields import Weight
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, FIRST_PASSING_PAIRS, Schedule
 
@@ -88,3 +88,17 @@ class Sampling(Strict):
             return Schedule(self.looks, self.spend.block, self.spend.pass_)
         known = slice(len(self.looks))
         return Schedule(self.looks, DEFAULT_SCHEDULE.block[known], DEFAULT_SCHEDULE.pass_[known])
+
+
+class CallTrials(Sampling):
+    """How the calls and lines of the host are counted: pairs of their own, in which nothing is timed.
+
+    Args:
+        ignorable: What the head's host may do more in a decode or prefill step, by what its calls and lines cost.
+        iterations: Iterations counted in each trial, after the warm-up; what differs between them is left out.
+        looks: Numbers of pairs at which a gate on ``host_calls_per_step`` is tried, increasing.
+        spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.
+    """
+
+    ignorable: Duration = 10e-6
+    iterations: Annotated[int, Field(ge=2, le=100)] = 6

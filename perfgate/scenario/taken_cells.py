@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perfgate.errors import UsageError
-from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import Cell
-from perfgate.scenario.schedule import Sampling
+from perfgate.scenario.schedule import CallTrials, Sampling
 from perfgate.scenario.workload import Workload
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.errors import UsageError
 from perfgate.trace.breakdown import StepFigures, figures
-from perfgate.trace.kernel_table import NONE, PLACES, STEP_KINDS, Trace, combinations
+from perfgate.trace.kernel_table import NONE, PLACES, STEP_KINDS, Steps, Timed, Trace, combinations, filled
 from perfgate.units import plural
+
+_Rows = TypeVar("_Rows", bound=Timed)
 
 
 @dataclass(frozen=True)
@@ -162,3 +166,38 @@ def _sums(selection: Selection, *columns: str) -> list[KernelSum]:
         for (name, place, *owner), figures in zip(distinct, counts.astype(np.int64).tolist(), strict=True)
     ]
     return sorted(sums, key=lambda kernel: (-kernel.time_ns, kernel.name, kernel.place))
+
+
+def as_one_step(trace: Trace) -> Trace:
+    """The same trace with one step a process, which holds all that the process did."""
+    tables: tuple[Timed, ...] = (trace.kernels, trace.copies, trace.memsets, trace.overhead, trace.calls)
+    process, start_ns, duration_ns = (
+        np.concatenate([getattr(table, name) for table in tables]) for name in ("process", "start_ns", "duration_ns")
+    )
+    processes, owner = np.unique(process, return_inverse=True)
+    begin_ns, end_ns = (np.full(len(processes), edge) for edge in (start_ns.max(), start_ns.min()))
+    np.minimum.at(begin_ns, owner, start_ns)
+    np.maximum.at(end_ns, owner, start_ns + duration_ns)
+    steps = filled(
+        Steps,
+        index=np.zeros(len(processes)),
+        kind=np.full(len(processes), STEP_KINDS.index("unknown")),
+        start_ns=begin_ns,
+        end_ns=end_ns,
+        process=processes,
+        complete=np.ones(len(processes)),
+        own=np.zeros(len(processes)),
+    )
+
+    def placed(table: _Rows) -> _Rows:
+        return dataclasses.replace(table, step=np.searchsorted(processes, table.process).astype(np.int32))
+
+    return dataclasses.replace(
+        trace,
+        kernels=placed(trace.kernels),
+        copies=placed(trace.copies),
+        memsets=placed(trace.memsets),
+        overhead=placed(trace.overhead),
+        calls=placed(trace.calls),
+        steps=steps,
+    )

@@ -19,8 +19,8 @@ from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.trial_taking import EngineCollector
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import Kind, Trial
-from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.plan import Cell
+from perfgate.scenario.schedule import CallTrials
 from perfgate.scenario.subject import Subject
 
 Take = Callable[..., Trial]

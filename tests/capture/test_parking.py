@@ -31,8 +31,8 @@ from perfgate.machine.processes import AHEAD, CHILD, OWNER, environment_of, owne
 from perfgate.machine.supervisor import SUPERVISOR
 from perfgate.metrics.trial import Side, Trial
 from perfgate.record.run_record import Record, read_records, read_run
-from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.plan import Cell
+from perfgate.scenario.schedule import CallTrials
 from perfgate.scenario.subject import Subject
 
 LIMITS = ", start_timeout: 60s, iteration_timeout: 60s"

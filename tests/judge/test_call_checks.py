@@ -12,7 +12,7 @@ from perfgate.calls.host_calls import FunctionCalls, HostCalls
 from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.trial import Trial
 from perfgate.report.explanation import causes
-from perfgate.scenario.call_trials import CallTrials
+from perfgate.scenario.schedule import CallTrials
 
 USUAL = FunctionCalls(calls=(10, 10), lines=(10_000, 10_000))
 CALLED = cell().model_copy(update={"calls": CallTrials()})

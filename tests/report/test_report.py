@@ -58,10 +58,10 @@ from perfgate.report.markdown import CUT, escape, fenced, name
 from perfgate.report.outcome_lines import HEADINGS, closing
 from perfgate.report.setting_lines import next_steps
 from perfgate.report.text import columns
-from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.counter_trials import Condition, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import Plan
+from perfgate.scenario.schedule import CallTrials
 from perfgate.scenario.subject import Source, Subject
 from perfgate.trace.decode_step import KernelKey
 from perfgate.units import signed_percent
