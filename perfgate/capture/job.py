@@ -75,7 +75,7 @@ class Job:
     def engine_args(self) -> dict[str, Any]:
         """The arguments of the engine: the scenario's, with the subject's in their place.
 
-        ``{model}`` in a text stands for the model's folder, so that a draft model's may be in it.
+        ``{model}`` in one is the model's folder: a draft model may be in a folder of it.
         """
         args = {**self.cell.engine.args, **self.subject.args}
         return args if self.cell.model_folder is None else _in_folder(args, self.cell.model_folder)
