@@ -187,7 +187,7 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
 @main.command()
 @click.argument("folder", metavar="[RUN]", default="latest", type=click.Path(path_type=Path, file_okay=False),
                 shell_complete=completion.runs)  # fmt: skip
-@click.option("--html", "file", type=click.Path(path_type=Path, dir_okay=False),
+@click.option("--output", "file", type=click.Path(path_type=Path, dir_okay=False),
               help="Write the page to this file; by default report.html in the run's folder.")  # fmt: skip
 @RUNS_OPTION
 def report(folder: Path, file: Path | None, runs: Path) -> None:

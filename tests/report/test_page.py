@@ -476,7 +476,7 @@ def _kept(monkeypatch: pytest.MonkeyPatch) -> MeasuredRun:
 def test_the_command_writes_the_page(tmp_path: Path) -> None:
     """The command writes report.html into the run's folder, or the file named, and prints where."""
     first = CliRunner().invoke(main, ["report", str(tmp_path)])
-    second = CliRunner().invoke(main, ["report", str(tmp_path), "--html", str(tmp_path / "other.html")])
+    second = CliRunner().invoke(main, ["report", str(tmp_path), "--output", str(tmp_path / "other.html")])
 
     assert first.output == f"{tmp_path / 'report.html'}\n"
     assert second.exit_code == 0
