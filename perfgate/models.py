@@ -15,6 +15,11 @@ LARGEST = 10_000_000
 """Of any count or duration in seconds; more is a slip."""
 
 
+def absent(value: object) -> bool:
+    """Whether a field has no value; one that came later is not written then, so that older files keep their digest."""
+    return value is None
+
+
 class Frozen(BaseModel):
     """A value that cannot be changed; a key that it does not have is an error."""
 

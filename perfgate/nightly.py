@@ -31,7 +31,7 @@ from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.trial import Side
-from perfgate.models import Frozen, Note
+from perfgate.models import Frozen, Note, absent
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import NIGHT, run_below, stamped
 from perfgate.record.run_record import read_run
@@ -68,8 +68,8 @@ class Night(Frozen):
     scenarios: tuple[Path, ...]
     subjects: dict[Side, Subject]
     seed: int
-    anchor: Subject | None = Field(default=None, exclude_if=lambda anchor: anchor is None)
-    shard: Assigned | None = Field(default=None, exclude_if=lambda shard: shard is None)
+    anchor: Subject | None = Field(default=None, exclude_if=absent)
+    shard: Assigned | None = Field(default=None, exclude_if=absent)
 
     @property
     def parts(self) -> tuple[str, ...]:

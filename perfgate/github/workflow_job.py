@@ -17,7 +17,7 @@ from perfgate.github.api import Api, PullRequest
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.json_text import read_json
 from perfgate.machine.versioned_json import first_problem, read_model, write_model
-from perfgate.models import Frozen
+from perfgate.models import Frozen, absent
 from perfgate.record.run_names import NIGHT, RUN
 
 REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
@@ -63,7 +63,7 @@ class JobPlan(Frozen):
     command: Command = "run"
     words: tuple[str, ...]
     runs: Path
-    shards: Path | None = Field(default=None, exclude_if=lambda shards: shards is None)
+    shards: Path | None = Field(default=None, exclude_if=absent)
 
     @property
     def whole(self) -> bool:

@@ -17,7 +17,7 @@ from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import ExitStatus
 from perfgate.judge.cell_facts import BaselineOutcome, GpuOutcome, HostOutcome, RanksOutcome, Setting, StatesOutcome
 from perfgate.metrics.trial import Kind, Side, key_of
-from perfgate.models import Frozen, Note
+from perfgate.models import Frozen, Note, absent
 from perfgate.scenario.yaml_document import draft_07
 from perfgate.trace.attribution import Attribution
 from perfgate.units import Unit
@@ -271,8 +271,8 @@ class CellOutcome(Frozen):
     floors: dict[Side, Floor] = {}
     attribution: Attribution | None = None
     counters: CountersOutcome | None = None
-    ranks: Annotated[RanksOutcome | None, Field(exclude_if=lambda ranks: ranks is None)] = None
-    host: Annotated[HostOutcome | None, Field(exclude_if=lambda host: host is None)] = None
+    ranks: Annotated[RanksOutcome | None, Field(exclude_if=absent)] = None
+    host: Annotated[HostOutcome | None, Field(exclude_if=absent)] = None
     baseline: BaselineOutcome | None = None
     setting: Setting | None = None
     reasons: tuple[Note, ...] = ()

@@ -12,8 +12,8 @@ from perfgate.scenario.expected_kernels import Expectation
 from perfgate.trace.attribution import attribute
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.rank_steps import RankSteps
+from perfgate.units import NS_PER_S
 
-NS_PER_S = 1e9
 MOST_PARTS = 3
 Ranks = tuple[RankSteps, ...]
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, JsonValue, field_validator, model_va
 
 from perfgate.load.lengths import Lengths, LengthsField, Tokens
 from perfgate.load.objective import Slo
-from perfgate.models import Duration, FieldError, Listed, Percent, Positive, Strict
+from perfgate.models import Duration, FieldError, Listed, Percent, Positive, Strict, absent
 
 MOST_REQUESTS = 100_000
 """Of one window: with 512 tokens each a client holds them in 0.5 GiB."""
@@ -92,7 +92,7 @@ class Replay(Strict):
 
     file: Annotated[str, AfterValidator(_below_here), Field(examples=["traces/chat.jsonl"])]
     speed: Annotated[float, Field(gt=0, le=1000, strict=False)] = 1.0
-    sha256: Annotated[str | None, Field(pattern="^[0-9a-f]{64}$", exclude_if=lambda digest: digest is None)] = None
+    sha256: Annotated[str | None, Field(pattern="^[0-9a-f]{64}$", exclude_if=absent)] = None
 
     @field_validator("file")
     @classmethod
@@ -148,7 +148,7 @@ class Arrival(Strict):
     ramp: Ramp | None = None
     closed: Closed | None = None
     replay: Replay | None = None
-    find: Annotated[Find | None, Field(exclude_if=lambda find: find is None)] = None
+    find: Annotated[Find | None, Field(exclude_if=absent)] = None
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Arrival:

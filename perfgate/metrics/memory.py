@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Self
 
 from annotated_types import MinLen
@@ -10,7 +11,7 @@ from pydantic import Field, model_validator
 from perfgate.machine.json_text import Figures
 from perfgate.models import Frozen
 
-_Device = Annotated[Figures, Field(exclude_if=lambda figures: not figures)]
+_Device = Annotated[Figures, Field(exclude_if=operator.not_)]
 
 
 class Memory(Frozen):

@@ -19,7 +19,7 @@ from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import Figures
 from perfgate.machine.telemetry import GpuTelemetry, Window
 from perfgate.metrics.memory import Memory
-from perfgate.models import Frozen, Note
+from perfgate.models import Frozen, Note, absent
 from perfgate.reasons import CODE
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.rank_steps import RankSteps
@@ -101,7 +101,7 @@ class Iteration(Frozen):
     begin_ns: int
     multi_token: bool = False
     lengths: Annotated[Figures, Field(exclude_if=operator.not_)] = ()
-    probe_ns: Annotated[Probes | None, Field(exclude_if=lambda probes: probes is None)] = None
+    probe_ns: Annotated[Probes | None, Field(exclude_if=absent)] = None
 
     @model_validator(mode="after")
     def _a_figure_for_each(self) -> Self:
@@ -147,7 +147,7 @@ class Startup(Frozen):
     model_memory_bytes: int | None = None
     kv_token_capacity: int | None = None
     cache_files: int = 0
-    kv_memory_bytes: Annotated[int | None, Field(exclude_if=lambda size: size is None)] = None
+    kv_memory_bytes: Annotated[int | None, Field(exclude_if=absent)] = None
     parked_ns: Annotated[int, Field(exclude_if=operator.not_)] = 0
 
 
@@ -263,11 +263,11 @@ class Trial(Frozen):
     counted: CountedStep | None = None
     floor: Floor | None = None
     no_floor: str = ""
-    calls: Annotated[HostCalls | None, Field(exclude_if=lambda calls: calls is None)] = None
-    host: Annotated[HostProfile | None, Field(exclude_if=lambda host: host is None)] = None
-    memory: Annotated[Memory | None, Field(exclude_if=lambda memory: memory is None)] = None
-    figures: Annotated[dict[str, int], Field(exclude_if=lambda figures: not figures)] = {}
-    fill: Annotated[Fill | None, Field(exclude_if=lambda fill: fill is None)] = None
+    calls: Annotated[HostCalls | None, Field(exclude_if=absent)] = None
+    host: Annotated[HostProfile | None, Field(exclude_if=absent)] = None
+    memory: Annotated[Memory | None, Field(exclude_if=absent)] = None
+    figures: Annotated[dict[str, int], Field(exclude_if=operator.not_)] = {}
+    fill: Annotated[Fill | None, Field(exclude_if=absent)] = None
 
     @property
     def label(self) -> str:

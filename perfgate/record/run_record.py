@@ -34,7 +34,7 @@ from perfgate.machine.versioned_json import (
 )
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, HeadName, Kind, Side, Trial, key_of
-from perfgate.models import Frozen
+from perfgate.models import Frozen, absent
 from perfgate.record.compared_builds import ComparedBuilds, HeadsField
 from perfgate.record.iteration_choice import IterationChoice
 from perfgate.record.run_names import RUN
@@ -291,9 +291,9 @@ class Run(ComparedBuilds):
     kernels_only: bool = False
     exact_only: bool = Field(default=False, exclude_if=operator.not_)
     host_profile: bool = Field(default=False, exclude_if=operator.not_)
-    profiles: dict[str, tuple[Artifact, ...]] | None = Field(default=None, exclude_if=lambda own: own is None)
+    profiles: dict[str, tuple[Artifact, ...]] | None = Field(default=None, exclude_if=absent)
     against: dict[str, tuple[Artifact, ...]] | None = None
-    part: Part | None = Field(default=None, exclude_if=lambda part: part is None)
+    part: Part | None = Field(default=None, exclude_if=absent)
     perfgate: str
 
     @model_validator(mode="after")

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_v
 from perfgate.errors import ScenarioError
 from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.models import LARGEST, Duration, FieldError, Listed, Percent, Positive, Strict
+from perfgate.models import LARGEST, Duration, FieldError, Listed, Percent, Positive, Strict, absent
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import ArgumentName, Name, whole_number
@@ -91,7 +91,7 @@ class Measure(Sampling):
 
     warmup_iterations: Annotated[int, Field(ge=0, le=1000)] = 2
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 20
-    choose: Annotated[Choose | None, Field(exclude_if=lambda choose: choose is None)] = None
+    choose: Annotated[Choose | None, Field(exclude_if=absent)] = None
     max_dropped_pairs: Annotated[int, Field(ge=0, le=1000)] = 2
     start_timeout: Duration = 900.0
     iteration_timeout: Duration = 300.0

@@ -26,7 +26,7 @@ from perfgate.metrics.catalogue import (
     metric_names,
 )
 from perfgate.metrics.under_load import write_objective
-from perfgate.models import QUANTITY, Percent, Strict
+from perfgate.models import QUANTITY, Percent, Strict, absent
 from perfgate.scenario.fields import PlaceName
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.trace.kernel_table import PLACES
@@ -93,8 +93,8 @@ class Gate(Strict):
     ]
     role: Annotated[str | None, Field(validate_default=True)] = None
     place: Annotated[PlaceName | None, WithJsonSchema({"type": "string", "enum": list(PLACES[1:])})] = None
-    quantile: Annotated[Percent | None, Field(validate_default=True, exclude_if=lambda one: one is None)] = None
-    slo: Annotated[Slo | None, Field(validate_default=True, exclude_if=lambda one: one is None)] = None
+    quantile: Annotated[Percent | None, Field(validate_default=True, exclude_if=absent)] = None
+    slo: Annotated[Slo | None, Field(validate_default=True, exclude_if=absent)] = None
     ignorable: Annotated[Percent, Field(examples=["0.1%"])]
     must_catch: Annotated[Percent, Field(examples=["0.5%"])]
     floor: Annotated[str, WithJsonSchema({"type": "string", "pattern": QUANTITY, "examples": ["1ms"]})] | None = None

@@ -21,7 +21,7 @@ from perfgate.errors import UsageError
 from perfgate.load.arrival_trace import trace_digest
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import KINDS, Kind
-from perfgate.models import Frozen
+from perfgate.models import Frozen, absent
 from perfgate.scenario.counter_trials import CounterTrials, Launches, metrics_to_read
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, Clocks, LoadedScenario, Measure, Scenario, model_folder
 from perfgate.scenario.expected_kernels import Expectation
@@ -82,8 +82,8 @@ class Cell(Frozen):
     kernels: Expectation | None = None
     counters: tuple[Launches, ...] = ()
     counted: CounterTrials = CounterTrials()
-    calls: Annotated[CallTrials | None, Field(exclude_if=lambda calls: calls is None)] = None
-    sampled: Annotated[Sampling | None, Field(exclude_if=lambda sampled: sampled is None)] = None
+    calls: Annotated[CallTrials | None, Field(exclude_if=absent)] = None
+    sampled: Annotated[Sampling | None, Field(exclude_if=absent)] = None
     pairing: Literal["sequential"] = "sequential"
     cell_id: str
 

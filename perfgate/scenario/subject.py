@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from perfgate.load.exchange import is_url
 from perfgate.metrics.trial import Side
-from perfgate.models import Frozen
+from perfgate.models import Frozen, absent
 from perfgate.scenario.fields import Arguments, Variables
 
 SHOWN = 12
@@ -84,7 +84,7 @@ class Subject(Frozen):
     env: Variables = {}
     args: Arguments = {}
     built_from: Source | None = None
-    url: Annotated[ServerUrl | None, Field(exclude_if=lambda url: url is None)] = None
+    url: Annotated[ServerUrl | None, Field(exclude_if=absent)] = None
 
     @field_validator("python")
     @classmethod

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_val
 from pydantic_core import PydanticKnownError
 
 from perfgate.load.shape import Load
-from perfgate.models import FieldError, Listed, Positive, Strict
+from perfgate.models import FieldError, Listed, Positive, Strict, absent
 from perfgate.scenario.fields import ArgumentName, Variables
 from perfgate.scenario.yaml_document import in_flow
 
@@ -118,7 +118,7 @@ class Workload(Strict):
     input_tokens: Annotated[Positive, Field(examples=[512])]
     output_tokens: Annotated[Positive, Field(examples=[128])]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    images: Annotated[Images | None, Field(exclude_if=lambda images: images is None)] = None
+    images: Annotated[Images | None, Field(exclude_if=absent)] = None
 
 
 AnyWorkload = Workload | Load

@@ -17,8 +17,8 @@ from typing import Literal
 
 from perfgate.models import Frozen
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
+from perfgate.units import NS_PER_S
 
-NS_PER_S = 1e9
 COPIES = "copies, less overlap"
 """Copies and memsets that no kernel covers, less the time in which kernels ran side by side, and less that in which a
 step's work ran beside the next one's."""

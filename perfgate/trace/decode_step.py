@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from perfgate.errors import NotMeasuredError
-from perfgate.models import Frozen
+from perfgate.models import Frozen, absent
 from perfgate.trace.breakdown import StepFigures, consecutive, figures
 from perfgate.trace.families import UNLISTED
 from perfgate.trace.idle_gaps import GAPS
@@ -137,7 +137,7 @@ class DecodeSteps(Frozen):
     key_ns: tuple[NonNegativeInt, ...]
     key_shapes: Annotated[tuple[Shapes, ...], Field(exclude_if=operator.not_)] = ()
     copy_bytes: dict[str, int] = {}
-    waits: Annotated[NonNegativeInt | None, Field(exclude_if=lambda waits: waits is None)] = None
+    waits: Annotated[NonNegativeInt | None, Field(exclude_if=absent)] = None
     held: tuple[str, ...] = ()
     cautions: tuple[tuple[str, str], ...] = ()
     tick_ns: Annotated[int, Field(ge=1, le=COARSEST_TICK_NS)] = 1
