@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -78,6 +79,12 @@ def gib(size: int) -> str:
 def plural(count: int, noun: str, ending: str = "s") -> str:
     """``1 visit``, ``2 visits``."""
     return f"{count} {noun}{'' if count == 1 else ending}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first few names, and how many more there are: ``a, b and 3 more``."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def format_si(value: float, unit: str = "", digits: str = "#.4g") -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from perfgate.units import listed
+
 MEMORY: Final = 0.6
 """What a cell of the CPU takes of a node's memory, as Ray counts it, so that no second one is there: Ray lends out the
 cores of a task that waits for an answer, and neither its memory nor its GPUs."""
@@ -67,9 +69,8 @@ class Need:
         of_class = f" on a node with the resource {self.machine}" if self.machine else ""
         like = [node for node in there if not self.machine or node.has(self.machine)]
         others = f"; other nodes: {len(there) - len(like)}" if len(like) < len(there) else ""
-        more = f" and {len(like) - NAMED} more" if len(like) > NAMED else ""
-        named = ", ".join(str(node) for node in like[:NAMED]) or "none"
-        return f"waits for a node: it needs {self}{of_class}, and of these there are: {named}{more}{others}"
+        named = listed([*map(str, like)], NAMED) or "none"
+        return f"waits for a node: it needs {self}{of_class}, and of these there are: {named}{others}"
 
     def __str__(self) -> str:
         """For people."""

@@ -22,6 +22,7 @@ from perfgate.judge.outcome import Outcome
 from perfgate.machine.versioned_json import parse_model
 from perfgate.report.github_markdown import COMMENT_BYTES, render_within
 from perfgate.report.markdown import escape
+from perfgate.units import listed
 
 AUTHOR = "github-actions[bot]"
 """Who a workflow's own token writes as."""
@@ -126,8 +127,7 @@ def policy_note(changed: tuple[str, ...]) -> str:
     """What a change alters of all that it is judged by; empty where it alters nothing."""
     if not changed:
         return ""
-    named = ", ".join(escape(unlinked(name[:200])) for name in changed[:LISTED])
-    named += f" and {len(changed) - LISTED} more" if len(changed) > LISTED else ""
+    named = listed([escape(unlinked(name[:200])) for name in changed], LISTED)
     return (
         f"This change alters what changes are judged by: {named}. It was judged by the base branch's versions; "
         "its own count from its merge on, so review them."

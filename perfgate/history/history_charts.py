@@ -10,6 +10,7 @@ from perfgate.baseline.night_series import SECONDS_A_DAY
 from perfgate.history.points import Point, build_of
 from perfgate.history.series import MeasuredNight, Series
 from perfgate.report.chart import WIDTH, Chart, Mark, Rows, Scale, dots, label, line, polyline, rect
+from perfgate.report.document import cut
 from perfgate.stats.estimate import to_ratio
 from perfgate.units import format_value, percent, plural, signed_percent
 
@@ -38,7 +39,7 @@ STATES = {"slow": ("dots slow large", "slow state"), "fast": ("dots fast large",
 
 def short(text: str) -> str:
     """Words that somebody else may have written, cut."""
-    return text if len(text) <= LONGEST_BUILD else f"{text[: LONGEST_BUILD - 1]}\u2026"
+    return cut(text, LONGEST_BUILD)
 
 
 def short_place(text: str) -> str:

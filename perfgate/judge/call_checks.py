@@ -19,7 +19,7 @@ from perfgate.models import Note
 from perfgate.scenario.schedule import CallTrials
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.launch_difference import LaunchDifference, by_rank, launch_difference
-from perfgate.units import format_value, percent
+from perfgate.units import format_value, listed, percent
 
 MOST_VARYING = 0.02
 """Share of all events of a kind of step that need not repeat."""
@@ -140,8 +140,7 @@ def _varying(base: HostCalls, head: HostCalls) -> Iterator[Note]:
     most = sorted(both, key=lambda key: (-both[key], key))
     names = list(dict.fromkeys(function for function, _ in most))
     share = max(base.varying_share, head.varying_share)
-    shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-    yield Note(code="host-calls-vary", text=f"{percent(share)} of all events: {shown}")
+    yield Note(code="host-calls-vary", text=f"{percent(share)} of all events: {listed(names, NAMED)}")
 
 
 def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[DecodeSteps]]]) -> Finding:

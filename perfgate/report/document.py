@@ -133,6 +133,11 @@ def _printable_section(section: Section) -> Section:
     )
 
 
+def cut(text: str, most: int) -> str:
+    """Text of so many characters at most; the last one says that there was more."""
+    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
+
+
 def printable(text: str) -> str:
     """Text without characters that steer a terminal or reorder a line, whoever wrote it; line ends stay."""
     lines = (line.expandtabs(4) for line in text.splitlines())

@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from perfgate.judge.outcome import Outcome
-from perfgate.report.document import Document, NoteLine, Rows, Section, printable
+from perfgate.report.document import Document, NoteLine, Rows, Section, cut, printable
 from perfgate.report.run_page import MeasuredRun, run_page
 
 TONES = {"regressed": "bad", "internal-error": "bad", "pass": "good", "improved": "good"}
@@ -54,7 +54,7 @@ def _environment() -> jinja2.Environment:
 def _shown(value: Any) -> Any:
     """Text without characters that reorder a line; figures with a tenth of a unit, which is finer than a screen."""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return _cut(printable(value), LONGEST_TEXT)
+        return cut(printable(value), LONGEST_TEXT)
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
 
 
@@ -94,7 +94,7 @@ def _bounded(section: Section) -> Section:
     chart = section.chart
     if chart is not None:
         marks = tuple(
-            replace(mark, text=_cut(mark.text, LONGEST_CELL), about=_cut(mark.about, LONGEST_CELL))
+            replace(mark, text=cut(mark.text, LONGEST_CELL), about=cut(mark.about, LONGEST_CELL))
             for mark in chart.marks
         )
         chart = replace(chart, marks=marks, rows=_first_rows(chart.rows))
@@ -107,14 +107,10 @@ def _bounded(section: Section) -> Section:
 
 
 def _first_rows(rows: Rows) -> Rows:
-    shown = [tuple(_cut(cell, LONGEST_CELL) for cell in row) for row in rows[: MOST_ROWS + 1]]
+    shown = [tuple(cut(cell, LONGEST_CELL) for cell in row) for row in rows[: MOST_ROWS + 1]]
     if (left := len(rows) - len(shown)) > 0:
         shown.append((f"and {left} more", *[""] * (len(rows[0]) - 1)))
     return shown
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
 
 
 def _figures_alone(path: str) -> Markup:
@@ -124,7 +120,7 @@ def _figures_alone(path: str) -> Markup:
 
 def _unbroken(text: str) -> Markup:
     """Text whose figures keep their units in their line."""
-    return Markup(_UNIT.sub("\u00a0", str(escape(_cut(printable(text), LONGEST_TEXT)))))  # noqa: S704 (escaped)
+    return Markup(_UNIT.sub("\u00a0", str(escape(cut(printable(text), LONGEST_TEXT)))))  # noqa: S704 (escaped)
 
 
 def _columns_of_figures(rows: Rows) -> list[bool]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.report.chart import WIDTH, Chart, Mark, Scale, arrow, diamond, label, line, rect
+from perfgate.report.document import cut
 from perfgate.report.outcome_lines import gate_name, gate_row, ordered_gates
 from perfgate.trace.attribution import Attribution
 from perfgate.units import signed_us
@@ -92,7 +93,7 @@ def _gate_marks(gate: GateOutcome, own: tuple[float, float, float], scale: Scale
     told = f"{row[0]}: {row[1]} to {row[2]}, {row[3]} ({row[4]}), margins {row[5]}, {row[7]}"
     marks = [rect("zone-good", zero, y - 13, (ignorable - zero, 26)),
              rect("zone-warn", ignorable, y - 13, (one - ignorable, 26)),
-             label("name", LEFT - 12, y + 4, _short(gate_name(gate), 25), "end"),
+             label("name", LEFT - 12, y + 4, cut(gate_name(gate), 25), "end"),
              line(f"interval {tone}", (begin, y), (end, y), told)]  # fmt: skip
     for value, at, direction in ((low, begin, -1), (high, end, 1)):
         outside = not scale.low <= value <= scale.high
@@ -105,10 +106,6 @@ def _gate_marks(gate: GateOutcome, own: tuple[float, float, float], scale: Scale
 
 def _verdict(gate: GateOutcome) -> str:
     return gate.verdict.upper() if gate.verdict == "regressed" else gate.verdict
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
 
 
 def waterfall(change: Attribution) -> Chart:
@@ -140,7 +137,7 @@ def waterfall(change: Attribution) -> Chart:
         tone = "total" if whole else "bad" if end > begin else "good"
         x, width = scale(min(begin, end)), abs(scale(end) - scale(begin))
         marks += [rect(f"bar fill {tone}", x, y + 5, (width, row - 10), f"{name}: {text}", "" if whole else name),
-                  label("name", LEFT + 28, y + row / 2 + 4, _short(name, 32), "end"),
+                  label("name", LEFT + 28, y + row / 2 + 4, cut(name, 32), "end"),
                   label("figure", WIDTH - 4, y + row / 2 + 4, text, "end")]  # fmt: skip
         if n < len(bars) - 1:
             marks.append(line("link", (scale(end), y + row - 5), (scale(end), y + row + 5)))

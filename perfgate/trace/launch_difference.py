@@ -15,7 +15,7 @@ from perfgate.trace.decode_step import DecodeSteps, KernelKey, pool
 from perfgate.trace.difference import PAGEABLE, StepDifference, difference, nearest
 from perfgate.trace.families import COMMUNICATION, short_name
 from perfgate.trace.launch_shapes import Shapes
-from perfgate.units import NS_PER_S, format_mean, signed_us
+from perfgate.units import NS_PER_S, format_mean, listed, signed_us
 
 EACH = 0.9
 """So many more a step, on average, are one more in each step: how often a step waits or copies may vary by some."""
@@ -62,7 +62,7 @@ class KernelDifference:
             [f"{format_mean(self.base)} -> {format_mean(self.head)} launches a step"] if self.base != self.head else []
         )
         if self.base_shapes:
-            parts.append(f"{_listed(self.base_shapes)} -> {_listed(self.head_shapes)}")
+            parts.append(f"{listed(self.base_shapes, NAMED)} -> {listed(self.head_shapes, NAMED)}")
         cost = signed_us(self.cost_ns / NS_PER_S)
         return f"{mark} {self.where} {short_name(self.key.name)}: {'; '.join(parts)} ({cost})"
 
@@ -266,8 +266,3 @@ def _differ(*sides: tuple[Shapes, int]) -> bool:
 
 def _by_number(shapes: Shapes) -> tuple[str, ...]:
     return tuple(sorted(shapes, key=lambda shape: (-shapes[shape], shape)))
-
-
-def _listed(shapes: Sequence[str]) -> str:
-    more = len(shapes) - NAMED
-    return ", ".join(shapes[:NAMED]) + (f" and {more} more" if more > 0 else "")
