@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
 from perfgate.models import Note
 from perfgate.reasons import REASONS
-from perfgate.report.chart import Chart
-
-Rows = Sequence[tuple[str, ...]]
+from perfgate.report.chart import Chart, Rows
 
 Style = Literal["paragraphs", "items", "facts", "commands"]
 """Of a section's lines: sentences, a list, a list of named values, or commands to be copied, which are never broken."""

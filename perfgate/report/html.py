@@ -17,7 +17,8 @@ import jinja2
 from markupsafe import Markup, escape
 
 from perfgate.judge.outcome import Outcome
-from perfgate.report.document import Document, NoteLine, Rows, Section, cut, printable
+from perfgate.report.chart import Rows
+from perfgate.report.document import Document, NoteLine, Section, cut, printable
 from perfgate.report.run_page import MeasuredRun, run_page
 
 TONES = {"regressed": "bad", "internal-error": "bad", "pass": "good", "improved": "good"}
