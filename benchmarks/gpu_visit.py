@@ -16,6 +16,7 @@ with 1 where a task did not end as expected, and with 2 where perfgate or the bu
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import json
 import os
@@ -118,6 +119,18 @@ class Visit:
     def take(self, tasks: list[Task]) -> None:
         """Run what fits; returns when nothing is left that would."""
         waiting = [task for task in tasks if not self.done(task.name)]
+        try:
+            self._take(waiting)
+        finally:
+            for one in self._begun:  # a task has a session of its own: Ctrl-C came here alone
+                os.killpg(one.process.pid, signal.SIGINT)
+            for one in self._begun:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    one.process.wait(END_S)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(one.process.pid, signal.SIGKILL)
+
+    def _take(self, waiting: list[Task]) -> None:
         while waiting or self._begun:
             self._end_some()
             for task in [task for task in waiting if self._may_begin(task)]:
@@ -159,12 +172,12 @@ class Visit:
         if "{gpus}" not in " ".join(task.words):
             environment["CUDA_VISIBLE_DEVICES"] = known["gpus"]
         log = (folder / f"{task.name}.txt").open("wb")
-        cores = ",".join(str(core) for gpu in gpus for core in self._cores[gpu])
-        on_cores = ["taskset", "-c", cores] if cores else []
         process = subprocess.Popen(
-            [*on_cores, sys.executable, *program, *words], cwd=folder, env=environment, stdout=log,
+            [sys.executable, *program, *words], cwd=folder, env=environment, stdout=log,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
+        if cores := [core for gpu in gpus for core in self._cores[gpu]]:
+            os.sched_setaffinity(process.pid, cores)  # before it starts anything
         self._begun.append(Begun(task, gpus, process, log, time.monotonic()))
         print(f"{task.name} begins on GPU {known['gpus']}", flush=True)
 

@@ -29,6 +29,7 @@ ELSEWHERE = {
     "engine.command": ["llama-server", "--port", "{port}", "--model", "{model}/model.gguf"],
     "workload.images": {"width": 336, "height": 336},
     "workload.images.count": 2,
+    "workload.images.token": 32000,
     "workload.images.width": 336,
     "workload.images.height": 336,
     "workload.requests": 200,

@@ -10,12 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from perfgate.calls.host_calls import CALLS, LINES, PS_PER_S, HostCalls, StepKind, Total
+from perfgate.calls.host_calls import CALLS, LINES, MODULES, PS_PER_S, HostCalls, StepKind, Total
 from perfgate.units import format_mean, plural, signed_us
 
 IN_A_STEP: Final[dict[StepKind, str]] = {"decode": "a step", "prefill": "in a prefill step"}
-MODULES = "modules"
-"""How the names of figures begin that count modules, in all and of a package."""
 MOST_LINES = 20
 """Functions that have a line of their own, the most expensive ones."""
 MOST_COUNTS = 6

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from annotated_types import MinLen
 from pydantic import AfterValidator, FailFast, Field, PositiveInt, model_validator
@@ -104,6 +104,12 @@ class StepCalls(Frozen):
         return sum(most - least for least, most in totals) / max(sum(most for _, most in totals), 1)
 
 
+MODULES: Final = "modules"
+"""How the names of figures begin that count modules, in all and of a package."""
+OF_THE_MACHINE: Final = ("instructions ", "system calls ")
+"""How those begin that another processor or kernel changes, and that are mostly read by root alone."""
+
+
 class HostCalls(Frozen):
     """What the host ran in the steps of the counted iterations: all threads of the engine's process.
 
@@ -122,6 +128,11 @@ class HostCalls(Frozen):
     costs: Costs
     steps: Annotated[dict[StepKind, StepCalls], MinLen(1)]
     figures: dict[Name, Total] = {}
+
+    def anywhere(self) -> Self:
+        """What another machine with the same software shows as well."""
+        figures = {name: total for name, total in self.figures.items() if not name.startswith(OF_THE_MACHINE)}
+        return self.model_copy(update={"figures": figures})
 
     @model_validator(mode="before")
     @classmethod
@@ -172,9 +183,15 @@ def pooled(trials: Sequence[HostCalls]) -> HostCalls:
         update={
             "iterations": sum(trial.iterations for trial in trials),
             "steps": {kind: _pooled([trial.steps[kind] for trial in trials]) for kind in trials[0].steps},
-            "figures": widest([trial.figures for trial in trials]),
+            "figures": _told_by_all([trial.figures for trial in trials]),
         }
     )
+
+
+def _told_by_all(seen: Sequence[Mapping[str, Total]]) -> dict[str, Total]:
+    """Figures that each trial has; a package without modules is not listed, all else could not be read."""
+    every = set.intersection(*map(set, seen))
+    return {name: total for name, total in widest(seen).items() if name in every or name.startswith(MODULES)}
 
 
 def _pooled(seen: Sequence[StepCalls]) -> StepCalls:

@@ -49,7 +49,14 @@ DYING_S: Final = 0.5
 
 
 class ServerDriver:
-    """Starts servers, see :class:`perfgate.capture.driver_protocol.Driver`."""
+    """Starts servers, see :class:`perfgate.capture.driver_protocol.Driver`.
+
+    All of them, and their clients, have the same cores, so that both sides of a pair do.
+    """
+
+    def __init__(self) -> None:
+        self._held = contextlib.ExitStack()
+        self._cores: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def probe(self, subject: Subject) -> Failure | None:
         """See :func:`perfgate.capture.engine.find_subject`."""
@@ -60,16 +67,18 @@ class ServerDriver:
         """See :class:`perfgate.capture.driver_protocol.Driver`."""
         if launch != Launch():
             raise InvalidTrialError("profile-failed", "a server is not profiled")
+        if self._cores is None:
+            self._cores = self._held.enter_context(apart())
+        servers, clients = self._cores
         if job.subject.url is not None:
             running = RunningServer(job.subject.url)
             running.require()
-            with apart() as (_, clients), Client(job.folder, job.owner, clients) as client:
+            with Client(job.folder, job.owner, clients) as client:
                 yield ServedEngine(job, running, client)
             return
         cache_files = count_files(job.cache_folder)
         versions = package_versions(job)
         with (
-            apart() as (servers, clients),
             own_port(job.station) as port,
             Server(job, port, servers) as server,
             Client(job.folder, job.owner, clients) as client,
@@ -80,7 +89,9 @@ class ServerDriver:
             yield ServedEngine(job, server, client, versions, (ready_ns, cache_files))
 
     def release(self) -> None:
-        """Nothing is started ahead: a server takes its port and its GPU at once."""
+        """Give the client's core back; nothing is started ahead: a server takes its port and its GPU at once."""
+        self._held.close()
+        self._cores = None
 
 
 class ServedEngine:

@@ -18,14 +18,15 @@ TRACEPOINT = 2
 INHERIT, PINNED, NO_KERNEL, NO_HYPERVISOR = 1 << 1, 1 << 2, 1 << 5, 1 << 6
 ATTRIBUTES = "=IIQQQQQ64x"
 TRACEFS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
-IO = Path("/proc/self/io")
+IO, STATUS = Path("/proc/self/io"), Path("/proc/self/status")
 
 
 class SystemCounters:
-    """Counters of the thread that makes this and of all that it starts from then on, without those that are refused.
+    """Counters of the thread that makes this and of all threads and processes that it starts from then on.
 
-    Reads and writes are told to every process of itself (proc(5), ``/proc/PID/io``); all system calls where the
-    tracepoint can be read and opened, which mostly takes root; instructions where the processor's counters are shown.
+    Those that are refused are left out. Reads and writes are told to every process of itself (proc(5),
+    ``/proc/PID/io``), with those of children that have ended; all system calls where the tracepoint can be read and
+    opened, which mostly takes root; instructions where the processor's counters are shown.
     """
 
     def __init__(self) -> None:
@@ -64,10 +65,19 @@ def tracepoint(name: str) -> int | None:
     return None
 
 
+def is_filtered() -> bool:
+    """Whether system calls of this process are filtered (seccomp(2)): a filter may end it for one that is refused."""
+    try:
+        status = STATUS.read_text("ascii", "replace")
+    except OSError:
+        return True
+    return "Seccomp:\t2" in status
+
+
 def open_event(kind: int, number: int | None, flags: int) -> int | None:
     """The descriptor of a counter that counts already; ``None`` where the system refuses it."""
     call = PERF_EVENT_OPEN.get(platform.machine())
-    if call is None or number is None:
+    if call is None or number is None or is_filtered():
         return None
     size = struct.calcsize(ATTRIBUTES)
     attributes = struct.pack(ATTRIBUTES, kind, size, number, 0, 0, 0, flags)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import socket
 import tempfile
 import time
@@ -128,7 +129,7 @@ def _build(run: ClusterRun, sender: _Sender, until_s: float, beginning: str) -> 
         raise NotMeasuredError(f"has perfgate {__version__}, and {run.perfgate} began the run", code="shard-foreign")
     os.chdir(run.folder)
     for subject in run.subjects.values():
-        Builder(load_config(), sender, deadline_s=until_s, once_in=beginning).restore(subject)
+        Builder(load_config(), sender, deadline_s=until_s, once_in=f"{beginning} on {platform.node()}").restore(subject)
 
 
 def _take(

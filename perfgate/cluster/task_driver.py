@@ -113,7 +113,7 @@ class TaskDriver:
 
     def _need(self, number: int, able: Sequence[Node]) -> Need:
         run = self._order.run
-        return need_of(run.shard(number).machine, run.ranks[number - 1], able)
+        return need_of(run.shard(number).machine, run.ranks[number - 1], able or self._nodes)
 
     def _able(self, attempt: Attempt) -> list[Node]:
         return [node for node in self._nodes if node.id not in attempt.avoided]

@@ -95,13 +95,15 @@ def _of_a_part(outcome: Outcome, run: Run, part: Part, records: Mapping[str, Rec
 
 def _with_other_versions(cells: Iterable[CellOutcome]) -> Iterator[CellOutcome]:
     """The cells; a caution says where an earlier one had other versions under one name, as on another machine."""
-    first: dict[tuple[str, str], tuple[str, str]] = {}
+    first: dict[tuple[bool, str, str], tuple[str, str]] = {}
     for cell in cells:
         others = []
+        is_served = cell.setting is not None and bool(cell.setting.load)
         for side, versions in cell.versions.items():
             label = cell.head if cell.head and side == "head" else side
             for package, version in versions.items():
-                known, where = first.setdefault((label, package), (version, cell.name))
+                # A server's packages are asked by other means, which write some versions otherwise.
+                known, where = first.setdefault((is_served, label, package), (version, cell.name))
                 if known != version:
                     others.append(f"{label}: {package} {version}, and {known} in {where}")
         notes = (Note(code="subject-changed", text="; ".join(others)),) if others else ()

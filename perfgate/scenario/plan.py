@@ -300,12 +300,18 @@ def prompts(workload: Workload, vocabulary: int, iteration: int) -> list[list[in
     """Token-id prompts of one iteration, (batch, input_tokens): the same on both sides and in every trial.
 
     Iterations differ, so that a prefix cache finds nothing. The first ids of a vocabulary are often special tokens,
-    so the first 16 are left out where the vocabulary is large enough.
+    so the first 16 are left out where the vocabulary is large enough. Where a token marks an image, prompts begin
+    with it, an image each, and have it nowhere else.
     """
     draw = random.Random(f"prompts {workload.seed} {iteration}").random  # noqa: S311 (no secret)
     lowest = 16 if vocabulary > 32 else 0  # noqa: PLR2004 (explained above)
     span = vocabulary - lowest
-    return [[lowest + int(draw() * span) for _ in range(workload.input_tokens)] for _ in range(workload.batch)]
+    texts = [[lowest + int(draw() * span) for _ in range(workload.input_tokens)] for _ in range(workload.batch)]
+    if workload.images is None or (token := workload.images.token) is None:
+        return texts
+    other = token + 1 if token + 1 < vocabulary else lowest
+    shown = [token] * workload.images.count
+    return [(shown + [other if one == token else one for one in text])[: workload.input_tokens] for text in texts]
 
 
 def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model, trace: str | None) -> Cell:
@@ -365,13 +371,18 @@ def _sees(workload: AnyWorkload) -> bool:
     return isinstance(workload, Workload) and workload.images is not None
 
 
+WEIGHTS: Final = {".safetensors", ".bin", ".pt", ".pth", ".gguf"}
+"""Files whose content takes minutes to read; all others of a model's folder are its tokenizer and its processor."""
+
+
 def _model_digest(engine: Engine, folder: Path | None, *, sees: bool) -> str:
     """What is known of the model; of one that is shown images its processor, too."""
     if folder is None:
         return f"hub:{engine.model.hub}@{engine.model.revision}"
-    files = sorted(folder.glob("*.json")) if sees else [folder / "config.json"]
-    files += sorted(folder.glob("*/config.json"))  # of a draft model
-    config = b"".join(file.read_bytes() for file in files)
+    config = b"".join(file.read_bytes() for file in [folder / "config.json", *sorted(folder.glob("*/config.json"))])
+    if sees:
+        own = sorted(file for file in folder.iterdir() if file.is_file() and file.suffix not in WEIGHTS)
+        config += b"".join(file.name.encode() + b"\0" + file.read_bytes() for file in own)
     if engine.model.config is not None:
         return sha256_hex(config)
     # Real weights: reading them would take minutes; name and size of every file catch what is changed by mistake.

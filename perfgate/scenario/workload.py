@@ -95,11 +95,14 @@ class Images(Strict):
         count: Images in each request.
         width: In pixels; the model's own processor brings them to its size.
         height: The same.
+        token: Id that marks an image in a prompt, where the model's processor looks for one: a prompt then begins
+            with as many. BLIP-2 wants none, LLaVA its ``image_token_index``.
     """
 
     count: Annotated[Positive, Field(le=64)] = 1
     width: Annotated[Positive, Field(le=8192, examples=[336])]
     height: Annotated[Positive, Field(le=8192, examples=[336])]
+    token: Annotated[int | None, Field(ge=0, lt=2**31, exclude_if=lambda token: token is None)] = None
 
 
 class Workload(Strict):

@@ -159,6 +159,19 @@ def test_a_figure_that_one_side_lacks_was_not_read_there() -> None:
     assert figure_lines(head, base) == ["- modules of xml.dom: 1 -> 0"]
 
 
+def test_figures_that_one_trial_lacks_are_not_pooled() -> None:
+    """A figure of 0 for it would hide all that others show; what a kernel counts does not travel in a profile."""
+    one = host_calls().model_copy(update={"figures": {"modules": (9, 9), "system calls an iteration": (900, 999),
+                                                      "blocks an iteration": (0, 5)}})  # fmt: skip
+    other = one.model_copy(update={"figures": {"modules": (9, 9), "modules of xml.dom": (1, 1),
+                                               "blocks an iteration": (3, 7)}})  # fmt: skip
+
+    assert pooled([one, other]).figures == {
+        "modules": (9, 9), "modules of xml.dom": (0, 1), "blocks an iteration": (0, 7),
+    }  # fmt: skip
+    assert [*one.anywhere().figures] == ["modules", "blocks an iteration"]
+
+
 def test_many_changes_end_in_one_line() -> None:
     """The most expensive functions have a line each, the others one together."""
     names = {f"f{n:02}": FunctionCalls(calls=(10 * (n + 1),) * 2) for n in range(MOST_LINES + 5)}

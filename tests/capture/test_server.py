@@ -12,14 +12,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
 from conftest import CONFIG
 from hand_made import cell
 
+from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.job import Job
-from perfgate.capture.server_driver import apart, package_versions
+from perfgate.capture.server_driver import ServerDriver, apart, package_versions
 from perfgate.capture.server_process import as_options, fetch, own_port, served_name, server_command
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.trial_taking import EngineCollector
@@ -29,7 +31,7 @@ from perfgate.metrics.trial import Trial
 from perfgate.record.kept_trace import keep_trace
 from perfgate.record.run_record import Record
 from perfgate.scenario.declaration import loads
-from perfgate.scenario.plan import resolve_cells
+from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Subject
 from perfgate.verification import _tells
 
@@ -161,6 +163,34 @@ def test_clients_at_work_at_once_have_a_core_each(monkeypatch: pytest.MonkeyPatc
     assert all({*server} | {*client} == set(range(8)) and len(server) == 7 for server, client in found[:4])
     with apart() as (_, client):
         assert client == (7,)
+
+
+def test_both_sides_have_the_same_cores(
+    monkeypatch: pytest.MonkeyPatch, make_cell: Callable[..., Cell], make_job: Callable[..., Job]
+) -> None:
+    """A driver keeps those of its first server until it is released, whatever becomes free meanwhile."""
+    given = iter([((0, 1), (2,)), ((0,), (1,))])
+    monkeypatch.setattr("perfgate.capture.server_driver.apart", lambda: contextlib.nullcontext(next(given)))
+    seen: list[tuple[int, ...]] = []
+
+    @contextlib.contextmanager
+    def client(_folder: Path, _owner: str, cores: tuple[int, ...]) -> Iterator[None]:
+        seen.append(cores)
+        yield None
+
+    monkeypatch.setattr("perfgate.capture.server_driver.Client", client)
+    monkeypatch.setattr("perfgate.capture.server_driver.RunningServer", MagicMock())
+    monkeypatch.setattr("perfgate.capture.server_driver.ServedEngine", MagicMock())
+    job = make_job(make_cell(), Subject(python="", url="http://127.0.0.1:1"))
+    driver = ServerDriver()
+    for _ in range(2):
+        with driver.start(job, Launch()):
+            pass
+    driver.release()
+    with driver.start(job, Launch()):
+        pass
+
+    assert seen == [(2,), (2,), (1,)]
 
 
 def test_a_port_is_one_that_nobody_has() -> None:

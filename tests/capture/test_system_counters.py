@@ -51,8 +51,9 @@ def test_what_every_thread_asks_of_the_system_is_counted() -> None:
     done = subprocess.run([sys.executable, "-c", COUNTED, str(WORKER_SIDE), str(MANY)], capture_output=True, check=True)
     spent = json.loads(done.stdout)
 
-    reads = {work: counts["reads and writes"] for work, counts in spent.items()}
-    assert reads == {"nothing": 0, "reads": MANY, "reads_elsewhere": MANY}
+    if "reads and writes" in spent["nothing"]:  # where the kernel keeps them
+        reads = {work: counts["reads and writes"] for work, counts in spent.items()}
+        assert reads == {"nothing": 0, "reads": MANY, "reads_elsewhere": MANY}
     if "system calls" in spent["nothing"]:  # where tracepoints may be read and opened
         assert (spent["nothing"]["system calls"], spent["reads"]["system calls"]) == (0, MANY)
         assert MANY < spent["reads_elsewhere"]["system calls"] < MANY + 100
@@ -79,5 +80,10 @@ def test_what_the_system_refuses_is_left_out(worker_side: Any, monkeypatch: pyte
 
     counters = worker_side.SystemCounters()
 
-    assert counters.since(counters.read()) == {}
     assert worker_side.tracepoint("raw_syscalls/sys_enter") is None
+    assert counters.since(counters.read()) == {}
+    monkeypatch.undo()
+    monkeypatch.setattr(worker_side, "STATUS", tmp_path / "status")
+    for filtered in ("0", "2"):
+        (tmp_path / "status").write_text(f"Name:\tx\nSeccomp:\t{filtered}\n")
+        assert worker_side.is_filtered() is (filtered == "2")

@@ -264,6 +264,22 @@ def test_unfit_nodes_are_avoided(here: Path) -> None:
     assert cluster.clock.now_s == began_s
 
 
+def test_a_cell_that_waits_for_another_node_wants_one_like_those_that_failed(here: Path) -> None:
+    """Nodes of the CPU are there, if avoided: a cell that once asked for a GPU would have an autoscaler bring one."""
+    cluster = Cluster(run_of(here, cells=1))
+
+    def script(tasks: list[FakeTask]) -> None:
+        for task in tasks:
+            if not task.attempt.avoided:
+                task.ending = Ending("elsewhere", "node a: no space left", "storage-failed", "a")
+
+    fake = FakeTasks(cluster, script, [node("a")])
+    fake.drive()
+
+    assert {(task.need.gpus, task.need.cores) for task in fake.submitted} == {(0, 4.0)}
+    assert len(fake.submitted) > 1
+
+
 def test_the_driver_has_what_a_cluster_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables of TLS and tokens reach it; those of the actor's own process do not."""
     started: dict[str, Any] = {}

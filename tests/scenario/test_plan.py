@@ -25,7 +25,7 @@ from perfgate.scenario.plan import (
     resolve_cells,
     round_order,
 )
-from perfgate.scenario.workload import Workload
+from perfgate.scenario.workload import Images, Workload
 
 LINES = {
     "name": "name: x",
@@ -132,12 +132,23 @@ def test_a_draft_model_in_the_models_folder_is_part_of_the_cell(repository: Path
     assert only_cell(repository).cell_id != before
 
 
+def test_a_prompt_begins_with_a_token_for_each_image() -> None:
+    """Which stands nowhere else in it; a prompt is no longer for that."""
+    images = Images(count=2, width=8, height=8, token=20)
+    plain = Workload(batch=9, input_tokens=30, output_tokens=4)
+    drawn = prompts(plain.model_copy(update={"images": images}), 40, 0)
+
+    assert any(20 in prompt[:28] for prompt in prompts(plain, 40, 0))
+    assert {tuple(prompt[:2]) for prompt in drawn} == {(20, 20)}
+    assert {(len(prompt), prompt.count(20)) for prompt in drawn} == {(30, 2)}
+
+
 @pytest.mark.parametrize(("images", "counts"), [("", False), (", images: {width: 8, height: 8}", True)])
 def test_the_processor_counts_where_the_model_sees(repository: Path, images: str, *, counts: bool) -> None:
     """Other files beside config.json are part of the cell only where requests show images."""
     line = f"workload: {{batch: 8, input_tokens: 16, output_tokens: 16{images}}}"
     before = only_cell(repository, workload=line).cell_id
-    (repository / "models" / "m" / "preprocessor_config.json").write_text("{}")
+    (repository / "models" / "m" / "vocab.txt").write_text("a")
     assert (only_cell(repository, workload=line).cell_id != before) is counts
 
 
