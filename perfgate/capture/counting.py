@@ -156,11 +156,11 @@ def usual_step(workload: Workload) -> int:
 def _small_cache(job: Job) -> dict[str, Any]:
     """An argument for a KV cache no larger than the workload needs: replay saves what kernels may write.
 
-    Nothing where the model's demand is not known; the cache is then as the scenario has it.
+    Nothing where the demand is not known, or images add to the prompt; the cache is then the scenario's.
     """
     cell, args = job.cell, job.engine_args
     work = cell.batch
-    if cell.model_folder is None:
+    if cell.model_folder is None or work.images is not None:
         return {}
     try:
         config = read_config(Path(cell.model_folder))

@@ -173,6 +173,8 @@ class Station:
         workload = job.cell.workload
         if isinstance(workload, Load):
             return {"no_floor": "a server's steps have no fixed batch"}
+        if workload.images is not None:
+            return {"no_floor": "how many tokens an image becomes is not known"}
         floor, no_floor = find_floor(
             job.cell.model_folder, job.engine_args, gpus,
             batch=workload.batch, input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,

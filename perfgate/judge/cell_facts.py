@@ -165,6 +165,7 @@ class Setting(Frozen):
         batch: Requests submitted together.
         input_tokens: Of each request.
         output_tokens: Of each request.
+        images: What each request shows beside its prompt, in words; empty, and not written, where it shows none.
         load: What a server was given, in words; the three before are 0 then. Empty, and not written, for a batch.
         machines: Those it was measured on, in words.
         begun_utc: Begin of the first visit, ISO 8601; empty where there was none.
@@ -179,6 +180,7 @@ class Setting(Frozen):
     batch: int
     input_tokens: int
     output_tokens: int
+    images: str = Field(default="", exclude_if=operator.not_)
     load: Annotated[str, Field(exclude_if=operator.not_)] = ""
     machines: tuple[str, ...]
     begun_utc: str

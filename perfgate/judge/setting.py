@@ -15,6 +15,7 @@ from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import AnyWorkload
 from perfgate.scenario.yaml_document import in_flow
+from perfgate.units import plural
 
 
 def setting_of(evidence: Evidence) -> Setting | None:
@@ -40,7 +41,9 @@ def setting_of(evidence: Evidence) -> Setting | None:
 def _work(workload: AnyWorkload) -> dict[str, Any]:
     if isinstance(workload, Load):
         return {"batch": 0, "input_tokens": 0, "output_tokens": 0, "load": in_words(workload)}
-    return workload.model_dump(include={"batch", "input_tokens", "output_tokens"})
+    images = workload.images
+    shown = f"{plural(images.count, 'image')} of {images.width} x {images.height}" if images else ""
+    return {**workload.model_dump(include={"batch", "input_tokens", "output_tokens"}), "images": shown}
 
 
 def in_words(load: Load) -> str:

@@ -18,7 +18,8 @@ def cell_setting(cell: CellOutcome) -> str:
         return ""
     if setting.load:
         return f"{setting.model}, {setting.load}, {setting.scenario}"
-    tokens = f"{setting.input_tokens} + {setting.output_tokens} tokens"
+    shown = f" and {setting.images}" if setting.images else ""
+    tokens = f"{setting.input_tokens} + {setting.output_tokens} tokens{shown}"
     chosen = f"; {setting.iterations}" if setting.iterations else ""
     return f"{setting.model}, batch {setting.batch}, {tokens}, {setting.scenario}{chosen}"
 

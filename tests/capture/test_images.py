@@ -15,9 +15,10 @@ from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.drivers import VllmEngine
 from perfgate.capture.job import Job
 from perfgate.capture.vllm_batch import pictures
+from perfgate.judge.setting import _work
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.workload import Images
+from perfgate.scenario.workload import Images, Workload
 
 
 @pytest.fixture
@@ -79,3 +80,11 @@ def test_a_model_that_sees_gets_its_processor_and_images(
 
     assert requests["start"]["engine_args"] == tokenizes | job.engine_args
     assert requests["iterate"].get("images") == asked
+
+
+def test_the_report_says_what_was_shown() -> None:
+    """Beside the tokens of prompt and answer; of a workload without images nothing is said."""
+    shown = Workload(batch=2, input_tokens=4, output_tokens=5, images=Images(count=2, width=6, height=4))
+
+    assert _work(shown)["images"] == "2 images of 6 x 4"
+    assert _work(shown.model_copy(update={"images": None}))["images"] == ""
