@@ -155,14 +155,14 @@ def test_arguments_are_options_of_a_command_line() -> None:
 def test_clients_at_work_at_once_have_a_core_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Which the servers of theirs have not; where half of the cores are taken, all may use all."""
     monkeypatch.setattr("perfgate.capture.server_process.state_folder", lambda: tmp_path)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr("perfgate.capture.server_driver.usable_cores", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setattr("perfgate.capture.server_driver.usable_cores", lambda: 4)
     with contextlib.ExitStack() as at_work:
-        found = [at_work.enter_context(apart()) for _ in range(5)]
-    assert [client for _, client in found] == [(7,), (6,), (5,), (4,), ()]
-    assert all({*server} | {*client} == set(range(8)) and len(server) == 7 for server, client in found[:4])
+        found = [at_work.enter_context(apart()) for _ in range(3)]
+    assert [client for _, client in found] == [(3,), (2,), ()]
+    assert all({*server} | {*client} == set(range(4)) and len(server) == 3 for server, client in found[:2])
     with apart() as (_, client):
-        assert client == (7,)
+        assert client == (3,)
 
 
 def test_both_sides_have_the_same_cores(

@@ -1,4 +1,4 @@
-"""The tiny models of the library run in a real engine: one trial of each family, two of them on every change."""
+"""The tiny models of the library run in a real engine: one trial of each family, one of them on every change."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from perfgate.scenario.plan import resolve_cells
 from perfgate.scenario.subject import Subject
 
 LIBRARY = Path(__file__).parents[2] / "scenarios/library"
-OFTEN = ("cpu-mla", "cpu-gemma")
-"""What every change starts: latent attention with experts that are routed and shared, and two groups of caches."""
+OFTEN = ("cpu-mla",)
+"""What every change starts: latent attention with experts that are routed and shared."""
 
 
 def families() -> list[object]:
-    """Every tiny model; the fast ones on every change."""
+    """Every tiny model; on every change what shows most in one start."""
     names = sorted(file.stem for file in LIBRARY.glob("cpu-*.yaml"))
     return [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in names]
 
