@@ -23,7 +23,7 @@ from perfgate.machine.cleanup import count_files
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.plan import prompts
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.workload import AnyWorkload, Workload
+from perfgate.scenario.workload import AnyWorkload, Workload, images_of
 
 _Version = Annotated[str, Field(max_length=MAX_VERSION)]
 _Count = Annotated[int, Field(gt=0, lt=LARGEST)]
@@ -82,7 +82,7 @@ class VllmDriver:
 
 def _tokenizing(workload: AnyWorkload) -> dict[str, bool]:
     """The processor of a model that sees needs its tokenizer; for token ids alone none is made."""
-    return {"skip_tokenizer_init": False} if isinstance(workload, Workload) and workload.images is not None else {}
+    return {"skip_tokenizer_init": False} if images_of(workload) else {}
 
 
 class VllmEngine:

@@ -29,7 +29,7 @@ from perfgate.scenario.fields import Name
 from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.margins import Gate
 from perfgate.scenario.schedule import CallTrials, Sampling
-from perfgate.scenario.workload import AnyWorkload, Engine, Workload
+from perfgate.scenario.workload import AnyWorkload, Engine, Workload, images_of
 from perfgate.stats.sequential import Schedule
 
 ALPHA = 0.01
@@ -361,14 +361,10 @@ def _cell_id(model_digest: str, engine: Engine, workload: AnyWorkload, measure: 
 def _read_model(loaded: LoadedScenario) -> Model:
     folder = model_folder(loaded)
     try:
-        digest = _model_digest(loaded.scenario.engine, folder, sees=_sees(loaded.scenario.workload))
+        digest = _model_digest(loaded.scenario.engine, folder, sees=images_of(loaded.scenario.workload) is not None)
         return digest, str(folder) if folder else None
     except OSError as error:
         raise UsageError(f"the model cannot be read: {error}", where=loaded.where("engine", "model")) from error
-
-
-def _sees(workload: AnyWorkload) -> bool:
-    return isinstance(workload, Workload) and workload.images is not None
 
 
 WEIGHTS: Final = {".safetensors", ".bin", ".pt", ".pth", ".gguf"}

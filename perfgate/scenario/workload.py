@@ -102,7 +102,7 @@ class Images(Strict):
     count: Annotated[Positive, Field(le=64)] = 1
     width: Annotated[Positive, Field(le=8192, examples=[336])]
     height: Annotated[Positive, Field(le=8192, examples=[336])]
-    token: Annotated[int | None, Field(ge=0, lt=2**31, exclude_if=lambda token: token is None)] = None
+    token: Annotated[int | None, Field(ge=0, lt=2**31, exclude_if=absent)] = None
 
 
 class Workload(Strict):
@@ -126,3 +126,8 @@ class Workload(Strict):
 
 AnyWorkload = Workload | Load
 """A batch for the engine's own loop, or a load for a server."""
+
+
+def images_of(workload: AnyWorkload) -> Images | None:
+    """What its requests show; a server's show nothing."""
+    return workload.images if isinstance(workload, Workload) else None
