@@ -126,6 +126,7 @@ class FakeSpec:
         tokens_differ: True where the head generates other tokens than the base.
         failures: Reason code by trial index; those trials fail.
         sleep_s: Real time that a trial takes, seconds.
+        waits_from: Index of the first trial that takes until the run is interrupted.
         roles: Launches and seconds a decode step by role, in a traced trial of the base.
         slack_s: What the base's host has to spare in a step; the device waits where it is negative.
         work_s: How long it works in one.
@@ -145,6 +146,7 @@ class FakeSpec:
     tokens_differ: bool = False
     failures: Mapping[int, str] = field(default_factory=dict)
     sleep_s: float = 0.0
+    waits_from: float = math.inf
     roles: Mapping[str, tuple[int, float]] = field(default_factory=lambda: ROLES)
     slack_s: float = 4.2e-3
     counted: Mapping[str, float] = field(default_factory=lambda: COUNTED)
@@ -206,6 +208,8 @@ class FakeCollector:
         """Invent one trial and write its timeline."""
         spec = self.kinds.get(job.kind, self.spec)
         if spec.sleep_s > 0:
+            time.sleep(spec.sleep_s)
+        while job.index >= spec.waits_from:
             time.sleep(spec.sleep_s)
         measured: dict[str, Any] = {"duration_ns": round(NS_PER_S), "failure": self.probe(job.cell, job.subject)}
         if measured["failure"] is None and (code := spec.failures.get(job.index)) is not None:

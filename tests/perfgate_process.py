@@ -31,10 +31,15 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 from fake_collector import FakeCollector, FakeSpec
 from perfgate.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have it ignored
-sleep_s = float(sys.argv.pop(1))
-main(obj=FakeCollector(FakeSpec(restart_sd=0.0003, sleep_s=sleep_s)) if sleep_s else None)
+sleep_s, _, waits_from = sys.argv.pop(1).partition("@")
+invented = FakeSpec(restart_sd=0.0003, sleep_s=float(sleep_s), waits_from=float(waits_from or "inf"))
+main(obj=FakeCollector(invented) if invented.sleep_s else None)
 """
-"""perfgate's command line; the first word is how long a fake trial sleeps, 0 for trials of an engine."""
+"""perfgate's command line.
+
+The first word is how long a fake trial sleeps, 0 for trials of an engine; behind an ``@`` the index of the first that
+takes until the run is interrupted.
+"""
 
 SCENARIO = """\
 schema: 1

@@ -307,7 +307,7 @@ def test_what_stops_a_run_leaves_its_terminal_clean(
     """On a real terminal no line of the block is left, the cursor is there, and how to go on is the last word."""
     opened = terminal(100)
     both = f'exec "$@" <{opened.name} >{opened.name} 2>&1'  # whoever opens it first in a new session owns it
-    words = ["/bin/sh", "-c", both, "sh", sys.executable, "-c", PROGRAM, "1", "run", *fake_words(tmp_path)]
+    words = ["/bin/sh", "-c", both, "sh", sys.executable, "-c", PROGRAM, "0.01@10", "run", *fake_words(tmp_path)]
     process = subprocess.Popen(words, cwd=tmp_path, start_new_session=True)
     while "look at 4 pairs" not in "".join(opened.lines):
         assert opened.read(DEADLINE_S) or process.poll() is None
