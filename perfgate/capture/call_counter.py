@@ -7,7 +7,8 @@ in this thread and in those started after :class:`CallCounter` was made. Calls a
 
 How long an iteration takes while it is counted says nothing. What a line and a call cost is therefore found out before,
 without counting, on a loop of known length; how long a C function takes that calls back no Python is its time while
-counted, less what counting adds to one that does nothing.
+counted, less what counting adds to one that does nothing. What it waits for another thread or a device is no work, and
+how long that is depends on these; only in a sleep it waits for nothing but the time.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ NAMELESS = re.compile(
 LONGEST = 500
 OWN = ("call_counter.py", "vllm_batch.py", "vllm_worker.py")
 """Files of perfgate that run between steps."""
-clock = time.perf_counter_ns
+SHORT_NS = 20_000
+"""Up to here a C function's time counts whole: the clock of a thread's work is a system call, which takes longer than
+most C functions and varies."""
+SLEEP = "time.sleep"
+clock, worked = time.perf_counter_ns, time.thread_time_ns
 
 
 class ThreadCounts:
@@ -49,12 +54,10 @@ class ThreadCounts:
 
     Args:
         names: Names of functions by the identity of their code, which is kept so that none takes its place.
-        clock: Of C functions, in nanoseconds; and how far two readings of it are apart at least.
     """
 
-    def __init__(self, names: dict[int, tuple[str, types.CodeType]], clock: tuple[Callable[[], int], int]) -> None:
+    def __init__(self, names: dict[int, tuple[str, types.CodeType]]) -> None:
         self.names = names
-        self.clock, self.lag_ns = clock
         self.counts: dict[Key, int] = {}
         self.open: list[list[Any]] = []
         self.local: dict[int, Callable[..., Any]] = {}
@@ -74,17 +77,20 @@ class ThreadCounts:
         """A C function begins."""
         callee = name_of(called)
         self.add(name, callee)
-        self.open.append([name, callee, True, self.clock()])
+        self.open.append([name, callee, True, worked(), clock()])
 
     def leave_c(self) -> None:
         """The C function that began last has ended."""
-        now_ns = self.clock()
+        now_ns = clock()
         if not self.open:
             return
-        name, callee, is_leaf, begin_ns = self.open.pop()
+        name, callee, is_leaf, worked_ns, begin_ns = self.open.pop()
         if is_leaf:
+            took_ns = now_ns - begin_ns
+            if took_ns > SHORT_NS and callee != SLEEP:
+                took_ns = min(took_ns, worked() - worked_ns)
             self.add(name, TIMED + callee)
-            self.add(name, TOOK + callee, max(now_ns - begin_ns - self.lag_ns, 0))
+            self.add(name, TOOK + callee, took_ns)
 
     def function(self, code: types.CodeType, module: Any) -> str:
         """The name of a function, with its module's where that is known."""
@@ -260,8 +266,6 @@ class CallCounter:
         self.plain = plain
         self.names: dict[int, tuple[str, types.CodeType]] = {}
         self.threads: dict[int, ThreadCounts] = {}
-        self.first = threading.get_ident()
-        self.lag_ns = -max(time.thread_time_ns() - time.thread_time_ns() for _ in range(ROUNDS))
         self.instrument = Monitored(self.mine) if hasattr(sys, "monitoring") else Traced(self.mine)
         self.costs = self.calibrated()
         if isinstance(self.instrument, Monitored):  # the other one sees nothing of ours
@@ -269,11 +273,10 @@ class CallCounter:
             self.instrument.left_out = frozenset(str(here.with_name(name)) for name in OWN)
 
     def mine(self) -> ThreadCounts:
-        """The counts of the thread that asks; what others than the first wait while counted is not counted as work."""
+        """The counts of the thread that asks."""
         thread = threading.get_ident()
         if (known := self.threads.get(thread)) is None:
-            own = (clock, 0) if thread == self.first else (time.thread_time_ns, self.lag_ns)
-            known = self.threads[thread] = ThreadCounts(self.names, own)
+            known = self.threads[thread] = ThreadCounts(self.names)
         return known
 
     def clear(self) -> None:

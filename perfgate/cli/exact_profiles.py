@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfgate.cli.measuring import BASE_OPTION, QUIET_OPTION, Builds, measured, measuring, naming_builds
-from perfgate.cli.output_options import RUNS_OPTION, reported
-from perfgate.errors import UsageError
+from perfgate.cli.output_options import RUNS_OPTION, deliver, reported
+from perfgate.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
+    from perfgate.capture.job import Collector
     from perfgate.judge.outcome import Outcome
     from perfgate.metrics.trial import Side
     from perfgate.scenario.subject import Subject
@@ -40,7 +42,10 @@ def profile() -> None:
 @click.option("--from", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN",
               help="Learn from the called trials of this run instead of counting.")  # fmt: skip
 @click.option("--side", type=click.Choice(["base", "head"]), help="With --from: the side of a run of two builds.")
-def learn(
+@click.pass_obj
+def learn(  # noqa: PLR0913 (an option each)
+    collector: Collector | None,
+    *,
     scenario: Path | None,
     base_words: tuple[str, ...],
     runs: Path,
@@ -51,8 +56,9 @@ def learn(
 ) -> None:
     """Count what one build's host calls in two engines, and write it into a profile for each cell.
 
-    Commit the files. What differs between the two engines is kept as a range. To accept a change, learn from the run
-    that showed it: perfgate profile learn --from RUN --side head --reason '...'.
+    Commit the files. What differs between the two engines is kept as a range; where they would not pass as base and
+    head of each other, nothing is written, and the report says why. To accept a change, learn from the run that showed
+    it: perfgate profile learn --from RUN --side head --reason '...'.
     """
     from perfgate import gate
     from perfgate.baseline.exact_profile import check_reason, learn_profiles
@@ -67,8 +73,15 @@ def learn(
         with measuring() as progress:
             base = Builds(base_words, (), runs).subjects(progress, [scenario])["base"]
             both: dict[Side, Subject] = {"base": base, "head": base}
-            folder = gate.run([scenario], both, runs=runs, progress=progress, exact_only=True).folder
-        click.echo(f"run folder: {folder}", err=True)
+            means: dict[str, Any] = {"collector": collector, "progress": progress}
+            finished = gate.run([scenario], both, runs=runs, exact_only=True, **means)
+        folder = finished.folder
+        outcome = measured(finished)
+        if outcome.exit_status != ExitStatus.PASS:  # each check would end as this, whatever its head
+            again = f"perfgate profile learn --from {shlex.quote(str(folder))} --reason ..."
+            click.echo("no profile was written, as two engines of one build are not alike:", err=True)
+            click.echo(f"  To accept what they ran all the same: {again}", err=True)
+            deliver(outcome, "text", (), exit_zero=False)
     for file in learn_profiles(folder or runs, profiles, reason, side):
         click.echo(file)
 

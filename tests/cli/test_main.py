@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -350,6 +351,20 @@ def test_an_envelope_learnt_from_a_run_folder(invoke: Invoke) -> None:
     assert file.read_text() == shown.stdout
     assert shown.stdout.startswith(before.rstrip())
     assert "launches: 326" in shown.stdout.removeprefix(before.rstrip())
+
+
+@pytest.mark.parametrize(("lines", "status", "written"), [(1.0, 0, 1), (1.03, 0, 1), (1.3, 10, 0)])
+def test_a_profile_is_learnt_of_engines_that_pass(invoke: Invoke, lines: float, status: int, written: int) -> None:
+    """Where two engines of one build are not alike, no check could pass: the report says so, and nothing is written."""
+    words = ("profile", "learn", "tiny.yaml", "--base", "python=/bin/true", "--reason", "why")
+
+    learnt = invoke(*words, spec=replace(SAME, head_ratio={"lines": lines}))
+
+    assert (learnt.exit_code, len([*Path().glob("profiles/*.json")])) == (status, written)
+    assert ("REGRESSED: the work of the host (exact)." in learnt.stdout) == ("learn --from runs/" in learnt.stderr)
+    assert ("no profile was written" in learnt.stderr) == (not written)
+    accepted = invoke("profile", "learn", "--from", "latest", "--reason", "it is so")
+    assert (accepted.exit_code, len([*Path().glob("profiles/*.json")])) == (0, 1)
 
 
 @pytest.mark.parametrize(
