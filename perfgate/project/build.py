@@ -99,7 +99,7 @@ class Builder:
         """What a ref is worth: ``python``, ``path`` and ``env`` as far as ``[build]`` says them, and ``built_from``.
 
         Raises:
-            UsageError: There is no such commit, or ``perfgate.toml`` does not say how to build.
+            UsageError: There is no such commit, ``perfgate.toml`` does not say how to build, or builds have no place.
             NotMeasuredError: ``build-failed``, with the last lines of the log.
             OSError: The cache cannot be written.
         """
@@ -111,13 +111,14 @@ class Builder:
         """What a ref will be worth; nothing is built, so that its folder may not be there yet.
 
         Raises:
-            UsageError: There is no such commit, or ``perfgate.toml`` does not say how to build.
+            UsageError: There is no such commit, ``perfgate.toml`` does not say how to build, or builds have no place.
         """
         return self._find(ref)[0]
 
     def _find(self, ref: str) -> tuple[dict[str, Any], Snapshot]:
         recipe, here, repository = self._recipe(ref)
-        cache = cache_folder(self._config)
+        if (cache := cache_folder(self._config)) is None:
+            raise UsageError("builds have no place: the user has no home folder", remedy=f"Name one with {CACHE}.")
         revision = repository.find(ref, (*self._left_out, cache))
         digest = _digest(recipe, here)
         folder = cache / f"{revision.name}-{digest[:8]}"
@@ -225,22 +226,18 @@ class Builder:
             raise NotMeasuredError(text, where=label, code="build-failed")
 
 
-def cache_folder(config: Config) -> Path:
-    """Where builds are kept, absolute.
+def cache_folder(config: Config) -> Path | None:
+    """Where builds are kept, absolute; ``None`` where nothing says that and the user has no home.
 
     ``$PERFGATE_BUILDS``, else ``[build] cache``, else ``perfgate/builds`` in the user's folder for caches
     (:func:`perfgate.machine.user_folders.users_caches`).
-
-    Raises:
-        UsageError: Nothing says where, and the user has no home.
     """
     if chosen := os.environ.get(CACHE):
         return Path(chosen).expanduser().absolute()
     if config.build is not None and config.build.cache and config.file is not None:
         return Path(absolute(config.file.parent, config.build.cache))
-    if (caches := users_caches()) is None:
-        raise UsageError("builds have no place: the user has no home folder", remedy=f"Name one with {CACHE}.")
-    return caches / "builds"
+    caches = users_caches()
+    return caches / "builds" if caches else None
 
 
 def sweep_builds(cache: Path, days: float) -> Iterator[Swept]:
