@@ -72,6 +72,22 @@ def test_a_counter_of_the_kernel_counts(worker_side: Any) -> None:
     assert 0 < first < second
 
 
+def test_a_counter_that_cannot_be_read_is_left_out(
+    worker_side: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No iteration fails for it, and the other counters are told; one that was taken away reads as nothing."""
+    monkeypatch.setattr(worker_side, "PERF_EVENT_OPEN", {})
+    counters = worker_side.SystemCounters()
+    counters.events = {"broken": os.open(tmp_path, os.O_RDONLY), "gone": os.open(os.devnull, os.O_RDONLY),
+                       "fine": os.open("/dev/zero", os.O_RDONLY)}  # fmt: skip
+
+    spent = counters.since(counters.read())
+
+    assert {name: spent.get(name) for name in counters.events} == {"broken": None, "gone": None, "fine": 0}
+    for event in counters.events.values():
+        os.close(event)
+
+
 def test_what_the_system_refuses_is_left_out(worker_side: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An unknown processor, no tracepoints, and a kernel that does not count reads."""
     monkeypatch.setattr(worker_side, "PERF_EVENT_OPEN", {})
