@@ -123,7 +123,8 @@ class Visit:
             self._take(waiting)
         finally:
             for one in self._begun:  # a task has a session of its own: Ctrl-C came here alone
-                os.killpg(one.process.pid, signal.SIGINT)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(one.process.pid, signal.SIGINT)
             for one in self._begun:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     one.process.wait(END_S)

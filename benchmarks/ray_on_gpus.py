@@ -2,20 +2,99 @@
 
 ``python benchmarks/ray_on_gpus.py SCENARIO... --base python=PYTHON --gpus 0,1 --minutes 12``
 
-Base against base, so both end with 0. Starts a Ray node of its own and ends it. Prints a line for each way, and ends
-with the worse status of both.
+Base against base, so both end with 0. A trial before them has read from the disk what engines import, and no compile
+caches are kept, so that both begin alike. Each gets half of the time that is left. Starts a Ray node of its own, beside
+those that the host may have, and ends it. Prints a line for each way, and ends with the worse status of both.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
+import importlib.util
 import os
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+RUN = [sys.executable, "-m", "perfgate", "run"]
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
+ADDRESS = "127.0.0.1"
+STARTED = "--block"
+"""Ray says what this option does once its node is there."""
+END_S = 20.0
+"""For a node to end."""
+LEAST_MIN = 0.1
+PR_SET_PDEATHSIG = 1
+
+
+@contextlib.contextmanager
+def ray_node(gpus: int, environment: Mapping[str, str]) -> Iterator[str]:
+    """The address of a Ray node with ports and a folder of its own, which ends with the block, or with this process.
+
+    It has a session of its own, so that Ctrl-C does not take it from the run that ends engines on it.
+    """
+    port, client = free_ports(2)
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        words = [*RAY, "start", "--head", "--block", "--node-ip-address", ADDRESS, "--port", port, "--temp-dir", folder,
+                 "--min-worker-port", "0", "--max-worker-port", "0", "--num-gpus", str(gpus),
+                 "--include-dashboard", "false"]  # fmt: skip
+        if importlib.util.find_spec("grpc"):  # then a head node has a server for Ray's client, always on one port
+            words += ["--ray-client-server-port", client]
+        with subprocess.Popen(
+            words,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 (there are no threads)
+        ) as node:
+            try:
+                if not any(STARTED in line for line in node.stdout or ()):
+                    raise SystemExit(f"Ray ended with {node.wait()}")
+                yield f"{ADDRESS}:{port}"
+            finally:
+                node.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    node.wait(END_S)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(node.pid, signal.SIGKILL)
+
+
+def end_with_parent() -> None:
+    """Have this process asked to end when its parent has: who is killed ends nobody."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def free_ports(count: int) -> list[str]:
+    """Ports that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server((ADDRESS, 0))) for _ in range(count)]
+        return [str(one.getsockname()[1]) for one in sockets]
+
+
+def status_of(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The exit status of a command; one that Ctrl-C reaches as well has the time that it takes to end its engines."""
+    with subprocess.Popen(words, env=environment) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            raise
+
+
+def measure(name: str, words: Sequence[str], environment: Mapping[str, str], minutes: float) -> int:
+    """Run perfgate for so long at most, and print what that took; its exit status."""
+    begun_s = time.monotonic()
+    status = status_of([*RUN, *words, "--budget", f"{max(minutes, LEAST_MIN):.2f}"], environment)
+    print(f"{name}: exit {status} after {(time.monotonic() - begun_s) / 60:.2f} min", flush=True)
+    return status
 
 
 def main() -> None:
@@ -28,25 +107,19 @@ def main() -> None:
     given = parser.parse_args()
     until_s = time.monotonic() + 60 * given.minutes
     gpus = given.gpus.split(",")
-    everywhere = {**os.environ, "CUDA_VISIBLE_DEVICES": given.gpus, "RAY_USAGE_STATS_ENABLED": "0"}
-    start = [*RAY, "start", "--head", "--num-gpus", str(len(gpus)), "--include-dashboard", "false"]
-    subprocess.run(start, env=everywhere, check=True)
-    try:
-        ways = [("ray", ["--on", "auto"], everywhere), ("alone", [], {**os.environ, "CUDA_VISIBLE_DEVICES": gpus[0]})]
-        worst = 0
-        for name, more, environment in ways:
-            budget = f"{(until_s - time.monotonic()) / 60:.1f}"
-            words = [*map(str, given.scenario), "--base", given.base, "--head", given.base, "--budget", budget, *more]
-            begun_s = time.monotonic()
-            status = subprocess.run(
-                [sys.executable, "-m", "perfgate", "run", *words], env=environment, check=False
-            ).returncode
-            took_min = (time.monotonic() - begun_s) / 60
-            print(f"{name}: {len(given.scenario)} scenarios, exit {status} after {took_min:.2f} min", flush=True)
-            worst = max(worst, status)
-    finally:
-        subprocess.run([*RAY, "stop", "--force"], check=False)
-    raise SystemExit(worst)
+    alone, everywhere = (
+        {**os.environ, "PERFGATE_CACHES": "0", "RAY_USAGE_STATS_ENABLED": "0", "CUDA_VISIBLE_DEVICES": visible}
+        for visible in (gpus[0], given.gpus)
+    )
+    both = [*map(str, given.scenario), "--base", given.base, "--head", given.base]
+
+    def share_min(ways: int) -> float:
+        return (until_s - time.monotonic()) / 60 / ways
+
+    measure("before them", [str(given.scenario[0]), "--base", given.base, "--quick"], alone, share_min(3))
+    with ray_node(len(gpus), everywhere) as address:
+        ray = measure("ray", [*both, "--on", address], everywhere, share_min(2))
+    raise SystemExit(max(abs(ray), abs(measure("alone", both, alone, share_min(1)))))
 
 
 if __name__ == "__main__":

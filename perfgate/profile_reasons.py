@@ -180,7 +180,7 @@ PROFILE_REASONS = (
            "shows: gate kv_token_capacity."),
     Reason("host-calls-vary", "Part of what the host runs depends on time or chance: it is compared by its range.",
            "Nothing while it is a small share. Above 2 % of a kind of step's events, or where what the head runs more "
-           "at times is worth more than calls.ignorable, nothing is judged: find what polls or waits."),
+           "at times is worth more than calls.ignorable, nothing is judged but a new wait: find what polls or waits."),
     Reason("host-calls-unlike", "The sides' calls were counted under other versions of Python, or by other means.",
            "Use the same minor version of Python on both sides."),
     Reason("no-profile", "There is no stored profile of this cell for this GPU and this version of Python.",

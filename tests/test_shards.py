@@ -180,21 +180,27 @@ def test_what_is_not_one_part_of_the_plan_is_not_measured(
 
 
 def test_machines_with_other_versions_of_a_build(shards: list[Path]) -> None:
-    """The verdict stands, since pairs are of one machine, and a caution says which versions are where."""
+    """The verdict stands, since pairs are of one machine, and a caution says which packages are where."""
     plan = read_shard_plan(Path("plan.json"))
-    shutil.rmtree(shards[1])
 
-    class Newer(ByCell):
+    class Other(ByCell):
+        def __init__(self, head: dict[str, str]) -> None:
+            super().__init__()
+            self.head = head
+
         def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
             trial = super().collect(job, progress)
-            newer = {"vllm": "2.0"} if job.side == "head" else {}
-            return trial.model_copy(update={"versions": trial.versions | newer})
+            return trial.model_copy(update={"versions": self.head}) if job.side == "head" else trial
 
-    measure(Path(), plan, 2, Newer())
+    fake = {"vllm": "0.0.0+fake", "python": "3.11.0"}
+    for number, head in ((2, {**fake, "torch": "0.0.0+fake", "vllm": "2.0", "flash-attn": "2"}), (3, fake)):
+        shutil.rmtree(shards[number - 1])
+        measure(Path(), plan, number, Other(head))
     result = judge(*shards, "--plan", "plan.json")
     assert result.exit_code == ExitStatus.PASS
     found = [[note.text for note in cell.cautions if note.code == "subject-changed"] for cell in outcome(result).cells]
-    assert found == [[], ["head: vllm 2.0, and 0.0.0+fake in tiny[batch=1]"], []]
+    newer = "head: flash-attn 2, and none in tiny[batch=1]; head: vllm 2.0, and 0.0.0+fake in tiny[batch=1]"
+    assert found == [[], [newer], ["head: torch none, and 0.0.0+fake in tiny[batch=1]"]]
 
 
 def test_a_foreign_shard_beside_a_whole_plan_is_no_pass(shards: list[Path]) -> None:

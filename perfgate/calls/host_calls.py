@@ -183,13 +183,13 @@ def pooled(trials: Sequence[HostCalls]) -> HostCalls:
         update={
             "iterations": sum(trial.iterations for trial in trials),
             "steps": {kind: _pooled([trial.steps[kind] for trial in trials]) for kind in trials[0].steps},
-            "figures": _told_by_all([trial.figures for trial in trials]),
+            "figures": told_by_all([trial.figures for trial in trials]),
         }
     )
 
 
-def _told_by_all(seen: Sequence[Mapping[str, Total]]) -> dict[str, Total]:
-    """Figures that each trial has; a package without modules is not listed, all else could not be read."""
+def told_by_all(seen: Sequence[Mapping[str, Total]]) -> dict[str, Total]:
+    """Figures that each of these has; a package without modules is not listed, all else could not be read."""
     every = set.intersection(*map(set, seen))
     return {name: total for name, total in widest(seen).items() if name in every or name.startswith(MODULES)}
 

@@ -22,7 +22,7 @@ from perfgate.calls.host_calls import (
     StepKind,
     Total,
     pooled,
-    widest,
+    told_by_all,
 )  # fmt: skip
 from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.instruments import Instrument, Say
@@ -144,7 +144,7 @@ def figures_of(seen: Sequence[_ProcessFigures]) -> dict[str, Total]:
     ]
     iterations = [{f"{name} an iteration": count for name, count in own.items()} for own in added]
     figures = ([own.modules for own in seen], iterations if len(iterations) >= FEWEST_GROWTHS else [])
-    return {name: total for part in figures for name, total in widest([_exact(own) for own in part]).items()}
+    return {name: total for part in figures if part for name, total in told_by_all([*map(_exact, part)]).items()}
 
 
 def _exact(counts: Mapping[str, int]) -> dict[str, Total]:

@@ -50,9 +50,10 @@ def clean(job: bool, root: Path | None, builds: bool, caches: bool, days: float)
     ended = [*(end_runs(variables) if job else ()), *end_orphans()]
     for process in ended:
         click.echo(f"ended {process}")
+    built = cache_folder(load_config()) if builds else None  # before anything is removed: the file may be wrong
     swept = list(sweep(root, days)) if root else []
-    if builds:
-        swept += sweep_builds(cache_folder(load_config()), days)
+    if built:
+        swept += sweep_builds(built, days)
     if caches:
         swept += sweep_caches(days)
     for folder in swept:

@@ -37,16 +37,17 @@ def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]])
     Returns:
         ``pass`` where a decode step of the head costs at most ``ignorable`` more, and a prefill step at most that
         beside what the decode steps save, with what differs as a caution; ``regressed`` with the difference where it
-        costs more; ``inconclusive`` where too much does not repeat; ``not-comparable`` where the sides were not counted
-        alike; ``not-measured`` where a side was not counted.
+        costs more, or waits for a time and repeats on the base; ``inconclusive`` where too much else does not repeat;
+        ``not-comparable`` where the sides were not counted alike; ``not-measured`` where a side was not counted.
     """
     if (unfit := _unfit(sides)) is not None:
         return unfit
     base, head = pooled(sides["base"]), pooled(sides["head"])
     cautions = (*_varying(base, head), *_other_state(base, head))
-    if max(base.varying_share, head.varying_share) > MOST_VARYING:
-        return Finding("inconclusive", cautions)
     found = {kind: call_difference(base, head, kind) for kind in base.steps}
+    too_varied = max(base.varying_share, head.varying_share) > MOST_VARYING
+    if too_varied and not any(_begins_to_wait(own, base) for own in found.values()):
+        return Finding("inconclusive", cautions)
     saved_s = found["decode"].saved_s * base.many("decode") / base.many("prefill") if len(found) > 1 else 0.0
     parts = [_Part(own, declared.ignorable, saved_s if own.kind == "prefill" else 0.0) for own in found.values()]
     parts.sort(key=lambda part: not part.blocks)
@@ -72,6 +73,15 @@ def _unfit(sides: Mapping[Side, Sequence[HostCalls]]) -> Finding | None:
         text = "; ".join(f"{side}: {' and '.join(own)}" for side, own in keys.items())
         return Finding("not-comparable", (Note(code="host-calls-unlike", text=text),))
     return None
+
+
+def _begins_to_wait(own: CallDifference, base: HostCalls) -> bool:
+    """Whether the head waits for a time in a function that repeats on the base.
+
+    The readings of its clock are then what does not repeat; where both sides wait, more of them may be chance.
+    """
+    vary = {function for function, _ in base.steps[own.kind].varying()}
+    return any(change.waits and (change.was or change.function) not in vary for change in own.changes)
 
 
 @dataclass(frozen=True)

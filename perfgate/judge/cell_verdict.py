@@ -94,18 +94,21 @@ def _of_a_part(outcome: Outcome, run: Run, part: Part, records: Mapping[str, Rec
 
 
 def _with_other_versions(cells: Iterable[CellOutcome]) -> Iterator[CellOutcome]:
-    """The cells; a caution says where an earlier one had other versions under one name, as on another machine."""
-    first: dict[tuple[bool, str, str], tuple[str, str]] = {}
+    """The cells; a caution says where the first had other packages under one name, as on another machine."""
+    first: dict[tuple[bool, str], tuple[str, dict[str, str]]] = {}
     for cell in cells:
         others = []
         is_served = cell.setting is not None and bool(cell.setting.load)
         for side, versions in cell.versions.items():
+            if not versions:  # no trial told any
+                continue
             label = cell.head if cell.head and side == "head" else side
-            for package, version in versions.items():
-                # A server's packages are asked by other means, which write some versions otherwise.
-                known, where = first.setdefault((is_served, label, package), (version, cell.name))
-                if known != version:
-                    others.append(f"{label}: {package} {version}, and {known} in {where}")
+            # A server's packages are asked by other means, which write some versions otherwise.
+            where, known = first.setdefault((is_served, label), (cell.name, versions))
+            for package in sorted(known.keys() | versions.keys()):
+                here, there = versions.get(package, "none"), known.get(package, "none")
+                if here != there:
+                    others.append(f"{label}: {package} {here}, and {there} in {where}")
         notes = (Note(code="subject-changed", text="; ".join(others)),) if others else ()
         yield cell.model_copy(update={"cautions": (*cell.cautions, *notes)})
 

@@ -55,19 +55,18 @@ _NOT_FOR_COMMANDS = re.compile(
 code of a change that is built in a job of GitHub would steer the job's later steps, or speak in its name."""
 
 
-Unwritten = Annotated[str, Field(exclude_if=operator.not_)]
+Failures = Annotated[dict[str, str], Field(exclude_if=operator.not_)]
 """Not written where it is empty: versions that do not know it share the cache."""
 
 
 class _State(Frozen):
-    """``build.json``: made from what, since when it is whole, or why and in which cluster run it failed."""
+    """``build.json``: made from what, since when it is whole, or in which cluster runs and on which hosts it failed."""
 
     format: Literal["perfgate-build/1"] = "perfgate-build/1"
     repository: str
     source: Source
     finished_utc: str | None = None
-    failed: Unwritten = ""
-    failed_in: Unwritten = ""
+    failures: Failures = {}
 
 
 class Builder:
@@ -100,7 +99,7 @@ class Builder:
         """What a ref is worth: ``python``, ``path`` and ``env`` as far as ``[build]`` says them, and ``built_from``.
 
         Raises:
-            UsageError: There is no such commit, or ``perfgate.toml`` does not say how to build.
+            UsageError: There is no such commit, ``perfgate.toml`` does not say how to build, or builds have no place.
             NotMeasuredError: ``build-failed``, with the last lines of the log.
             OSError: The cache cannot be written.
         """
@@ -112,13 +111,14 @@ class Builder:
         """What a ref will be worth; nothing is built, so that its folder may not be there yet.
 
         Raises:
-            UsageError: There is no such commit, or ``perfgate.toml`` does not say how to build.
+            UsageError: There is no such commit, ``perfgate.toml`` does not say how to build, or builds have no place.
         """
         return self._find(ref)[0]
 
     def _find(self, ref: str) -> tuple[dict[str, Any], Snapshot]:
         recipe, here, repository = self._recipe(ref)
-        cache = cache_folder(self._config)
+        if (cache := cache_folder(self._config)) is None:
+            raise UsageError("builds have no place: the user has no home folder", remedy=f"Name one with {CACHE}.")
         revision = repository.find(ref, (*self._left_out, cache))
         digest = _digest(recipe, here)
         folder = cache / f"{revision.name}-{digest[:8]}"
@@ -180,17 +180,18 @@ class Builder:
                 self._progress(f"{_label(source)}: built before")
                 return
             state = _read_state(folder)
-            if self._once_in and state and state.failed_in == self._once_in:
-                raise NotMeasuredError(state.failed, where=_label(source), code="build-failed")
-            self._make(source, table, find())
+            failures = state.failures if state else {}
+            if self._once_in in failures:
+                raise NotMeasuredError(failures[self._once_in], where=_label(source), code="build-failed")
+            self._make(source, table, find(), failures)
 
-    def _make(self, source: Source, table: Mapping[str, Any], revision: Snapshot) -> None:
+    def _make(self, source: Source, table: Mapping[str, Any], revision: Snapshot, failures: Mapping[str, str]) -> None:
         folder, label = Path(source.folder), _label(source)
         repository = self._recipe(source.ref)[2]
         end_orphans(_owner(folder))  # what a killed perfgate started may still write into the folder
         clear(folder)
         folder.mkdir(exist_ok=True)
-        state = _State(repository=str(repository.folder), source=source)
+        state = _State(repository=str(repository.folder), source=source, failures={**failures})
         write_model(folder / STATE, state)
         self._progress(f"{label}: building in {folder}")
         repository.check_out(revision.snapshot, folder / "tree")
@@ -198,11 +199,11 @@ class Builder:
             self._carry_out(source, table)
         except NotMeasuredError as error:
             if self._once_in:
-                failed = {"failed": error.text, "failed_in": self._once_in}
-                write_model(folder / STATE, state.model_copy(update=failed))
+                failed = {**failures, self._once_in: error.text}
+                write_model(folder / STATE, state.model_copy(update={"failures": failed}))
             raise
         ended_utc = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        write_model(folder / STATE, state.model_copy(update={"finished_utc": ended_utc}))
+        write_model(folder / STATE, state.model_copy(update={"finished_utc": ended_utc, "failures": {}}))
         self._progress(f"{label}: built")
 
     def _carry_out(self, source: Source, table: Mapping[str, Any]) -> None:
@@ -225,22 +226,18 @@ class Builder:
             raise NotMeasuredError(text, where=label, code="build-failed")
 
 
-def cache_folder(config: Config) -> Path:
-    """Where builds are kept, absolute.
+def cache_folder(config: Config) -> Path | None:
+    """Where builds are kept, absolute; ``None`` where nothing says that and the user has no home.
 
     ``$PERFGATE_BUILDS``, else ``[build] cache``, else ``perfgate/builds`` in the user's folder for caches
     (:func:`perfgate.machine.user_folders.users_caches`).
-
-    Raises:
-        UsageError: Nothing says where, and the user has no home.
     """
     if chosen := os.environ.get(CACHE):
         return Path(chosen).expanduser().absolute()
     if config.build is not None and config.build.cache and config.file is not None:
         return Path(absolute(config.file.parent, config.build.cache))
-    if (caches := users_caches()) is None:
-        raise UsageError("builds have no place: the user has no home folder", remedy=f"Name one with {CACHE}.")
-    return caches / "builds"
+    caches = users_caches()
+    return caches / "builds" if caches else None
 
 
 def sweep_builds(cache: Path, days: float) -> Iterator[Swept]:

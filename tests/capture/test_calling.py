@@ -105,6 +105,15 @@ def test_few_growths_are_no_figure() -> None:
     assert figures_of(seen) == {"modules": (7, 7), **added}
 
 
+def test_a_counter_that_an_iteration_could_not_read_is_no_figure() -> None:
+    """A 0 for it would hide what the others show."""
+    held: dict[str, dict[str, Any]] = {"process": {"modules": {}, "totals": {}, "spent": {"system calls": 9}}}
+    seen = [read_figures(held)] * FEWEST_GROWTHS
+    blind = read_figures({"process": {**held["process"], "spent": {"reads and writes": 3}}})
+
+    assert figures_of([*seen, blind]) == {}
+
+
 @pytest.mark.parametrize("said", [{}, {"process": None}, {"process": {"modules": {}}},
                                   {"process": {"modules": {"a\nPASS": 1}, "totals": {}, "spent": {}}},
                                   {"process": {"modules": {"a": -1}, "totals": {}, "spent": {}}}])  # fmt: skip

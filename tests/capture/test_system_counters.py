@@ -16,7 +16,7 @@ import pytest
 WORKER_SIDE = Path(__file__).parents[2] / "perfgate" / "capture" / "system_counters.py"
 TASK_CLOCK = (1, 1, 0)
 """``PERF_TYPE_SOFTWARE``, ``PERF_COUNT_SW_TASK_CLOCK``: nanoseconds, on any machine."""
-MANY = 500
+MANY, SOME = 500, 100
 COUNTED = """
 import importlib.machinery, json, os, sys, threading, types
 
@@ -46,17 +46,32 @@ def worker_side() -> Any:
     return module
 
 
-def test_what_every_thread_asks_of_the_system_is_counted() -> None:
-    """Without what a reading takes itself; a thread's start and end take some system calls more."""
+@pytest.fixture(scope="module")
+def spent() -> dict[str, dict[str, int]]:
+    """What was counted in a process of its own, which can have started no thread before, by its work."""
     done = subprocess.run([sys.executable, "-c", COUNTED, str(WORKER_SIDE), str(MANY)], capture_output=True, check=True)
-    spent = json.loads(done.stdout)
+    counted: dict[str, dict[str, int]] = json.loads(done.stdout)
+    return counted
 
-    if "reads and writes" in spent["nothing"]:  # where the kernel keeps them
-        reads = {work: counts["reads and writes"] for work, counts in spent.items()}
-        assert reads == {"nothing": 0, "reads": MANY, "reads_elsewhere": MANY}
-    if "system calls" in spent["nothing"]:  # where tracepoints may be read and opened
-        assert (spent["nothing"]["system calls"], spent["reads"]["system calls"]) == (0, MANY)
-        assert MANY < spent["reads_elsewhere"]["system calls"] < MANY + 100
+
+def counts_of(name: str, spent: dict[str, dict[str, int]]) -> dict[str, int]:
+    """One counter's figures by work."""
+    if name not in spent["nothing"]:
+        pytest.skip(f"{name} may not be counted here")
+    return {work: counts[name] for work, counts in spent.items()}
+
+
+def test_reads_of_every_thread_are_counted(spent: dict[str, dict[str, int]]) -> None:
+    """Without what a reading takes itself."""
+    assert counts_of("reads and writes", spent) == {"nothing": 0, "reads": MANY, "reads_elsewhere": MANY}
+
+
+def test_system_calls_of_every_thread_are_counted(spent: dict[str, dict[str, int]]) -> None:
+    """A thread's start and end take some more, and an allocator asks for memory when it likes."""
+    counts = counts_of("system calls", spent)
+
+    assert counts["nothing"] < SOME
+    assert all(MANY <= counts[work] < MANY + SOME for work in ("reads", "reads_elsewhere"))
 
 
 def test_a_counter_of_the_kernel_counts(worker_side: Any) -> None:
@@ -70,6 +85,22 @@ def test_a_counter_of_the_kernel_counts(worker_side: Any) -> None:
         os.close(event)
 
     assert 0 < first < second
+
+
+def test_a_counter_that_cannot_be_read_is_left_out(
+    worker_side: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No iteration fails for it, and the other counters are told; one that was taken away reads as nothing."""
+    monkeypatch.setattr(worker_side, "PERF_EVENT_OPEN", {})
+    counters = worker_side.SystemCounters()
+    counters.events = {"broken": os.open(tmp_path, os.O_RDONLY), "gone": os.open(os.devnull, os.O_RDONLY),
+                       "fine": os.open("/dev/zero", os.O_RDONLY)}  # fmt: skip
+
+    spent = counters.since(counters.read())
+
+    assert {name: spent.get(name) for name in counters.events} == {"broken": None, "gone": None, "fine": 0}
+    for event in counters.events.values():
+        os.close(event)
 
 
 def test_what_the_system_refuses_is_left_out(worker_side: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

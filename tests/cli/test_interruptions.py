@@ -255,7 +255,13 @@ def test_a_run_holds_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_orphans")
-@pytest.mark.parametrize("code", ["subject-not-found", "engine-died", "preempted"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "subject-not-found", "engine-import-failed", "engine-start-failed", "engine-start-timeout", "engine-died",
+        "iteration-timeout", "iteration-failed", "protocol-error", "request-failed", "wrong-token-count", "preempted",
+    ],
+)  # fmt: skip
 def test_trial_that_fails(tmp_path: Path, code: str) -> None:
     """Whatever fails in a trial ends 22 with its code, words and remedy, and is measured once it is mended."""
     result, folder = begin(tmp_path, FakeCollector(FakeSpec(restart_sd=0.0003, failures={1: code})))

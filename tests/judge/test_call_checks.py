@@ -173,13 +173,26 @@ def test_what_varies_in_prefill_is_not_hidden_by_many_decode_steps() -> None:
     assert found.verdict == "inconclusive"
 
 
-def test_a_wait_blocks_whatever_its_price() -> None:
-    """A head that spins until some time has passed does few rounds while it is counted."""
-    spin = FunctionCalls(calls=(10, 10), c_calls={"time.perf_counter_ns": (190, 200)})
-    found = outcome(called(host_calls(schedule=USUAL), host_calls(schedule=USUAL, spin=spin)))
+def spin(least: int, most: int) -> FunctionCalls:
+    """A function that reads a clock until some time has passed."""
+    return FunctionCalls(calls=(10, 10), c_calls={"time.perf_counter_ns": (least, most)})
+
+
+@pytest.mark.parametrize(("least", "most"), [(190, 200), (1_150, 1_250), (120_000, 135_000)])
+def test_a_wait_blocks_whatever_its_price(least: int, most: int) -> None:
+    """A head that spins does few rounds while it is counted, or so many that most of all events do not repeat."""
+    found = outcome(called(host_calls(schedule=USUAL), host_calls(schedule=USUAL, spin=spin(least, most))))
 
     assert (found.verdict, codes(found.reasons)) == ("regressed", ["host-calls-added"])
     assert "spin waits for a time, which no count prices" in found.reasons[0].text
+
+
+@pytest.mark.parametrize(("least", "most", "verdict"), [(190, 200, "regressed"), (120_000, 135_000, "inconclusive")])
+def test_a_wait_that_the_base_has_as_well_may_be_longer_by_chance(least: int, most: int, verdict: str) -> None:
+    """Where too much of all events does not repeat, more of them are no evidence."""
+    base, head = (host_calls(schedule=USUAL, spin=own) for own in (spin(90, 100), spin(least, most)))
+
+    assert outcome(called(base, head)).verdict == verdict
 
 
 def test_a_refactoring_passes_with_its_difference() -> None:

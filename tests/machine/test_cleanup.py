@@ -12,9 +12,11 @@ from click.testing import CliRunner
 
 from perfgate.capture.compile_caches import VARIABLE
 from perfgate.cli.main import main
+from perfgate.errors import ExitStatus
 from perfgate.machine.cleanup import sweep
 from perfgate.machine.locks import hold
 from perfgate.machine.sealed_folders import SEAL, Store
+from perfgate.project.build import CACHE
 
 RUN = {"format": "perfgate-run/1"}
 DAY_S = 86400
@@ -108,6 +110,27 @@ def test_clean_needs_a_job_to_end_one() -> None:
     ended = CliRunner().invoke(main, ["clean", "--job"], env={"RUNNER_NAME": "x", "GITHUB_RUN_ID": None})
 
     assert (ended.exit_code, "GITHUB_RUN_ID" in ended.stderr) == (2, True)
+
+
+def test_a_user_without_a_home_has_no_builds_to_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All else that was asked for is removed, and told."""
+    for name in (VARIABLE, CACHE, "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    old = make_run(tmp_path / "old", days=15)
+
+    ended = CliRunner().invoke(main, ["clean", "--runs", str(tmp_path), "--builds", "--caches"])
+
+    assert (ended.exit_code, ended.stdout) == (0, f"removed {old}\n")
+
+
+def test_a_wrong_configuration_is_told_before_anything_is_removed(here: Path) -> None:
+    """What is gone would not be in the error."""
+    make_run(here / "old", days=15)
+    (here / "perfgate.toml").write_text("[build")
+
+    assert CliRunner().invoke(main, ["clean", "--runs", ".", "--builds"]).exit_code == ExitStatus.USAGE
+    assert (here / "old").exists()
 
 
 def test_clean_makes_room_in_the_caches(tmp_path: Path) -> None:

@@ -231,6 +231,19 @@ def test_a_build_that_takes_too_long_is_ended(project: Project) -> None:
     assert not find_orphans()
 
 
+def test_hosts_that_share_the_cache_each_fail_once(project: Project) -> None:
+    """In whatever turn their builders come; one of another run builds again, and one that succeeds does so for all."""
+    project.recipe(COPY.replace("mkdir", "echo tried >> '{here}/made'; test -e '{here}/go'; mkdir"))
+    builders = {once_in: Builder(project.config, project.told.append, once_in=once_in) for once_in in ("A", "B", "C")}
+
+    texts = {once_in: failure(lambda once_in=once_in: builders[once_in]("main")).finding for once_in in "AB"}
+
+    assert {once_in: failure(lambda once_in=once_in: builders[once_in]("main")).finding for once_in in "ABAB"} == texts
+    assert project.made() == 2
+    (project.folder / "go").touch()
+    assert builders["C"]("main") == builders["A"]("main")
+
+
 def test_an_interruption_before_the_command_is_known_ends_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that was started and not yet handed over when Ctrl-C came does not go on alone."""
     started: list[Child] = []
@@ -373,13 +386,15 @@ def test_where_builds_are_kept(variables: Mapping[str, str], expected: str, monk
     assert cache_folder(Config()) == Path(expected)
 
 
-def test_a_user_without_a_home_is_told_to_name_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_is_told_to_name_a_folder(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a variable nor a home says where builds are to be: that is said with the variable that does."""
     for name in (CACHE, "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
-    with pytest.raises(UsageError, match="no home folder"):
-        cache_folder(Config())
+    assert cache_folder(Config()) is None
+    with pytest.raises(UsageError, match="no home folder") as caught:
+        project.builder("main")
+    assert CACHE in caught.value.remedy
 
 
 def test_perfgate_toml_can_say_where_builds_are_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

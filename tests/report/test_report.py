@@ -289,7 +289,7 @@ def test_text(kind: str, golden: Callable[[str, str], None]) -> None:
     golden(f"report-{kind}.txt", render_text(OUTCOMES[kind]()))
 
 
-@pytest.mark.parametrize("kind", ["regressed", "hostile", "two-cells", "outside-envelope", "baseline"])
+@kinds
 def test_markdown(kind: str, golden: Callable[[str, str], None]) -> None:
     """The Markdown of an outcome is its golden file."""
     golden(f"report-{kind}.md", render_markdown(OUTCOMES[kind]()))

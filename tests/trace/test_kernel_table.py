@@ -104,7 +104,7 @@ def read(world: World) -> Trace:
         return read_nsys(world.builder.write(Path(folder) / "export.sqlite", shuffle))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=3 * settings().max_examples, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds())
 def test_conservation(world: World) -> None:
     """Every kernel comes out once, in its process, step and name; roles, layers and places only divide the time."""
