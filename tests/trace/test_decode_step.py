@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,37 @@ def test_copies_and_memsets_are_kept_with_their_times() -> None:
     assert sum(own.ns for own in found.moves.values()) == sum(
         int(events.duration_ns[np.isin(events.step, decode)].sum()) for events in (trace.copies, trace.memsets)
     )
+
+
+def test_more_copies_in_the_graph_of_the_capture_are_priced() -> None:
+    """Fifty times those within the device: what is launched is the same, and they cost what they took."""
+    trace = read_trace(FIXTURES / "h200-llama-8b-decode.sqlite.gz")
+    again = np.where(trace.copies.graph, 50, 1)
+    base, head = (
+        summarise(trace),
+        summarise(replace(trace, copies=trace.copies.take(np.repeat(np.arange(len(again)), again)))),
+    )
+
+    found = launch_difference(base, head)
+
+    before, after = ((steps.moves or {})["d2d"].ns for steps in (base, head))
+    assert found.kernels == ()
+    assert found.cost_s * 1e9 * 127 == pytest.approx(after - before)
+    assert found.cost_s > 60e-6
+    assert [line.partition(";")[0] for line in found.lines] == ["+ copy d2d: 2 -> 51 a step"]
+
+
+def test_an_added_memset_of_the_capture_is_priced() -> None:
+    """It is in no pattern, and the host's calls do not show one in a graph."""
+    trace = read_trace(FIXTURES / "h200-llama-8b-decode.sqlite.gz")
+    base = summarise(trace)
+    head = summarise(replace(trace, memsets=trace.memsets.take(np.repeat(np.arange(len(trace.memsets)), 2))))
+
+    found = launch_difference(base, head)
+
+    assert head.patterns == base.patterns
+    assert found.headline.endswith("kernels, copies and memsets: 1 more memsets a step")
+    assert 0.5e-6 < found.cost_s < 1.5e-6
 
 
 def test_steps_without_copies_keep_that_there_are_none() -> None:
