@@ -164,13 +164,13 @@ PROFILE_REASONS = (
            "memory of its process. Neither has a price in a step.",
            "Nothing, if the change is meant. Modules take time at the start: gate start_time. What each iteration adds "
            "may be a leak: gate host_memory_growth."),
-    Reason("launches-added", "The head's decode step launches more than the base's, or in other shapes, at a price "
-           "above calls.ignorable; or its host copies pageable memory or waits for the device in each step. The price "
-           "is the traced time of the kernels that differ.",
+    Reason("launches-added", "The head's decode step launches more than the base's, or in other shapes or sizes, at a "
+           "price above calls.ignorable; or its host copies pageable memory or waits for the device in each step. The "
+           "price is the traced time of the kernels, copies and memsets that differ.",
            "Read the diff. If the change is meant, accept it: perfgate profile learn --from RUN --reason '...'."),
-    Reason("launches-changed", "The head's decode step launches something else than the base's, or in other shapes, "
-           "within calls.ignorable.",
-           "Nothing, if the change is meant; each kernel that differs is listed."),
+    Reason("launches-changed", "The head's decode step launches something else than the base's, or in other shapes "
+           "or sizes, within calls.ignorable.",
+           "Nothing, if the change is meant; each kernel, copy and memset that differs is listed."),
     Reason("launches-without-base", "The scenario has its kernels traced, and the profile holds no launches of steps "
            "that were traced alike: it is of before they were kept, or of other roles or iterations.",
            "Learn it again from the build to compare with: perfgate profile learn SCENARIO --base ... --reason '...'."),

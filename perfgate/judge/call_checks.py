@@ -161,7 +161,7 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[De
     price is too low.
 
     Args:
-        ignorable_s: What the kernels that differ may take more in a step, seconds.
+        ignorable_s: What the kernels, copies and memsets that differ may take more in a step, seconds.
         sides: The traced trials of base and head, each rank by rank; nothing is judged where the head has none.
 
     Returns:

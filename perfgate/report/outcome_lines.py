@@ -21,7 +21,7 @@ EXACTLY = {
     "counter-differs": "a counter",
     "counter-out-of-bounds": "a counter",
     "host-calls-added": "the work of the host",
-    "launches-added": "the kernels of a step",
+    "launches-added": "the launches of a step",
 }
 """What has regressed, by the reason that says so."""
 

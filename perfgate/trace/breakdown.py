@@ -62,8 +62,11 @@ class StepFigures(Columns):
         sync_ns: Their duration.
         overhead_ns: The profiler's own work.
         copies: Copies, a column for each of :data:`COPY_KINDS`.
+        copy_ns: Sum of their durations, a column for each of :data:`COPY_KINDS`.
         copy_bytes: Bytes copied, a column for each of :data:`COPY_KINDS`.
         memsets: Memsets.
+        memset_ns: Sum of their durations.
+        memset_bytes: Bytes set.
         communication_ns: Union of the communication kernels.
         hidden_ns: The part of it during which another kernel ran.
         role_launches: Kernels, a column for each of the trace's roles.
@@ -88,8 +91,11 @@ class StepFigures(Columns):
     sync_ns: Ints
     overhead_ns: Ints
     copies: Ints
+    copy_ns: Ints
     copy_bytes: Ints
     memsets: Ints
+    memset_ns: Ints
+    memset_bytes: Ints
     communication_ns: Ints
     hidden_ns: Ints
     role_launches: Ints
@@ -170,12 +176,12 @@ class _Part:
         """The device of each group."""
         return (self.keys & _DEVICES) - 1
 
-    def find(self, events: Events) -> tuple[NDArray[np.bool_], Ints]:
-        """Which events fall into a group, and the groups of those."""
+    def own(self, events: Events) -> tuple[Events, Ints]:
+        """The events that fall into a group, and the groups of those."""
         key = _key(events.step, events.device)
         index = np.searchsorted(self.keys, key)
         known = np.append(self.keys, _LATE)[index] == key
-        return known, index[known]
+        return events.take(known), index[known]
 
     def sums(self, group: Ints, values: NDArray[Any] | None = None) -> Ints:
         """How many rows each group has, or the sum of their values: exact below 2**53 ns, a hundred days."""
@@ -208,13 +214,10 @@ def _device_figures(part: _Part) -> dict[str, Ints]:
     trace, kernels, group, count = part.trace, part.kernels, part.group, len(part.keys)
     roles = trace.roles
     role = np.array([roles.index(role) for role in trace.names.role])[kernels.name]
-    copied, of_group = part.find(trace.copies)
-    copy = trace.copies.kind[copied].astype(np.int64)
+    (copies, copied), (memsets, cleared) = part.own(trace.copies), part.own(trace.memsets)
+    copy = copies.kind.astype(np.int64)
     first_ns, last_ns = _edges_ns(kernels, group, count)
-    edges = [(first_ns, last_ns)]
-    for events in (trace.copies, trace.memsets):
-        found, owner = part.find(events)
-        edges.append(_edges_ns(events.take(found), owner, count))
+    edges = [(first_ns, last_ns), _edges_ns(copies, copied, count), _edges_ns(memsets, cleared, count)]
     begin_ns, end_ns = np.min([begin for begin, _ in edges], axis=0), np.max([end for _, end in edges], axis=0)
     known = kernels.launched_ns != NO_TIME
     return {
@@ -226,9 +229,12 @@ def _device_figures(part: _Part) -> dict[str, Ints]:
         "role_launches": part.table(group, role, len(roles)),
         "role_ns": part.table(group, role, len(roles), kernels.duration_ns),
         **_communication(part, role),
-        "copies": part.table(of_group, copy, len(COPY_KINDS)),
-        "copy_bytes": part.table(of_group, copy, len(COPY_KINDS), trace.copies.bytes[copied]),
-        "memsets": part.sums(part.find(trace.memsets)[1]),
+        "copies": part.table(copied, copy, len(COPY_KINDS)),
+        "copy_ns": part.table(copied, copy, len(COPY_KINDS), copies.duration_ns),
+        "copy_bytes": part.table(copied, copy, len(COPY_KINDS), copies.bytes),
+        "memsets": part.sums(cleared),
+        "memset_ns": part.sums(cleared, memsets.duration_ns),
+        "memset_bytes": part.sums(cleared, memsets.bytes),
         "begin_ns": begin_ns,
         "span_ns": end_ns - begin_ns,
         "gap_ns": idle_ns(trace, trace.steps.process[part.step], part.device, begin_ns, end_ns),

@@ -21,6 +21,7 @@ from perfgate.trace.families import UNLISTED
 from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace, combinations
 from perfgate.trace.launch_shapes import Shapes, pooled_shapes, shapes_by_key
+from perfgate.trace.moves import Moves, moves_of, pooled_moves
 
 STEADY = ("hashes", "addresses")
 """What must be held for the host's work to agree between two engines of one build: Python's hashes, which order its
@@ -116,6 +117,7 @@ class DecodeSteps(Frozen):
         key_ns: Kernel time of each key, over all steps.
         key_shapes: Launches of each key by launch shape, over all steps; empty where the profiler tells no shapes.
         copy_bytes: Bytes copied by kind, over all steps.
+        moves: Copies by kind, and memsets, over all steps; ``None`` where they were not kept with their times.
         waits: Calls in which the host waits for the device, over all steps; ``None`` where that was not kept.
         held: What of the worker was the same in every engine: of :data:`STEADY`, and its cores.
         cautions: What the reader should know: reason code and words.
@@ -137,6 +139,7 @@ class DecodeSteps(Frozen):
     key_ns: tuple[NonNegativeInt, ...]
     key_shapes: Annotated[tuple[Shapes, ...], Field(exclude_if=operator.not_)] = ()
     copy_bytes: dict[str, int] = {}
+    moves: Annotated[dict[str, Moves] | None, Field(exclude_if=absent)] = None
     waits: Annotated[NonNegativeInt | None, Field(exclude_if=absent)] = None
     held: tuple[str, ...] = ()
     cautions: tuple[tuple[str, str], ...] = ()
@@ -168,7 +171,7 @@ class DecodeSteps(Frozen):
         return sum(self.role_ns.get(UNLISTED, ())) / max(sum(self.kernel_ns), 1)
 
     def without_columns(self) -> DecodeSteps:
-        """What the steps ran, which does not grow with their number: of their times only those of kernels, as sums."""
+        """What the steps ran, which does not grow with their number: of their times only those of what ran, as sums."""
         nothing: dict[str, object] = dict.fromkeys(COLUMNS, ())
         roles = {role: (sum(times),) for role, times in self.role_ns.items()}
         summed = {"kernel_ns": (sum(self.kernel_ns),), "role_ns": roles, "gap_ns": {}}
@@ -233,6 +236,7 @@ def summarise_steps(trace: Trace, chosen: StepFigures) -> DecodeSteps:
         key_ns=steps.key_ns,
         key_shapes=steps.key_shapes,
         copy_bytes={kind: size for kind, size in sizes.items() if size},
+        moves=moves_of(chosen),
         waits=int(chosen.syncs.sum()),
         cautions=tuple((note.code, note.text) for note in trace.cautions),
         tick_ns=tick_of(trace.kernels.duration_ns),
@@ -308,6 +312,7 @@ def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
         key_ns=tuple(times),
         key_shapes=pooled_shapes([(trial.keys, trial.key_shapes) for trial in trials], number),
         copy_bytes=dict(sum((Counter(trial.copy_bytes) for trial in trials), Counter())),
+        moves=pooled_moves([trial.moves for trial in trials]),
         waits=sum(waits) if len(waits) == len(trials) else None,
         held=tuple(what for what in trials[0].held if all(what in trial.held for trial in trials)),
         cautions=tuple(dict.fromkeys(chain.from_iterable(trial.cautions for trial in trials))),

@@ -1,6 +1,7 @@
 """What a build launches otherwise in a decode step, with what its kernels take: exact in what, measured in how long.
 
-Only kernels that differ are priced, and the others say how much faster the one card or hour was than the other.
+Only what differs is priced, kernels, copies and memsets, and the other kernels say how much faster the one card or hour
+was than the other.
 Collectives last as long as their rank waits for others: they take what they take on the rank that is shortest in them.
 """
 
@@ -15,14 +16,15 @@ from perfgate.trace.decode_step import DecodeSteps, KernelKey, pool
 from perfgate.trace.difference import PAGEABLE, StepDifference, difference, nearest
 from perfgate.trace.families import COMMUNICATION, short_name
 from perfgate.trace.launch_shapes import Shapes
-from perfgate.units import NS_PER_S, format_mean, listed, signed_us
+from perfgate.trace.moves import MEMSET, MOVE_KINDS, Moves
+from perfgate.units import NS_PER_S, format_mean, format_value, listed, signed_us
 
 EACH = 0.9
 """So many more a step, on average, are one more in each step: how often a step waits or copies may vary by some."""
 SOME, FEWEST = 0.1, 2
 """A kernel is launched otherwise where its launches a step differ by more than this, and by this many steps' worth:
 what a rare step runs, as where the KV cache grows, occurs in more of the steps of one trial than of another. What the
-base never launches needs the latter alone."""
+base never launches needs the latter alone. So it is with copies and memsets, and with their bytes."""
 CARDS_APART = 1.1
 """More than one card of a kind was seen to take for the same kernels than another (docs/states.md)."""
 NAMED = 4
@@ -68,6 +70,45 @@ class KernelDifference:
 
 
 @dataclass(frozen=True)
+class MoveDifference:
+    """Copies of one kind, or memsets, that the builds do not make alike.
+
+    Args:
+        kind: Of :data:`perfgate.trace.moves.MOVE_KINDS`.
+        base: How many a step of the base makes.
+        head: How many the head's makes.
+        base_bytes: Bytes in a step of the base.
+        head_bytes: Bytes in a step of the head.
+        cost_ns: What they take more in a step of the head.
+    """
+
+    kind: str
+    base: float
+    head: float
+    base_bytes: float
+    head_bytes: float
+    cost_ns: float
+
+    @property
+    def cause(self) -> str:
+        """In plain words."""
+        many, more = "memsets" if self.kind == MEMSET else f"{self.kind} copies", self.head - self.base
+        if abs(more) > SOME or not self.base or self.base_bytes == self.head_bytes:
+            return f"{format_mean(abs(more))} {'more' if more > 0 else 'fewer'} {many} a step"
+        return f"{many} of {'more' if self.head_bytes > self.base_bytes else 'fewer'} bytes"
+
+    @property
+    def line(self) -> str:
+        """As in a diff."""
+        mark = "+" if (self.head, self.head_bytes) > (self.base, self.base_bytes) else "-"
+        parts = [f"{format_mean(self.base)} -> {format_mean(self.head)} a step"]
+        if self.base_bytes != self.head_bytes:
+            parts.append(f"{format_value(self.base_bytes, 'B')} -> {format_value(self.head_bytes, 'B')} a step")
+        what = self.kind if self.kind == MEMSET else f"copy {self.kind}"
+        return f"{mark} {what}: {'; '.join(parts)} ({signed_us(self.cost_ns / NS_PER_S)})"
+
+
+@dataclass(frozen=True)
 class LaunchDifference:
     """A decode step of the head beside the base's.
 
@@ -76,21 +117,24 @@ class LaunchDifference:
         steps: What the most frequent step of the head differs in from the step of the base nearest to it, in words.
         pageable: Copies of pageable memory that the head makes more, a step, by kind.
         waits: How much more often the head's host waits for the device in a step; 0 where that is not known.
+        moves: Copies and memsets that differ on average over all steps; empty where the times of either are not known.
     """
 
     kernels: tuple[KernelDifference, ...]
     steps: StepDifference
     pageable: dict[str, float] = field(default_factory=dict)
     waits: float = 0.0
+    moves: tuple[MoveDifference, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether anything differs."""
-        return bool(self.kernels or self.steps or self.pageable or self.waits_more)
+        return bool(self.kernels or self.steps or self.pageable or self.waits_more or self.moves)
 
     @property
     def cost_s(self) -> float:
-        """What the kernels that differ take more in a step, seconds; negative where they take less."""
-        return sum(kernel.cost_ns for kernel in self.kernels) / NS_PER_S
+        """What kernels, copies and memsets that differ take more in a step, seconds; negative where they take less."""
+        costs_ns = [kernel.cost_ns for kernel in self.kernels] + [own.cost_ns for own in self.moves]
+        return sum(costs_ns) / NS_PER_S
 
     @property
     def waits_more(self) -> bool:
@@ -105,16 +149,22 @@ class LaunchDifference:
             causes.append(f"the host waits for the device {format_mean(self.waits)} times more in a step")
         causes += [f"{format_mean(more)} more {kind} copies a step" for kind, more in self.pageable.items()
                    if kind not in self.steps.copies]  # fmt: skip
+        causes += [own.cause for own in self.moves if own.kind not in self.steps.copies | self.pageable]
         if reshaped := [kernel.where for kernel in self.kernels if kernel.base_shapes]:
             causes.append(f"other launch shapes of {', '.join(dict.fromkeys(reshaped))}")
         if not causes:
             causes = ["some steps launch more or less"]
-        return f"{signed_us(self.cost_s)} a step by the traced time of its kernels: {'; '.join(causes)}"
+        what = "kernels, copies and memsets" if self.moves else "kernels"
+        return f"{signed_us(self.cost_s)} a step by the traced time of its {what}: {'; '.join(causes)}"
 
     @property
     def lines(self) -> list[str]:
-        """Each change as a line."""
-        return [*self.steps.lines, *(kernel.line for kernel in self.kernels if kernel.base_shapes or not self.steps)]
+        """Each change as a line; copies whose price is known have one with it."""
+        priced = {own.kind for own in self.moves}
+        copies = {kind: counts for kind, counts in self.steps.copies.items() if kind not in priced}
+        lines = self.steps.model_copy(update={"copies": copies}).lines
+        lines += [kernel.line for kernel in self.kernels if kernel.base_shapes or not self.steps]
+        return [*lines, *(own.line for own in self.moves)]
 
 
 def without_waits(ranks: Sequence[DecodeSteps]) -> tuple[DecodeSteps, ...]:
@@ -162,11 +212,13 @@ def launch_difference(base: DecodeSteps, head: DecodeSteps) -> LaunchDifference:
     base = _with_roles_of(head, base)
     pattern = head.patterns[0]
     known = base.waits is not None and head.waits is not None
+    kernels, pace = _kernels(base, head)
     return LaunchDifference(
-        kernels=_kernels(base, head),
+        kernels=kernels,
         steps=difference(base, head, nearest(pattern, head, base), pattern),
         pageable=_pageable(base, head),
         waits=(head.waits or 0) / head.steps - (base.waits or 0) / base.steps if known else 0.0,
+        moves=_moves(base, head, pace),
     )
 
 
@@ -205,12 +257,12 @@ def _launched(steps: DecodeSteps) -> dict[KernelKey, _Launched]:
     }
 
 
-def _kernels(base: DecodeSteps, head: DecodeSteps) -> tuple[KernelDifference, ...]:
+def _kernels(base: DecodeSteps, head: DecodeSteps) -> tuple[tuple[KernelDifference, ...], float]:
+    """The kernels that differ, and the pace of those that do not."""
     before, after, nothing = _launched(base), _launched(head), _Launched()
     pairs = {key: (before.get(key, nothing), after.get(key, nothing)) for key in {**before, **after}}
-    least = max(SOME, FEWEST / min(base.steps, head.steps))
     reshaped = {key for key, (b, h) in pairs.items() if _differ((b.shapes, base.steps), (h.shapes, head.steps))}
-    others = {key for key, (b, h) in pairs.items() if abs(b.rate - h.rate) > (least if b.rate else FEWEST / head.steps)}
+    others = {key for key, (b, h) in pairs.items() if abs(b.rate - h.rate) > _by_chance(b.rate, base, head)}
     alike = [own for key, own in pairs.items() if key not in reshaped | others and key.role != COMMUNICATION]
     pace = _pace(alike)
     found = []
@@ -223,13 +275,72 @@ def _kernels(base: DecodeSteps, head: DecodeSteps) -> tuple[KernelDifference, ..
         else:  # as many as before take what they took
             cost_ns = (h.rate - b.rate) * (h.ns / h.rate if h.rate > b.rate else b.ns * faster / b.rate)
         found.append(KernelDifference(key, b.rate, h.rate, was, now, cost_ns))
-    return tuple(sorted(found, key=lambda own: (-abs(own.cost_ns), own.key.role, own.key.place, own.key.name)))
+    return tuple(sorted(found, key=lambda own: (-abs(own.cost_ns), own.key.role, own.key.place, own.key.name))), pace
+
+
+def _by_chance(rate: float, base: DecodeSteps, head: DecodeSteps) -> float:
+    """How much more or less a step may launch of what the base launches so often, see :data:`SOME`."""
+    return max(SOME, FEWEST / min(base.steps, head.steps)) if rate else FEWEST / head.steps
 
 
 def _pace(alike: Sequence[tuple[_Launched, _Launched]]) -> float:
     """Head over base of the time of kernels that both launch alike, as far as cards of a kind may be apart."""
     was, now = (sum(pair[n].ns for pair in alike) for n in range(2))
     return min(max(now / was, 1 / CARDS_APART), CARDS_APART) if was and now else 1.0
+
+
+def _moves(base: DecodeSteps, head: DecodeSteps, pace: float) -> tuple[MoveDifference, ...]:
+    """The copies and memsets that differ, the most expensive first."""
+    if base.moves is None or head.moves is None:
+        return ()
+    found = []
+    for kind in MOVE_KINDS:
+        was, now = base.moves.get(kind, Moves()), head.moves.get(kind, Moves())
+        b = _Moved(was.launches / base.steps, was.ns * pace / base.steps, was.bytes / base.steps)
+        h = _Moved(now.launches / head.steps, now.ns / head.steps, now.bytes / head.steps)
+        chance = _by_chance(b.rate, base, head)
+        resized = _resized((was, base.steps), (now, head.steps), chance)
+        if resized or abs(b.rate - h.rate) > chance:
+            found.append(MoveDifference(kind, b.rate, h.rate, b.bytes, h.bytes, _moves_cost_ns(b, h, resized=resized)))
+    return tuple(sorted(found, key=lambda own: -abs(own.cost_ns)))
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """Copies of one kind, or memsets, of one build: their number, time and bytes a step."""
+
+    rate: float
+    ns: float
+    bytes: float
+
+
+def _resized(base: tuple[Moves, int], head: tuple[Moves, int], chance: float) -> bool:
+    """Whether copies are of other sizes, given each build's over all steps, and its steps.
+
+    The head's bytes are held against those of as many copies of the base's mean size. Where each step of a build seems
+    to copy the same, any byte is a difference. Elsewhere it is more than as many copies as come by chance hold.
+    """
+    (was, _), (now, steps_now) = base, head
+    if not (was.bytes and now.bytes):
+        return False
+    odd = abs(now.bytes * was.launches - was.bytes * now.launches)
+    if any(total % steps for own, steps in (base, head) for total in (own.launches, own.bytes)):
+        return odd > chance * was.bytes * steps_now
+    return odd > 0
+
+
+def _moves_cost_ns(base: _Moved, head: _Moved, *, resized: bool) -> float:
+    """What is added takes its share of the head's time, what is gone took its share of the base's.
+
+    A larger copy does not take as much longer, so other sizes cost no more than all of them take more.
+    """
+    added_ns, gone_ns = _more(base, head) * head.ns, _more(head, base) * base.ns
+    return min(max(head.ns - base.ns, -gone_ns), added_ns) if resized else added_ns - gone_ns
+
+
+def _more(few: _Moved, many: _Moved) -> float:
+    """The share of copies, or of bytes where that is larger, that one has beyond the other."""
+    return max([0.0, *(1 - b / h for b, h in ((few.rate, many.rate), (few.bytes, many.bytes)) if h)])
 
 
 def _pageable(base: DecodeSteps, head: DecodeSteps) -> dict[str, float]:

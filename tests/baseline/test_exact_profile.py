@@ -20,6 +20,7 @@ from perfgate.errors import NotComparableError, NotMeasuredError, RecordError, U
 from perfgate.metrics.trial import Kind, Side, Trial
 from perfgate.report.outcome_lines import closing
 from perfgate.scenario.subject import Subject
+from perfgate.trace.moves import Moves
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -258,7 +259,7 @@ def test_a_kernel_more_is_blocked_in_one_trial(traced: Path) -> None:
     assert (outcome.exit_status, codes(cell.reasons)) == (10, ["launches-added"])
     assert "32 more attention kernels a step" in cell.reasons[0].text
     assert codes(cell.cautions) == []  # the same diff is not told twice
-    assert closing(outcome) == "REGRESSED: the kernels of a step (exact)."
+    assert closing(outcome) == "REGRESSED: the launches of a step (exact)."
 
 
 def test_another_counter_is_blocked_in_one_trial(traced: Path) -> None:
@@ -310,6 +311,35 @@ def test_trials_of_another_number_of_ranks_are_left_out(traced: Path) -> None:
     run = use_cases.run([traced], A_A, runs=traced.parent / "runs", collector=Ranked(), exact_only=True)
 
     assert len(read_profile(learn(traced, run.folder)).ranks) == 1
+
+
+@pytest.mark.parametrize(("memsets", "status"), [(1, 0), (51, 10)])
+def test_a_memset_more_is_blocked_in_one_trial(tmp_path: Path, memsets: int, status: int) -> None:
+    """The file keeps what a step copies and sets, which no kernel and no call of the host shows."""
+
+    class Setting(FakeCollector):
+        def __init__(self, each: int) -> None:
+            super().__init__()
+            self.each = each
+
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            trial = super().collect(job, progress)
+            if trial.decode is None:
+                return trial
+            count = self.each * trial.decode.steps
+            moves = {"memset": Moves(launches=count, ns=900 * count, bytes=4 * count)}
+            return trial.model_copy(update={"decode": trial.decode.model_copy(update={"moves": moves})})
+
+    file = scenario_file(tmp_path, more="kernels: {traced: {iterations: 2}}\n")
+    runs, profiles = tmp_path / "runs", tmp_path / "profiles"
+    learn(file, use_cases.run([file], A_A, runs=runs, collector=Setting(1), exact_only=True).folder)
+
+    finished = use_cases.check_profiles([file], {"head": BASE}, profiles, runs=runs, collector=Setting(memsets))
+
+    assert finished.outcome.exit_status == status
+    told = [line for note in finished.outcome.cells[0].reasons for line in note.text.splitlines()[1:]]
+    assert told == ["+ memset: 1 -> 51 a step; 4 B -> 204 B a step (+45.00 us)"] * (status == 10)
+    assert use_cases.outcome_of(finished.folder) == finished.outcome
 
 
 @pytest.mark.parametrize(("kind", "code"), [("traced", "no-decode-steps"), ("counted", "counters-missing")])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from decode_steps import RARE, USUAL, eager, pageable_copy, trial
 from nsys_builder import ExportBuilder
@@ -12,6 +15,7 @@ from nsys_builder import ExportBuilder
 from perfgate.errors import NotMeasuredError
 from perfgate.trace.decode_step import DecodeSteps, pool, summarise
 from perfgate.trace.idle_gaps import GAPS
+from perfgate.trace.kernel_table import STEP_KINDS
 from perfgate.trace.launch_difference import launch_difference
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.trace_file import read_trace
@@ -53,6 +57,66 @@ def test_launch_shapes_and_waits_are_kept() -> None:
     assert round(found.waits / found.steps, 1) == 1.0
     assert launch_difference(found, pool([found, found])).waits == 0
     assert not launch_difference(found, pool([found, found]))
+
+
+def test_copies_and_memsets_are_kept_with_their_times() -> None:
+    """Each step of the capture sets 4 bytes once; one copy of two within the device is in the graph; none is lost."""
+    trace = read_trace(FIXTURES / "h200-llama-8b-decode.sqlite.gz")
+    found = summarise(trace)
+
+    assert found.moves is not None
+    assert {kind: (own.launches, own.bytes) for kind, own in found.moves.items()} == {
+        "h2d": (2 * 127 + 8, 12_956),
+        "d2h": (2 * 127, 12_192),
+        "d2d": (2 * 127, 127 * (8192 + 100)),
+        "memset": (127, 4 * 127),
+    }
+    assert {kind: own.bytes for kind, own in found.moves.items() if kind != "memset"} == found.copy_bytes
+    decode = [step for step, kind in enumerate(trace.steps.kind.tolist()) if STEP_KINDS[kind] == "decode"]
+    assert sum(own.ns for own in found.moves.values()) == sum(
+        int(events.duration_ns[np.isin(events.step, decode)].sum()) for events in (trace.copies, trace.memsets)
+    )
+
+
+def test_more_copies_in_the_graph_of_the_capture_are_priced() -> None:
+    """Fifty times those within the device: what is launched is the same, and they cost what they took."""
+    trace = read_trace(FIXTURES / "h200-llama-8b-decode.sqlite.gz")
+    again = np.where(trace.copies.graph, 50, 1)
+    base, head = (
+        summarise(trace),
+        summarise(replace(trace, copies=trace.copies.take(np.repeat(np.arange(len(again)), again)))),
+    )
+
+    found = launch_difference(base, head)
+
+    before, after = ((steps.moves or {})["d2d"].ns for steps in (base, head))
+    assert found.kernels == ()
+    assert found.cost_s * 1e9 * 127 == pytest.approx(after - before)
+    assert found.cost_s > 60e-6
+    assert [line.partition(";")[0] for line in found.lines] == ["+ copy d2d: 2 -> 51 a step"]
+
+
+def test_an_added_memset_of_the_capture_is_priced() -> None:
+    """It is in no pattern, and the host's calls do not show one in a graph."""
+    trace = read_trace(FIXTURES / "h200-llama-8b-decode.sqlite.gz")
+    base = summarise(trace)
+    head = summarise(replace(trace, memsets=trace.memsets.take(np.repeat(np.arange(len(trace.memsets)), 2))))
+
+    found = launch_difference(base, head)
+
+    assert head.patterns == base.patterns
+    assert found.headline.endswith("kernels, copies and memsets: 1 more memsets a step")
+    assert 0.5e-6 < found.cost_s < 1.5e-6
+
+
+def test_steps_without_copies_keep_that_there_are_none() -> None:
+    """An operator on the CPU copies nothing; steps of before copies were kept say nothing, and so does their file."""
+    found = summarise(read_trace(FIXTURES / "cpu-tiny.torch-2.13.json.gz"))
+
+    assert found.moves == {}
+    assert "moves" not in json.loads(trial(USUAL).model_dump_json())
+    assert pool([found, found]).moves == {}
+    assert pool([found, found.model_copy(update={"moves": None})]).moves is None
 
 
 @pytest.mark.parametrize(
