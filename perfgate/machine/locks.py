@@ -201,7 +201,7 @@ def hold_named(
         OSError: The folder cannot be written.
     """
     note = folder / f"{name}.holder"
-    lock = FileLock(folder / f"{name}.lock", mode=0o666)
+    lock = FileLock(folder / f"{name}.lock", mode=0o666, thread_local=False)
     _wait_for(lock, name, note, waiting, deadline_s)
     with contextlib.ExitStack() as held:
         held.callback(lock.release)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -80,6 +81,18 @@ def test_runs_that_share_some_gpus_never_wait_for_each_other() -> None:
     for thread in threads:
         thread.join(60)
     assert len(done) == 2 * rounds
+
+
+def test_a_lock_may_be_released_by_another_thread() -> None:
+    """The thread of a station takes it, and the run's own ends the station: whoever comes then gets it at once."""
+    held = contextlib.ExitStack()
+    taking = threading.Thread(target=lambda: held.enter_context(hold_devices(["GPU-a"], "first", quiet, math.inf)))
+    taking.start()
+    taking.join()
+    held.close()
+
+    with hold_devices(["GPU-a"], "second", pytest.fail, time.monotonic()):
+        pass
 
 
 def test_note_of_a_killed_run_is_replaced() -> None:
