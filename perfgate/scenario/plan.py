@@ -58,7 +58,7 @@ class Cell(Frozen):
         source: The scenario's file as the user gave it.
         engine: Engine arguments with matrix values filled in.
         model_digest: SHA-256 of the model's ``config.json`` (dummy weights), of names, sizes and configuration
-            (real weights), or the hub's name and revision.
+            (real weights), and of the files that arguments name by ``{model}/``; or the hub's name and revision.
         model_folder: Absolute folder of the model, or ``None`` for one on the hub.
         workload: With matrix values filled in, and the digest of the trace that it replays.
         kernels: How traced trials are taken and what a step may run; ``None`` where nothing is traced.
@@ -361,8 +361,7 @@ def _cell_id(model_digest: str, engine: Engine, workload: AnyWorkload, measure: 
 def _read_model(loaded: LoadedScenario) -> Model:
     folder = model_folder(loaded)
     try:
-        digest = _model_digest(loaded.scenario.engine, folder, sees=images_of(loaded.scenario.workload) is not None)
-        return digest, str(folder) if folder else None
+        return _model_digest(loaded.scenario, folder), str(folder) if folder else None
     except OSError as error:
         raise UsageError(f"the model cannot be read: {error}", where=loaded.where("engine", "model")) from error
 
@@ -371,16 +370,33 @@ WEIGHTS: Final = {".safetensors", ".bin", ".pt", ".pth", ".gguf"}
 """Files whose content takes minutes to read; all others of a model's folder are its tokenizer and its processor."""
 
 
-def _model_digest(engine: Engine, folder: Path | None, *, sees: bool) -> str:
-    """What is known of the model; of one that is shown images its processor, too."""
+def _model_digest(scenario: Scenario, folder: Path | None) -> str:
+    """What is known of the model; of one that is shown images its processor, and what arguments name of its folder."""
+    model = scenario.engine.model
     if folder is None:
-        return f"hub:{engine.model.hub}@{engine.model.revision}"
-    config = b"".join(file.read_bytes() for file in [folder / "config.json", *sorted(folder.glob("*/config.json"))])
-    if sees:
+        return f"hub:{model.hub}@{model.revision}"
+    config = (folder / "config.json").read_bytes()
+    if images_of(scenario.workload) is not None:
         own = sorted(file for file in folder.iterdir() if file.is_file() and file.suffix not in WEIGHTS)
         config += b"".join(file.name.encode() + b"\0" + file.read_bytes() for file in own)
-    if engine.model.config is not None:
+    if named := [_identity(file, folder) for file in _named_files(scenario, folder)]:
+        config += json.dumps(named).encode()
+    if model.config is not None:
         return sha256_hex(config)
     # Real weights: reading them would take minutes; name and size of every file catch what is changed by mistake.
     listing: list[Any] = sorted((f.name, f.stat().st_size) for f in folder.iterdir() if f.is_file())
     return sha256_hex(config + json.dumps(listing).encode())
+
+
+def _named_files(scenario: Scenario, folder: Path) -> Iterator[Path]:
+    """The files below what arguments name by ``{model}/``: a draft model, adapters."""
+    args = json.dumps([scenario.engine.args, scenario.matrix], ensure_ascii=False)
+    for entry in sorted(folder.iterdir()):
+        if re.search(rf"\{{model\}}/{re.escape(entry.name)}(?![\w.-])", args):
+            yield from (file for file in sorted([entry, *entry.rglob("*")]) if file.is_file())
+
+
+def _identity(file: Path, folder: Path) -> tuple[str, int, str]:
+    """What of a file is part of the cell: its content where it is a configuration, else only name and size."""
+    content = sha256_hex(file.read_bytes()) if file.name.endswith("config.json") else ""
+    return file.relative_to(folder).as_posix(), file.stat().st_size, content

@@ -60,7 +60,8 @@ class Engine(Strict):
             over HTTP.
         model: The weights.
         args: vLLM engine arguments, passed as they are; a server gets them as options of its command line. ``{model}``
-            in one is the model's folder: a draft model may be in a folder of it.
+            in one is the model's folder: a draft model may be in a folder of it. What is named so is part of the cell
+            by the names and sizes of its files, and their configurations.
         env: Environment variables for the engine of both sides.
         command: What starts a server in place of ``vllm serve``, as a list of words: any that has OpenAI's API and
             answers ``/health`` or ``/v1/models``. ``{port}`` is the port to listen on, on 127.0.0.1, ``{model}`` the
