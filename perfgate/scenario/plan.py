@@ -366,8 +366,10 @@ def _read_model(loaded: LoadedScenario) -> Model:
         raise UsageError(f"the model cannot be read: {error}", where=loaded.where("engine", "model")) from error
 
 
-WEIGHTS: Final = {".safetensors", ".bin", ".pt", ".pth", ".gguf"}
-"""Files whose content takes minutes to read; all others of a model's folder are its tokenizer and its processor."""
+READ: Final = {".json", ".model", ".txt", ".jinja"}
+"""Files of configurations, tokenizers and processors."""
+MOST_READ: Final = 64 * 1024**2
+"""Bytes; the largest tokenizers have half of it. Larger files are told apart by name and size."""
 
 
 def _model_digest(scenario: Scenario, folder: Path | None) -> str:
@@ -376,11 +378,11 @@ def _model_digest(scenario: Scenario, folder: Path | None) -> str:
     if folder is None:
         return f"hub:{model.hub}@{model.revision}"
     config = (folder / "config.json").read_bytes()
+    files = {*_named_files(scenario, folder)}
     if images_of(scenario.workload) is not None:
-        own = sorted(file for file in folder.iterdir() if file.is_file() and file.suffix not in WEIGHTS)
-        config += b"".join(file.name.encode() + b"\0" + file.read_bytes() for file in own)
-    if named := [_identity(file, folder) for file in _named_files(scenario, folder)]:
-        config += json.dumps(named).encode()
+        files |= {file for file in folder.iterdir() if file.is_file() and file.suffix in READ}
+    if files:
+        config += json.dumps([_identity(file, folder) for file in sorted(files)]).encode()
     if model.config is not None:
         return sha256_hex(config)
     # Real weights: reading them would take minutes; name and size of every file catch what is changed by mistake.
@@ -391,12 +393,13 @@ def _model_digest(scenario: Scenario, folder: Path | None) -> str:
 def _named_files(scenario: Scenario, folder: Path) -> Iterator[Path]:
     """The files below what arguments name by ``{model}/``: a draft model, adapters."""
     args = json.dumps([scenario.engine.args, scenario.matrix], ensure_ascii=False)
-    for entry in sorted(folder.iterdir()):
+    for entry in folder.iterdir():
         if re.search(rf"\{{model\}}/{re.escape(entry.name)}(?![\w.-])", args):
-            yield from (file for file in sorted([entry, *entry.rglob("*")]) if file.is_file())
+            yield from (file for file in [entry, *entry.rglob("*")] if file.is_file())
 
 
 def _identity(file: Path, folder: Path) -> tuple[str, int, str]:
-    """What of a file is part of the cell: its content where it is a configuration, else only name and size."""
-    content = sha256_hex(file.read_bytes()) if file.name.endswith("config.json") else ""
-    return file.relative_to(folder).as_posix(), file.stat().st_size, content
+    """What of a file is part of the cell: its content where that is read at once, else only name and size."""
+    size = file.stat().st_size
+    content = sha256_hex(file.read_bytes()) if file.suffix in READ and size <= MOST_READ else ""
+    return file.relative_to(folder).as_posix(), size, content

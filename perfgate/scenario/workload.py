@@ -60,8 +60,8 @@ class Engine(Strict):
             over HTTP.
         model: The weights.
         args: vLLM engine arguments, passed as they are; a server gets them as options of its command line. ``{model}``
-            in one is the model's folder: a draft model may be in a folder of it. What is named so is part of the cell
-            by the names and sizes of its files, and their configurations.
+            in one is the model's folder: a draft model may be in a folder of it. What is named so is part of the cell:
+            names and sizes of its files, and the content of configurations.
         env: Environment variables for the engine of both sides.
         command: What starts a server in place of ``vllm serve``, as a list of words: any that has OpenAI's API and
             answers ``/health`` or ``/v1/models``. ``{port}`` is the port to listen on, on 127.0.0.1, ``{model}`` the
@@ -115,7 +115,7 @@ class Workload(Strict):
         output_tokens: Tokens generated for each request; at least 3 where a gate needs a decode step.
         seed: Draws the prompts and images, which differ between iterations and not between trials.
         images: What each request shows beside its prompt. The model's folder then also has its tokenizer and the
-            configuration of its processor.
+            configuration of its processor, which are part of the cell.
     """
 
     batch: Annotated[Positive, Field(examples=[8])]

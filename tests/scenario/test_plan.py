@@ -190,13 +190,27 @@ def test_a_prompt_begins_with_a_token_for_each_image() -> None:
     assert {(len(prompt), prompt.count(20)) for prompt in drawn} == {(30, 2)}
 
 
-@pytest.mark.parametrize(("images", "counts"), [("", False), (", images: {width: 8, height: 8}", True)])
-def test_the_processor_counts_where_the_model_sees(repository: Path, images: str, *, counts: bool) -> None:
-    """Other files beside config.json are part of the cell only where requests show images."""
+@pytest.mark.parametrize(
+    ("images", "file", "counts"),
+    [
+        ("", "vocab.txt", False),
+        *((", images: {width: 8, height: 8}", name, True) for name in ("vocab.txt", "a.json", "a.model", "a.jinja")),
+        (", images: {width: 8, height: 8}", "README.md", False),
+        (", images: {width: 8, height: 8}", "large.json", False),
+    ],
+)
+def test_the_processor_counts_where_the_model_sees(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, images: str, file: str, *, counts: bool
+) -> None:
+    """The content of what it reads is part of the cell only where requests show images, and only of small files."""
+    monkeypatch.setattr("perfgate.scenario.plan.MOST_READ", 100)
     line = f"workload: {{batch: 8, input_tokens: 16, output_tokens: 16{images}}}"
-    before = only_cell(repository, workload=line).cell_id
-    (repository / "models" / "m" / "vocab.txt").write_text("a")
-    assert (only_cell(repository, workload=line).cell_id != before) is counts
+    size = 101 if file == "large.json" else 1
+    ids = set()
+    for letter in "ab":
+        (repository / "models" / "m" / file).write_text(letter * size)
+        ids.add(only_cell(repository, workload=line).cell_id)
+    assert (len(ids) == 2) is counts
 
 
 def test_the_clock_mode_is_part_of_the_cell(repository: Path) -> None:
