@@ -32,7 +32,7 @@ from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.plan import points
 from perfgate.scenario.served import SERVER
 from perfgate.scenario.subject import Builds, Subject, runs_already
-from perfgate.scenario.workload import AnyWorkload
+from perfgate.scenario.workload import AnyWorkload, no_folder
 from perfgate.scenario.yaml_document import did_you_mean
 
 NOBODY_ASKED = "engine arguments are not checked: name a build with --base python=..., or as [subjects.base]"
@@ -190,6 +190,9 @@ def _side(loaded: LoadedScenario, name: str, subject: Subject, asked: dict[str, 
 
 def _wrong_arguments(cell: _Cell) -> Iterator[Problem]:
     """Arguments that the build does not take; without a build, keys of the matrix that are misspelt workload keys."""
+    for key, value in cell.side.args.items():
+        if text := no_folder(cell.loaded.scenario.engine.model, value):
+            yield cell.problem(key, text)
     takes = cell.side.takes
     if isinstance(takes, str):
         for key in cell.point:

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_v
 from perfgate.errors import ScenarioError
 from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.models import LARGEST, Duration, FieldError, Listed, Percent, Positive, Strict, absent
+from perfgate.models import LARGEST, Duration, FieldError, FieldPath, Listed, Percent, Positive, Strict, absent
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import ArgumentName, Name, whole_number
@@ -25,7 +25,7 @@ from perfgate.scenario.local_files import model_problem, repository_root, trace_
 from perfgate.scenario.margins import Budget, DriftBudget, Gate
 from perfgate.scenario.schedule import CallTrials, Sampling
 from perfgate.scenario.served import check_blocks, check_load, is_served
-from perfgate.scenario.workload import AnyWorkload, Engine, Workload
+from perfgate.scenario.workload import AnyWorkload, Engine, Workload, no_folder
 from perfgate.scenario.yaml_document import Document, describe_fields, did_you_mean, draft_07, read_document, read_text
 from perfgate.scenario.yaml_writing import replace_block, write_document
 from perfgate.trace.families import ROLES, UNLISTED
@@ -205,6 +205,15 @@ class Scenario(Strict):
     def _driver_fits(self) -> Scenario:
         check_load(self.engine, self.workload, self.gates, self.matrix)
         check_blocks(self.engine, {"kernels": self.kernels, "counters": self.counters, "calls": self.calls})
+        return self
+
+    @model_validator(mode="after")
+    def _named_folder_is_there(self) -> Scenario:
+        given: dict[FieldPath, JsonValue] = {("engine", "args", key): value for key, value in self.engine.args.items()}
+        given |= {("matrix", key, n): value for key, values in self.matrix.items() for n, value in enumerate(values)}
+        for path, value in given.items():
+            if text := no_folder(self.engine.model, value):
+                raise FieldError(path, text)
         return self
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from typing import Annotated, Final
 
@@ -52,6 +53,12 @@ class Model(Strict):
         return self
 
 
+def no_folder(model: Model, argument: JsonValue) -> str:
+    """Why an engine cannot have an argument, which names the folder of a model on the hub; empty where it can."""
+    named = model.hub is not None and "{model}" in json.dumps(argument)
+    return "{model} is the model's folder, and a model on the hub has none" if named else ""
+
+
 class Engine(Strict):
     """The engine under test.
 
@@ -60,8 +67,8 @@ class Engine(Strict):
             over HTTP.
         model: The weights.
         args: vLLM engine arguments, passed as they are; a server gets them as options of its command line. ``{model}``
-            in one is the model's folder: a draft model may be in a folder of it. What is named so is part of the cell:
-            names and sizes of its files, and the content of configurations.
+            in one is the model's folder, which one on the hub has not: a draft model may be in a folder of it. What is
+            named so is part of the cell: names and sizes of its files, and the content of configurations.
         env: Environment variables for the engine of both sides.
         command: What starts a server in place of ``vllm serve``, as a list of words: any that has OpenAI's API and
             answers ``/health`` or ``/v1/models``. ``{port}`` is the port to listen on, on 127.0.0.1, ``{model}`` the

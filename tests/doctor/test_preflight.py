@@ -129,6 +129,18 @@ def test_what_a_side_says_for_itself(check: Check, build: list[str]) -> None:
     assert wrong.stderr == ("--head: args.dtype: expected one of auto, bfloat16, float32 (did you mean 'float32'?)\n")
 
 
+@pytest.mark.usefixtures("check")
+def test_a_side_that_names_the_folder_of_a_model_on_the_hub() -> None:
+    """There is none: vLLM would be given the name as it stands there."""
+    hub = SCENARIO.replace("{{config: model}}", "{{hub: a/b, revision: 0123abc}}")
+    Path("hub.yaml").write_text(hub.format(args="max_num_seqs: 8", output=16, more=""))
+    head = 'args.speculative_config={"model": "{model}/a"}'
+    refused = CliRunner().invoke(main, ["check", "hub.yaml", "--base", "python=/bin/true", "--head", head])
+    assert refused.stderr == (
+        "--head: args.speculative_config: {model} is the model's folder, and a model on the hub has none\n"
+    )
+
+
 def test_run_refuses_before_it_begins(check: Check, build: list[str]) -> None:
     """What check refuses, run refuses in the same words: no run folder is made, no engine started."""
     said = check("max_num_seq: 8", *build)

@@ -88,6 +88,7 @@ ROLES = ", ".join(families.ROLES)
 GATE = "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"
 NAME_EXPECTED = "expected at most 63 lower-case letters, digits, dots, dashes or underscores, a letter or digit first, "
 OTHER_LOOKS = "looks other than [4, 6, 8, 12] or a beginning of it need their own spend, like spend: "
+NO_FOLDER = "{model} is the model's folder, and a model on the hub has none"
 PERCENT = 'expected a percentage from 0% to 1000% with its % sign, like "0.5%"'
 DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
 
@@ -122,6 +123,14 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         (
             {"engine": f"engine: {{model: {HUB}, args: {{max-num-seqs: 4}}}}"},
             "3:62: engine.args.max-num-seqs: engine arguments are written with underscores, like max_num_seqs",
+        ),
+        (
+            {"engine": f'engine: {{model: {HUB}, args: {{speculative_config: {{model: "{{model}}/draft"}}}}}}'},
+            f"3:82: engine.args.speculative_config: {NO_FOLDER}",
+        ),
+        (
+            {"m": 'matrix: {chat_template: [null, "{model}/a"]}'},
+            f"6:32: matrix.chat_template[1]: {NO_FOLDER}, found '{{model}}/a'",
         ),
         (
             {"engine": f"engine: {{model: {HUB}, env: {{A: 1}}}}"},
