@@ -294,9 +294,9 @@ def _bound_threads(cell: _Cell) -> Iterator[Problem]:
 
 
 def _cache_bytes(cell: _Cell) -> int:
-    """Twice what the workload's keys and values take, as a power of two; a GiB where the model is not counted."""
+    """Twice what the workload's keys and values take, as a power of two; a GiB where that is not known."""
     folder, work = model_folder(cell.loaded), cell.workload
-    if folder is None or isinstance(work, Load):
+    if folder is None or isinstance(work, Load) or work.images is not None:
         return UNKNOWN_CACHE_BYTES
     sizes = {"input_tokens": work.input_tokens, "output_tokens": max(2, work.output_tokens)}
     try:

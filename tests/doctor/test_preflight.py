@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     monkeypatch.chdir(tmp_path)
     scenario_file(tmp_path)
 
-    def one(args: str, *words: str, more: str = "", output: int = 16, command: str = "check") -> Result:
+    def one(args: str, *words: str, more: str = "", output: object = 16, command: str = "check") -> Result:
         Path("mine.yaml").write_text(SCENARIO.format(args=args, output=output, more=more))
         return CliRunner().invoke(main, [command, "mine.yaml", *words])
 
@@ -264,3 +265,12 @@ def test_the_size_of_the_cache_follows_the_model(check: Check) -> None:
     variables = "max_num_seqs: 8\n  env: {VLLM_CPU_OMP_THREADS_BIND: nobind}"
 
     assert "add kv_cache_memory_bytes: 67108864\n" in check(variables).stderr
+
+
+def test_the_size_of_the_cache_where_requests_show_images(check: Check) -> None:
+    """What an image becomes in the cache is not known: a GiB is proposed, as for a model that is not counted."""
+    Path("model/config.json").write_text(json.dumps(CONFIG))
+    variables = "max_num_seqs: 8\n  env: {VLLM_CPU_OMP_THREADS_BIND: nobind}"
+    shown = "16, images: {width: 8, height: 8}"
+
+    assert "add kv_cache_memory_bytes: 1073741824\n" in check(variables, output=shown).stderr
