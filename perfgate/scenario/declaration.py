@@ -25,7 +25,7 @@ from perfgate.scenario.local_files import model_problem, repository_root, trace_
 from perfgate.scenario.margins import Budget, DriftBudget, Gate
 from perfgate.scenario.schedule import CallTrials, Sampling
 from perfgate.scenario.served import check_blocks, check_load, is_served
-from perfgate.scenario.workload import AnyWorkload, Engine, Workload, no_folder
+from perfgate.scenario.workload import AnyWorkload, Engine, Workload, images_of, no_folder
 from perfgate.scenario.yaml_document import Document, describe_fields, did_you_mean, draft_07, read_document, read_text
 from perfgate.scenario.yaml_writing import replace_block, write_document
 from perfgate.trace.families import ROLES, UNLISTED
@@ -214,6 +214,16 @@ class Scenario(Strict):
         for path, value in given.items():
             if text := no_folder(self.engine.model, value):
                 raise FieldError(path, text)
+        return self
+
+    @model_validator(mode="after")
+    def _images_fit(self) -> Scenario:
+        if images_of(self.workload) is None:
+            return self
+        for number, gate in enumerate(self.gates):
+            if gate.measured.needs_floor:
+                text = f"{gate.metric} is read from what a step must move, and what images add to that is not known"
+                raise FieldError(("gates", number, "metric"), text)
         return self
 
     @model_validator(mode="after")

@@ -85,6 +85,8 @@ BY_ROLE = ", ".join(PART_METRICS)
 TRACED = "kernels: {traced: {iterations: 2}}"
 GEMM = "{metric: kernel_throughput, role: gemm, ignorable: 1%, must_catch: 3%}"
 ROLES = ", ".join(families.ROLES)
+BATCH = "batch: 4, input_tokens: 16, output_tokens: 4"
+MFU = "{metric: mfu, ignorable: 1%, must_catch: 2%}"
 GATE = "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"
 NAME_EXPECTED = "expected at most 63 lower-case letters, digits, dots, dashes or underscores, a letter or digit first, "
 OTHER_LOOKS = "looks other than [4, 6, 8, 12] or a beginning of it need their own spend, like spend: "
@@ -190,6 +192,13 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
             f"5:18: gates[0].metric: expected one of {KNOWN} (did you mean 'itl_median'?), found 'itl_medan'",
         ),
         ({"gates": "gates: [{metric: mbu, ignorable: 1%, must_catch: 2%, floor: 0.5%}]"}, None),
+        (
+            {"workload": f"workload: {{{BATCH}, images: {{width: 8, height: 8}}}}", "gates": f"gates: [{GATE}, {MFU}]"},
+            (
+                "5:75: gates[1].metric: mfu is read from what a step must move, and what images add to that is not "
+                "known, found 'mfu'"
+            ),
+        ),
         (
             {"gates": "gates: [{metric: mbu, ignorable: 1%, must_catch: 2%, floor: 1ms}]"},
             "5:61: gates[0].floor: expected an amount in a unit of mbu, like 1%, found '1ms'",
