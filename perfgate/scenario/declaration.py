@@ -216,10 +216,19 @@ class Scenario(Strict):
                 raise FieldError(path, text)
         return self
 
+    def _sizes(self, key: str) -> list[int]:
+        """What a number of the batch is in the cells."""
+        return [size for size in self.matrix.get(key, [getattr(self.workload, key)]) if isinstance(size, int)]
+
     @model_validator(mode="after")
     def _images_fit(self) -> Scenario:
-        if images_of(self.workload) is None:
+        images = images_of(self.workload)
+        if images is None:
             return self
+        shortest = min(self._sizes("input_tokens"))
+        if images.token is not None and images.count >= shortest:
+            text = f"a prompt of {shortest} tokens has no room for the token of each image and one of its own"
+            raise FieldError(("workload", "images", "count"), text)
         for number, gate in enumerate(self.gates):
             if gate.measured.needs_floor:
                 text = f"{gate.metric} is read from what a step must move, and what images add to that is not known"
@@ -230,8 +239,8 @@ class Scenario(Strict):
     def _gates_have_values(self) -> Scenario:
         if isinstance(self.workload, Load):
             return self
-        lengths = self.matrix.get("output_tokens", (self.workload.output_tokens,))
-        short = any(isinstance(length, int) and length < MIN_DECODE_TOKENS for length in lengths)
+        shortest = min(self._sizes("output_tokens"))
+        short = shortest < MIN_DECODE_TOKENS
         for number, gate in enumerate(self.gates):
             at = ("gates", number)
             if short and gate.measured.decode in ("mean", "steps"):
@@ -244,7 +253,7 @@ class Scenario(Strict):
                                      "counters: [{role: gemm, profile: 4}]")  # fmt: skip
             if gate.measured.kind == "called" and self.calls is None:
                 raise FieldError(at, f"{gate.metric} is read from called trials: add a calls: block, like calls: {{}}")
-        latest = min((n for n in lengths if isinstance(n, int)), default=0) - STEPS_BEHIND
+        latest = shortest - STEPS_BEHIND
         if self.counted.step is not None and self.counted.step > latest:
             raise FieldError(("counted", "step"), "leaves too few decode steps behind it: at most "
                                                   f"output_tokens - {STEPS_BEHIND} = {latest}")  # fmt: skip

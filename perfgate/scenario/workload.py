@@ -104,7 +104,7 @@ class Images(Strict):
         width: In pixels; the model's own processor brings them to its size.
         height: The same.
         token: Id that marks an image in a prompt, where the model's processor looks for one: a prompt then begins
-            with as many. BLIP-2 wants none, LLaVA its ``image_token_index``.
+            with as many, and has more tokens than that. BLIP-2 wants none, LLaVA its ``image_token_index``.
     """
 
     count: Annotated[Positive, Field(le=64)] = 1

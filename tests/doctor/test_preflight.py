@@ -267,6 +267,19 @@ def test_the_size_of_the_cache_follows_the_model(check: Check) -> None:
     assert "add kv_cache_memory_bytes: 67108864\n" in check(variables).stderr
 
 
+@pytest.mark.parametrize(
+    ("config", "known"),
+    [({"vocab_size": 100}, False), ({"vocab_size": 101}, True), ({"vocab_size": 100, "image_token_index": 100}, True),
+     ({"text_config": {"vocab_size": 99}}, False), ({}, True)],
+)  # fmt: skip
+def test_a_token_for_images_that_the_model_has_not(check: Check, config: dict[str, object], *, known: bool) -> None:
+    """It is refused where the configuration says how many there are, and does not itself name that token."""
+    Path("model/config.json").write_text(json.dumps(config))
+    said = check("max_num_seqs: 8", output="16, images: {width: 8, height: 8, token: 100}").stderr
+
+    assert ("workload.images.token: the model has no such token: its vocabulary has " not in said) is known
+
+
 def test_the_size_of_the_cache_where_requests_show_images(check: Check) -> None:
     """What an image becomes in the cache is not known: a GiB is proposed, as for a model that is not counted."""
     Path("model/config.json").write_text(json.dumps(CONFIG))

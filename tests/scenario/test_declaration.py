@@ -86,6 +86,7 @@ TRACED = "kernels: {traced: {iterations: 2}}"
 GEMM = "{metric: kernel_throughput, role: gemm, ignorable: 1%, must_catch: 3%}"
 ROLES = ", ".join(families.ROLES)
 BATCH = "batch: 4, input_tokens: 16, output_tokens: 4"
+SIZE = "width: 8, height: 8"
 MFU = "{metric: mfu, ignorable: 1%, must_catch: 2%}"
 GATE = "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"
 NAME_EXPECTED = "expected at most 63 lower-case letters, digits, dots, dashes or underscores, a letter or digit first, "
@@ -193,7 +194,26 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ),
         ({"gates": "gates: [{metric: mbu, ignorable: 1%, must_catch: 2%, floor: 0.5%}]"}, None),
         (
-            {"workload": f"workload: {{{BATCH}, images: {{width: 8, height: 8}}}}", "gates": f"gates: [{GATE}, {MFU}]"},
+            {"workload": f"workload: {{{BATCH}, images: {{{SIZE}, count: 16, token: 3}}}}"},
+            (
+                "4:95: workload.images.count: a prompt of 16 tokens has no room for the token of each image and one of "
+                "its own, found 16"
+            ),
+        ),
+        ({"workload": f"workload: {{{BATCH}, images: {{{SIZE}, count: 16}}}}"}, None),
+        ({"workload": f"workload: {{{BATCH}, images: {{{SIZE}, count: 15, token: 3}}}}"}, None),
+        (
+            {
+                "workload": f"workload: {{{BATCH}, images: {{{SIZE}, count: 15, token: 3}}}}",
+                "m": "matrix: {input_tokens: [32, 8]}",
+            },
+            (
+                "4:95: workload.images.count: a prompt of 8 tokens has no room for the token of each image and one of "
+                "its own, found 15"
+            ),
+        ),
+        (
+            {"workload": f"workload: {{{BATCH}, images: {{{SIZE}}}}}", "gates": f"gates: [{GATE}, {MFU}]"},
             (
                 "5:75: gates[1].metric: mfu is read from what a step must move, and what images add to that is not "
                 "known, found 'mfu'"
