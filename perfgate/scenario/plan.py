@@ -12,8 +12,7 @@ import math
 import random
 import re
 from collections.abc import Collection, Iterator
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue
 
@@ -28,8 +27,9 @@ from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import Name
 from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.margins import Gate
+from perfgate.scenario.model_digest import model_digest
 from perfgate.scenario.schedule import CallTrials, Sampling
-from perfgate.scenario.workload import AnyWorkload, Engine, Workload, images_of
+from perfgate.scenario.workload import AnyWorkload, Engine, Workload
 from perfgate.stats.sequential import Schedule
 
 ALPHA = 0.01
@@ -361,45 +361,6 @@ def _cell_id(model_digest: str, engine: Engine, workload: AnyWorkload, measure: 
 def _read_model(loaded: LoadedScenario) -> Model:
     folder = model_folder(loaded)
     try:
-        return _model_digest(loaded.scenario, folder), str(folder) if folder else None
+        return model_digest(loaded.scenario, folder), str(folder) if folder else None
     except OSError as error:
         raise UsageError(f"the model cannot be read: {error}", where=loaded.where("engine", "model")) from error
-
-
-READ: Final = {".json", ".model", ".txt", ".jinja"}
-"""Files of configurations, tokenizers and processors."""
-MOST_READ: Final = 64 * 1024**2
-"""Bytes; the largest tokenizers have half of it. Larger files are told apart by name and size."""
-
-
-def _model_digest(scenario: Scenario, folder: Path | None) -> str:
-    """What is known of the model; of one that is shown images its processor, and what arguments name of its folder."""
-    model = scenario.engine.model
-    if folder is None:
-        return f"hub:{model.hub}@{model.revision}"
-    config = (folder / "config.json").read_bytes()
-    files = {*_named_files(scenario, folder)}
-    if images_of(scenario.workload) is not None:
-        files |= {file for file in folder.iterdir() if file.is_file() and file.suffix in READ}
-    if files:
-        config += json.dumps([_identity(file, folder) for file in sorted(files)]).encode()
-    if model.config is not None:
-        return sha256_hex(config)
-    # Real weights: reading them would take minutes; name and size of every file catch what is changed by mistake.
-    listing: list[Any] = sorted((f.name, f.stat().st_size) for f in folder.iterdir() if f.is_file())
-    return sha256_hex(config + json.dumps(listing).encode())
-
-
-def _named_files(scenario: Scenario, folder: Path) -> Iterator[Path]:
-    """The files below what arguments name by ``{model}/``: a draft model, adapters."""
-    args = json.dumps([scenario.engine.args, scenario.matrix], ensure_ascii=False)
-    for entry in folder.iterdir():
-        if re.search(rf"\{{model\}}/{re.escape(entry.name)}(?![\w.-])", args):
-            yield from (file for file in [entry, *entry.rglob("*")] if file.is_file())
-
-
-def _identity(file: Path, folder: Path) -> tuple[str, int, str]:
-    """What of a file is part of the cell: its content where that is read at once, else only name and size."""
-    size = file.stat().st_size
-    content = sha256_hex(file.read_bytes()) if file.suffix in READ and size <= MOST_READ else ""
-    return file.relative_to(folder).as_posix(), size, content

@@ -203,7 +203,7 @@ def test_the_processor_counts_where_the_model_sees(
     repository: Path, monkeypatch: pytest.MonkeyPatch, images: str, file: str, *, counts: bool
 ) -> None:
     """The content of what it reads is part of the cell only where requests show images, and only of small files."""
-    monkeypatch.setattr("perfgate.scenario.plan.MOST_READ", 100)
+    monkeypatch.setattr("perfgate.scenario.model_digest.MOST_READ", 100)
     line = f"workload: {{batch: 8, input_tokens: 16, output_tokens: 16{images}}}"
     size = 101 if file == "large.json" else 1
     ids = set()
