@@ -25,6 +25,7 @@ from perfgate.scenario.local_files import model_problem, repository_root, trace_
 from perfgate.scenario.margins import Budget, DriftBudget, Gate
 from perfgate.scenario.schedule import CallTrials, Sampling
 from perfgate.scenario.served import check_blocks, check_load, is_served
+from perfgate.scenario.shown_images import check_images
 from perfgate.scenario.workload import AnyWorkload, Engine, Workload, images_of, no_folder
 from perfgate.scenario.yaml_document import Document, describe_fields, did_you_mean, draft_07, read_document, read_text
 from perfgate.scenario.yaml_writing import replace_block, write_document
@@ -222,17 +223,8 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _images_fit(self) -> Scenario:
-        images = images_of(self.workload)
-        if images is None:
-            return self
-        shortest = min(self._sizes("input_tokens"))
-        if images.token is not None and images.count >= shortest:
-            text = f"a prompt of {shortest} tokens has no room for the token of each image and one of its own"
-            raise FieldError(("workload", "images", "count"), text)
-        for number, gate in enumerate(self.gates):
-            if gate.measured.needs_floor:
-                text = f"{gate.metric} is read from what a step must move, and what images add to that is not known"
-                raise FieldError(("gates", number, "metric"), text)
+        if images := images_of(self.workload):
+            check_images(images, self.gates, self._sizes("batch"), self._sizes("input_tokens"))
         return self
 
     @model_validator(mode="after")

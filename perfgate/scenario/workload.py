@@ -97,7 +97,7 @@ class Engine(Strict):
 
 
 class Images(Strict):
-    """Images of noise in each request, for a model that sees.
+    """Images of noise in each request, for a model that sees; at most 268 million pixels in a batch.
 
     Args:
         count: Images in each request.

@@ -87,6 +87,7 @@ GEMM = "{metric: kernel_throughput, role: gemm, ignorable: 1%, must_catch: 3%}"
 ROLES = ", ".join(families.ROLES)
 BATCH = "batch: 4, input_tokens: 16, output_tokens: 4"
 SIZE = "width: 8, height: 8"
+LARGE = "width: 8192, height: 8192"
 MFU = "{metric: mfu, ignorable: 1%, must_catch: 2%}"
 GATE = "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"
 NAME_EXPECTED = "expected at most 63 lower-case letters, digits, dots, dashes or underscores, a letter or digit first, "
@@ -201,6 +202,15 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
             ),
         ),
         ({"workload": f"workload: {{{BATCH}, images: {{{SIZE}, count: 16}}}}"}, None),
+        (
+            {"workload": f"workload: {{{BATCH}, images: {{{LARGE}, count: 64}}}}"},
+            "4:66: workload.images: 17180 million pixels in a batch, at most 268 are held in memory",
+        ),
+        ({"workload": f"workload: {{{BATCH}, images: {{{LARGE}}}}}"}, None),
+        (
+            {"workload": f"workload: {{{BATCH}, images: {{{LARGE}}}}}", "m": "matrix: {batch: [1, 5]}"},
+            "4:66: workload.images: 336 million pixels in a batch, at most 268 are held in memory",
+        ),
         ({"workload": f"workload: {{{BATCH}, images: {{{SIZE}, count: 15, token: 3}}}}"}, None),
         (
             {
