@@ -244,6 +244,10 @@ _TABLE = (
     Reason("not-steady", "The time per token of a server's requests still changed when measuring began: more warm-up "
            "than declared did not bring it to rest (docs/servers.md).",
            "Raise measure.warmup_iterations, or make windows longer. Where requests pile up, lower the rate."),
+    Reason("client-shares-cores", "perfgate's own client, which sends requests to a server and times the answers, had "
+           "no core of its own: fewer than four can be used, or clients of other runs had half of them.",
+           "Measure where four cores or more can be used, and fewer servers at once. A client that is too late for it "
+           "fails the trial (client-late)."),
     Reason("preemptions-unknown", "This vLLM does not show preemptions, so a preempted trial would not be noticed.",
            "Give the KV cache ample room."),
     Reason("no-probe", "Iterations of a timed trial have no readings of the probe that tells in which state a GPU is.",

@@ -41,7 +41,7 @@ VERSIONS_LOG: Final = "versions.log"
 VERSIONS_S: Final = 30.0
 MOST_SAID: Final = 65_536
 LEAST_CORES: Final = 4
-"""From so many on the client has one for itself."""
+"""From so many on the client has one for itself; with fewer, its trials have the caution ``client-shares-cores``."""
 READING_S: Final = 0.5
 """Between two readings of the KV cache's use, in warm-up alone."""
 DYING_S: Final = 0.5
@@ -157,6 +157,7 @@ class ServedEngine:
             ended=self._server.ended(DYING_S if failed else 0),
             counted=growth(before, self._scrape()),
             kv_use_ppm=max(readings, default=None),
+            shares_cores=not self._client.cores,
         )
         return came.model_dump(mode="json"), span
 
@@ -199,7 +200,7 @@ def apart() -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The cores of server and client; nothing where there are too few, and both have all.
 
     Clients that are at work at once on this host have a core each, also those of other runs: on one core each would
-    stamp late what comes while the other works.
+    stamp late what comes while the other works. At most half of the cores are theirs.
     """
     cores = sorted(os.sched_getaffinity(0))
     for own in reversed(cores[len(cores) // 2 :] if usable_cores() >= LEAST_CORES else ()):

@@ -37,6 +37,7 @@ class WindowAnswer(Frozen):
         ended: How the server ended meanwhile, in words; empty where it runs.
         counted: By how much its own counters grew.
         kv_use_ppm: The highest reading of its KV cache's use, in millionths; ``None`` where none was taken.
+        shares_cores: Whether the client had no core of its own.
     """
 
     model_config = ConfigDict(extra="ignore")  # a timeline's line has more
@@ -48,6 +49,7 @@ class WindowAnswer(Frozen):
     ended: str = ""
     counted: dict[str, int] = {}
     kv_use_ppm: int | None = None
+    shares_cores: bool = False
 
 
 def read_answer(answer: Mapping[str, Any], workload: AnyWorkload, asked: Span = ANY_TIME) -> Iteration:

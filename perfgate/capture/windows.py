@@ -39,6 +39,7 @@ class Windows(Timed):
         self._more = 0
         self._counted: list[Mapping[str, int]] = []
         self._kv_use_ppm: int | None = None
+        self._shares_cores = False
         self._found: dict[str, int] = {}
 
     def run(self, engine: Engine, number: int, *, warmup: bool) -> Iteration:
@@ -80,6 +81,7 @@ class Windows(Timed):
     def note(self, number: int, answer: Mapping[str, Any], *, warmup: bool) -> None:
         """Write it down, and add up what the server counted in measured windows."""
         super().note(number, answer, warmup=warmup)
+        self._shares_cores |= bool(answer.get("shares_cores"))
         if warmup:
             reading = answer.get("kv_use_ppm")
             self._kv_use_ppm = max(filter(None, (reading, self._kv_use_ppm)), default=reading)
@@ -91,8 +93,9 @@ class Windows(Timed):
         figures = _added(self._counted) | ({MORE_WARMUP: self._more} if self._more else {}) | self._found
         if self._kv_use_ppm is not None:
             figures["kv_use_ppm"] = self._kv_use_ppm
-        cautions = ("not-steady",) if is_steady(self._times) is False else ()
-        return super().fields() | {"cautions": cautions, "figures": figures}
+        cautions = {"not-steady": is_steady(self._times) is False, "client-shares-cores": self._shares_cores}
+        told = tuple(code for code, holds in cautions.items() if holds)
+        return super().fields() | {"cautions": told, "figures": figures}
 
 
 def _added(windows: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -33,6 +33,10 @@ class Node:
         """How much it has of a resource."""
         return self.resources.get(resource, 0.0)
 
+    def measures(self, machine: str) -> bool:
+        """Whether cells of a class run on it at all: a head node may have no cores, so that none does."""
+        return bool(self.has("CPU") and (not machine or self.has(machine)))
+
     def __str__(self) -> str:
         """For people."""
         return f"{self.name} ({counted(self.resources)})"
@@ -88,9 +92,8 @@ def need_of(machine: str, ranks: int, nodes: Iterable[Node]) -> Need:
         ranks: GPUs of its largest engine.
         nodes: Those that are alive, and may measure it.
     """
-    like = [node for node in nodes if not machine or node.has(machine)]
-    able = [node for node in like if node.has("CPU")]
-    if not able or any(node.has("GPU") for node in like):
+    able = [node for node in nodes if node.measures(machine)]
+    if not able or any(node.has("GPU") for node in able):
         return Need(machine, cores=1.0, gpus=ranks)
     sizes = [Need(machine, cores=node.has("CPU"), memory=MEMORY * node.has("memory")) for node in able]
     return max(sizes, key=lambda size: (_alone_on(size, able), size.cores, size.memory))

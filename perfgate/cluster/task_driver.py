@@ -112,8 +112,11 @@ class TaskDriver:
         self._submitted[self._tasks.submit(number, attempt, need)] = _Submitted(number, attempt, need, self._now_s())
 
     def _need(self, number: int, able: Sequence[Node]) -> Need:
+        """By the nodes that are left for a cell; where none is, by those that failed: one like them is waited for."""
         run = self._order.run
-        return need_of(run.shard(number).machine, run.ranks[number - 1], able or self._nodes)
+        machine = run.shard(number).machine
+        nodes = able if any(node.measures(machine) for node in able) else self._nodes
+        return need_of(machine, run.ranks[number - 1], nodes)
 
     def _able(self, attempt: Attempt) -> list[Node]:
         return [node for node in self._nodes if node.id not in attempt.avoided]

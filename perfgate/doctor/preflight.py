@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.capture.engine import allowed_environment, engine_settings, find_subject, subject_environment
+from perfgate.counters.model_shape import text_part
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
@@ -32,7 +33,7 @@ from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.plan import points
 from perfgate.scenario.served import SERVER
 from perfgate.scenario.subject import Builds, Subject, runs_already
-from perfgate.scenario.workload import AnyWorkload
+from perfgate.scenario.workload import AnyWorkload, images_of, no_folder
 from perfgate.scenario.yaml_document import did_you_mean
 
 NOBODY_ASKED = "engine arguments are not checked: name a build with --base python=..., or as [subjects.base]"
@@ -41,6 +42,10 @@ UNKNOWN_CACHE_BYTES = 1024**3
 CACHE_ARGS = ("kv_cache_memory_bytes", "num_gpu_blocks_override", "gpu_memory_utilization")
 CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 THREADS_VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"
+
+
+IMAGE_TOKENS = ("image_token_index", "image_token_id")
+"""What configurations call the token that marks an image."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: boo
         notes += [f"{side.name}: engine arguments are not checked: {side.takes}" for side in unknown]
         notes += [] if subjects else [NOBODY_ASKED]
         for cell in (_Cell(loaded, point, side) for side in sides or [_Side()] for point in points(loaded.scenario)):
-            wrong = (*_wrong_arguments(cell), *_wrong_sizes(cell), *_too_many_figures(cell))
+            wrong = (*_wrong_arguments(cell), *_wrong_sizes(cell), *_unknown_token(cell), *_too_many_figures(cell))
             problems += [(problem, cell.side) for problem in wrong]
             warnings += [(problem, cell.side) for problem in (*_unbounded_cache(cell), *_bound_threads(cell))]
     if problems:
@@ -190,6 +195,9 @@ def _side(loaded: LoadedScenario, name: str, subject: Subject, asked: dict[str, 
 
 def _wrong_arguments(cell: _Cell) -> Iterator[Problem]:
     """Arguments that the build does not take; without a build, keys of the matrix that are misspelt workload keys."""
+    for key, value in cell.side.args.items():
+        if text := no_folder(cell.loaded.scenario.engine.model, value):
+            yield cell.problem(key, text)
     takes = cell.side.takes
     if isinstance(takes, str):
         for key in cell.point:
@@ -236,6 +244,21 @@ def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
     if batched is not None and length is not None and batched < length and args.get("enable_chunked_prefill") is False:
         text = f"is below max_model_len, {length}, and enable_chunked_prefill is false: set it to at least {length}"
         yield cell.problem("max_num_batched_tokens", text)
+
+
+def _unknown_token(cell: _Cell) -> Iterator[Problem]:
+    """A token for images that the model has not; some models have theirs beyond the vocabulary, and name it."""
+    images, folder = images_of(cell.workload), model_folder(cell.loaded)
+    if images is None or images.token is None or folder is None:
+        return
+    try:
+        config = read_config(folder)
+    except UsageError:
+        return
+    size = text_part(config).get("vocab_size")
+    if type(size) is int and images.token >= size and images.token not in map(config.get, IMAGE_TOKENS):
+        text = f"the model has no such token: its vocabulary has {size}"
+        yield cell.loaded.problem(("workload", "images", "token"), text)
 
 
 def _too_long(cell: _Cell, load: Load) -> Iterator[Problem]:
@@ -291,9 +314,9 @@ def _bound_threads(cell: _Cell) -> Iterator[Problem]:
 
 
 def _cache_bytes(cell: _Cell) -> int:
-    """Twice what the workload's keys and values take, as a power of two; a GiB where the model is not counted."""
+    """Twice what the workload's keys and values take, as a power of two; a GiB where that is not known."""
     folder, work = model_folder(cell.loaded), cell.workload
-    if folder is None or isinstance(work, Load):
+    if folder is None or isinstance(work, Load) or work.images is not None:
         return UNKNOWN_CACHE_BYTES
     sizes = {"input_tokens": work.input_tokens, "output_tokens": max(2, work.output_tokens)}
     try:

@@ -45,7 +45,7 @@ class Client:
     def __init__(self, folder: Path, owner: str, cores: Collection[int] = ()) -> None:
         self._folder = folder
         self._owner = owner
-        self._cores = sorted(cores)
+        self.cores = sorted(cores)
         self._buffer = bytearray()
         self._id = 0
 
@@ -61,7 +61,7 @@ class Client:
         path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         try:
             self._child = spawn(
-                [*words, *map(str, self._cores)],
+                [*words, *map(str, self.cores)],
                 environment={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
                 owner=self._owner,
                 log=self._folder / LOG,

@@ -201,7 +201,7 @@ def hold_named(
         OSError: The folder cannot be written.
     """
     note = folder / f"{name}.holder"
-    lock = FileLock(folder / f"{name}.lock", mode=0o666)
+    lock = FileLock(folder / f"{name}.lock", mode=0o666, thread_local=False)
     _wait_for(lock, name, note, waiting, deadline_s)
     with contextlib.ExitStack() as held:
         held.callback(lock.release)
@@ -216,7 +216,7 @@ def _wait_for(lock: FileLock, name: str, note: Path, waiting: Callable[[str], No
     announced = ""
     while True:
         try:
-            lock.acquire(timeout=POLL_S)
+            lock.acquire(timeout=min(POLL_S, max(0.0, deadline_s - time.monotonic())))
         except Timeout:
             holder = _read_note(note) or "another process"
             if time.monotonic() > deadline_s:

@@ -33,7 +33,7 @@ from perfgate.machine.locks import hold_named
 from perfgate.machine.orphans import end_orphans
 from perfgate.machine.process_log import tail
 from perfgate.machine.processes import owner_mark
-from perfgate.machine.user_folders import users_caches
+from perfgate.machine.user_folders import users_caches, users_home
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
 from perfgate.project.config import CONFIG_FILE, Config, Recipe, absolute_paths
@@ -334,9 +334,16 @@ def _fill(template: str, here: Path, source: Source) -> str:
 
 
 def _from_home(word: str) -> str:
-    """A word that begins with ``~/``, as a shell would hand it on: there is none between a recipe and its programs."""
-    home = str(Path.home()).replace("{", "{{").replace("}", "}}")
-    return home + word[1:] if word.startswith("~/") else word
+    """A word that begins with ``~/``, as a shell would hand it on: there is none between a recipe and its programs.
+
+    Raises:
+        UsageError: It does, and the user has no home.
+    """
+    if not word.startswith("~/"):
+        return word
+    if (home := users_home()) is None:
+        raise UsageError(f"build.commands: {word}: the user has no home folder", where=CONFIG_FILE)
+    return str(home).replace("{", "{{").replace("}", "}}") + word[1:]
 
 
 def _missing(folder: Path, table: Mapping[str, Any]) -> str:

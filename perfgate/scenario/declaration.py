@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_v
 from perfgate.errors import ScenarioError
 from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.models import LARGEST, Duration, FieldError, Listed, Percent, Positive, Strict, absent
+from perfgate.models import LARGEST, Duration, FieldError, FieldPath, Listed, Percent, Positive, Strict, absent
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import ArgumentName, Name, whole_number
@@ -25,7 +25,8 @@ from perfgate.scenario.local_files import model_problem, repository_root, trace_
 from perfgate.scenario.margins import Budget, DriftBudget, Gate
 from perfgate.scenario.schedule import CallTrials, Sampling
 from perfgate.scenario.served import check_blocks, check_load, is_served
-from perfgate.scenario.workload import AnyWorkload, Engine, Workload
+from perfgate.scenario.shown_images import check_images
+from perfgate.scenario.workload import AnyWorkload, Engine, Workload, images_of, no_folder
 from perfgate.scenario.yaml_document import Document, describe_fields, did_you_mean, draft_07, read_document, read_text
 from perfgate.scenario.yaml_writing import replace_block, write_document
 from perfgate.trace.families import ROLES, UNLISTED
@@ -208,11 +209,30 @@ class Scenario(Strict):
         return self
 
     @model_validator(mode="after")
+    def _named_folder_is_there(self) -> Scenario:
+        given: dict[FieldPath, JsonValue] = {("engine", "args", key): value for key, value in self.engine.args.items()}
+        given |= {("matrix", key, n): value for key, values in self.matrix.items() for n, value in enumerate(values)}
+        for path, value in given.items():
+            if text := no_folder(self.engine.model, value):
+                raise FieldError(path, text)
+        return self
+
+    def _sizes(self, key: str) -> list[int]:
+        """What a number of the batch is in the cells."""
+        return [size for size in self.matrix.get(key, [getattr(self.workload, key)]) if isinstance(size, int)]
+
+    @model_validator(mode="after")
+    def _images_fit(self) -> Scenario:
+        if images := images_of(self.workload):
+            check_images(images, self.gates, self._sizes("batch"), self._sizes("input_tokens"))
+        return self
+
+    @model_validator(mode="after")
     def _gates_have_values(self) -> Scenario:
         if isinstance(self.workload, Load):
             return self
-        lengths = self.matrix.get("output_tokens", (self.workload.output_tokens,))
-        short = any(isinstance(length, int) and length < MIN_DECODE_TOKENS for length in lengths)
+        shortest = min(self._sizes("output_tokens"))
+        short = shortest < MIN_DECODE_TOKENS
         for number, gate in enumerate(self.gates):
             at = ("gates", number)
             if short and gate.measured.decode in ("mean", "steps"):
@@ -225,7 +245,7 @@ class Scenario(Strict):
                                      "counters: [{role: gemm, profile: 4}]")  # fmt: skip
             if gate.measured.kind == "called" and self.calls is None:
                 raise FieldError(at, f"{gate.metric} is read from called trials: add a calls: block, like calls: {{}}")
-        latest = min((n for n in lengths if isinstance(n, int)), default=0) - STEPS_BEHIND
+        latest = shortest - STEPS_BEHIND
         if self.counted.step is not None and self.counted.step > latest:
             raise FieldError(("counted", "step"), "leaves too few decode steps behind it: at most "
                                                   f"output_tokens - {STEPS_BEHIND} = {latest}")  # fmt: skip

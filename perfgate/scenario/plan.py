@@ -12,8 +12,7 @@ import math
 import random
 import re
 from collections.abc import Collection, Iterator
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue
 
@@ -28,8 +27,9 @@ from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import Name
 from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.margins import Gate
+from perfgate.scenario.model_digest import model_digest
 from perfgate.scenario.schedule import CallTrials, Sampling
-from perfgate.scenario.workload import AnyWorkload, Engine, Workload, images_of
+from perfgate.scenario.workload import AnyWorkload, Engine, Workload
 from perfgate.stats.sequential import Schedule
 
 ALPHA = 0.01
@@ -58,7 +58,7 @@ class Cell(Frozen):
         source: The scenario's file as the user gave it.
         engine: Engine arguments with matrix values filled in.
         model_digest: SHA-256 of the model's ``config.json`` (dummy weights), of names, sizes and configuration
-            (real weights), or the hub's name and revision.
+            (real weights), and of the files that arguments name by ``{model}/``; or the hub's name and revision.
         model_folder: Absolute folder of the model, or ``None`` for one on the hub.
         workload: With matrix values filled in, and the digest of the trace that it replays.
         kernels: How traced trials are taken and what a step may run; ``None`` where nothing is traced.
@@ -361,26 +361,6 @@ def _cell_id(model_digest: str, engine: Engine, workload: AnyWorkload, measure: 
 def _read_model(loaded: LoadedScenario) -> Model:
     folder = model_folder(loaded)
     try:
-        digest = _model_digest(loaded.scenario.engine, folder, sees=images_of(loaded.scenario.workload) is not None)
-        return digest, str(folder) if folder else None
+        return model_digest(loaded.scenario, folder), str(folder) if folder else None
     except OSError as error:
         raise UsageError(f"the model cannot be read: {error}", where=loaded.where("engine", "model")) from error
-
-
-WEIGHTS: Final = {".safetensors", ".bin", ".pt", ".pth", ".gguf"}
-"""Files whose content takes minutes to read; all others of a model's folder are its tokenizer and its processor."""
-
-
-def _model_digest(engine: Engine, folder: Path | None, *, sees: bool) -> str:
-    """What is known of the model; of one that is shown images its processor, too."""
-    if folder is None:
-        return f"hub:{engine.model.hub}@{engine.model.revision}"
-    config = b"".join(file.read_bytes() for file in [folder / "config.json", *sorted(folder.glob("*/config.json"))])
-    if sees:
-        own = sorted(file for file in folder.iterdir() if file.is_file() and file.suffix not in WEIGHTS)
-        config += b"".join(file.name.encode() + b"\0" + file.read_bytes() for file in own)
-    if engine.model.config is not None:
-        return sha256_hex(config)
-    # Real weights: reading them would take minutes; name and size of every file catch what is changed by mistake.
-    listing: list[Any] = sorted((f.name, f.stat().st_size) for f in folder.iterdir() if f.is_file())
-    return sha256_hex(config + json.dumps(listing).encode())

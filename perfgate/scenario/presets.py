@@ -73,7 +73,9 @@ def _sizes(loaded: LoadedScenario, workload: Workload, gpus: int) -> Iterator[tu
     most = most if isinstance(most, int) else workload.batch
     yield "batch", sorted({*_steps(1, most - 1, BATCH_STEP), workload.batch, most})
     longest = args.get("max_model_len")
-    room = longest - workload.output_tokens if isinstance(longest, int) else workload.input_tokens
+    room = workload.input_tokens
+    if isinstance(longest, int) and workload.images is None:  # how much of it images take is not known
+        room = longest - workload.output_tokens
     yield "input_tokens", [*dict.fromkeys([workload.input_tokens, *_steps(workload.input_tokens, room, 2)[-1:]])]
     others = [args.get(key, 1) for key in OTHER_GROUPS]
     known = [size for size in others if isinstance(size, int)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from typing import Annotated, Final
 
@@ -52,6 +53,12 @@ class Model(Strict):
         return self
 
 
+def no_folder(model: Model, argument: JsonValue) -> str:
+    """Why an engine cannot have an argument, which names the folder of a model on the hub; empty where it can."""
+    named = model.hub is not None and "{model}" in json.dumps(argument)
+    return "{model} is the model's folder, and a model on the hub has none" if named else ""
+
+
 class Engine(Strict):
     """The engine under test.
 
@@ -60,7 +67,8 @@ class Engine(Strict):
             over HTTP.
         model: The weights.
         args: vLLM engine arguments, passed as they are; a server gets them as options of its command line. ``{model}``
-            in one is the model's folder: a draft model may be in a folder of it.
+            in one is the model's folder, which one on the hub has not: a draft model may be in a folder of it. What is
+            named so is part of the cell: names and sizes of its files, and the content of configurations.
         env: Environment variables for the engine of both sides.
         command: What starts a server in place of ``vllm serve``, as a list of words: any that has OpenAI's API and
             answers ``/health`` or ``/v1/models``. ``{port}`` is the port to listen on, on 127.0.0.1, ``{model}`` the
@@ -89,14 +97,14 @@ class Engine(Strict):
 
 
 class Images(Strict):
-    """Images of noise in each request, for a model that sees.
+    """Images of noise in each request, for a model that sees; at most 268 million pixels in a batch.
 
     Args:
         count: Images in each request.
         width: In pixels; the model's own processor brings them to its size.
         height: The same.
         token: Id that marks an image in a prompt, where the model's processor looks for one: a prompt then begins
-            with as many. BLIP-2 wants none, LLaVA its ``image_token_index``.
+            with as many, and has more tokens than that. BLIP-2 wants none, LLaVA its ``image_token_index``.
     """
 
     count: Annotated[Positive, Field(le=64)] = 1
@@ -114,7 +122,7 @@ class Workload(Strict):
         output_tokens: Tokens generated for each request; at least 3 where a gate needs a decode step.
         seed: Draws the prompts and images, which differ between iterations and not between trials.
         images: What each request shows beside its prompt. The model's folder then also has its tokenizer and the
-            configuration of its processor.
+            configuration of its processor, which are part of the cell.
     """
 
     batch: Annotated[Positive, Field(examples=[8])]

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import itertools
 import json
+import os
 import socket
 import sys
 import threading
@@ -150,6 +151,18 @@ def test_arguments_are_options_of_a_command_line() -> None:
         "--max-num-seqs", "8", "--no-enable-prefix-caching", "--enforce-eager", "--dtype", "bfloat16",
         "--compilation-config", '{"mode": 0}', "--lora-modules", "a=b", "c=d",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cores", "cautions"), [(((), ()), ("client-shares-cores",)), (((), tuple(os.sched_getaffinity(0))[:1]), ())]
+)
+def test_a_client_without_a_core_of_its_own_is_told_of(
+    collect: Collect, monkeypatch: pytest.MonkeyPatch, cores: tuple[tuple[int, ...], ...], cautions: tuple[str, ...]
+) -> None:
+    """The trial counts, with the caution that client and server were not apart."""
+    monkeypatch.setattr("perfgate.capture.server_driver.apart", lambda: contextlib.nullcontext(cores))
+    trial, _ = collect()
+    assert (trial.failure, trial.cautions) == (None, cautions)
 
 
 def test_clients_at_work_at_once_have_a_core_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_unfit_nodes_are_avoided(here: Path) -> None:
 
 
 def test_a_cell_that_waits_for_another_node_wants_one_like_those_that_failed(here: Path) -> None:
-    """Nodes of the CPU are there, if avoided: a cell that once asked for a GPU would have an autoscaler bring one."""
+    """A node of the CPU is there, if avoided, beside a head that never measures: no autoscaler is to bring a GPU."""
     cluster = Cluster(run_of(here, cells=1))
 
     def script(tasks: list[FakeTask]) -> None:
@@ -273,7 +273,7 @@ def test_a_cell_that_waits_for_another_node_wants_one_like_those_that_failed(her
             if not task.attempt.avoided:
                 task.ending = Ending("elsewhere", "node a: no space left", "storage-failed", "a")
 
-    fake = FakeTasks(cluster, script, [node("a")])
+    fake = FakeTasks(cluster, script, [node("head", cores=0.0), node("a")])
     fake.drive()
 
     assert {(task.need.gpus, task.need.cores) for task in fake.submitted} == {(0, 4.0)}

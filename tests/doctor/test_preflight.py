@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     monkeypatch.chdir(tmp_path)
     scenario_file(tmp_path)
 
-    def one(args: str, *words: str, more: str = "", output: int = 16, command: str = "check") -> Result:
+    def one(args: str, *words: str, more: str = "", output: object = 16, command: str = "check") -> Result:
         Path("mine.yaml").write_text(SCENARIO.format(args=args, output=output, more=more))
         return CliRunner().invoke(main, [command, "mine.yaml", *words])
 
@@ -127,6 +128,18 @@ def test_what_a_side_says_for_itself(check: Check, build: list[str]) -> None:
     assert lower.stderr.endswith(" (head)\n")
     wrong = check("max_num_seqs: 8", *build, "--head", "args.dtype=float33")
     assert wrong.stderr == ("--head: args.dtype: expected one of auto, bfloat16, float32 (did you mean 'float32'?)\n")
+
+
+@pytest.mark.usefixtures("check")
+def test_a_side_that_names_the_folder_of_a_model_on_the_hub() -> None:
+    """There is none: vLLM would be given the name as it stands there."""
+    hub = SCENARIO.replace("{{config: model}}", "{{hub: a/b, revision: 0123abc}}")
+    Path("hub.yaml").write_text(hub.format(args="max_num_seqs: 8", output=16, more=""))
+    head = 'args.speculative_config={"model": "{model}/a"}'
+    refused = CliRunner().invoke(main, ["check", "hub.yaml", "--base", "python=/bin/true", "--head", head])
+    assert refused.stderr == (
+        "--head: args.speculative_config: {model} is the model's folder, and a model on the hub has none\n"
+    )
 
 
 def test_run_refuses_before_it_begins(check: Check, build: list[str]) -> None:
@@ -252,3 +265,25 @@ def test_the_size_of_the_cache_follows_the_model(check: Check) -> None:
     variables = "max_num_seqs: 8\n  env: {VLLM_CPU_OMP_THREADS_BIND: nobind}"
 
     assert "add kv_cache_memory_bytes: 67108864\n" in check(variables).stderr
+
+
+@pytest.mark.parametrize(
+    ("config", "known"),
+    [({"vocab_size": 100}, False), ({"vocab_size": 101}, True), ({"vocab_size": 100, "image_token_index": 100}, True),
+     ({"text_config": {"vocab_size": 99}}, False), ({}, True)],
+)  # fmt: skip
+def test_a_token_for_images_that_the_model_has_not(check: Check, config: dict[str, object], *, known: bool) -> None:
+    """It is refused where the configuration says how many there are, and does not itself name that token."""
+    Path("model/config.json").write_text(json.dumps(config))
+    said = check("max_num_seqs: 8", output="16, images: {width: 8, height: 8, token: 100}").stderr
+
+    assert ("workload.images.token: the model has no such token: its vocabulary has " not in said) is known
+
+
+def test_the_size_of_the_cache_where_requests_show_images(check: Check) -> None:
+    """What an image becomes in the cache is not known: a GiB is proposed, as for a model that is not counted."""
+    Path("model/config.json").write_text(json.dumps(CONFIG))
+    variables = "max_num_seqs: 8\n  env: {VLLM_CPU_OMP_THREADS_BIND: nobind}"
+    shown = "16, images: {width: 8, height: 8}"
+
+    assert "add kv_cache_memory_bytes: 1073741824\n" in check(variables, output=shown).stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -64,6 +65,19 @@ def test_who_waits_is_told_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"GPU-a, in use by process {os.getpid()} (run first) since " in words
 
 
+def test_what_is_not_waited_for_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever tries one name after the other, as a client does with cores, loses no time with those that are held."""
+    monkeypatch.setattr("perfgate.machine.locks.POLL_S", 30.0)
+    began_s = time.monotonic()
+    with (
+        hold_devices(["GPU-a"], "first", quiet, math.inf),
+        pytest.raises(InterruptedRunError),
+        hold_devices(["GPU-a"], "second", quiet, began_s),
+    ):
+        pass
+    assert time.monotonic() - began_s < 10.0
+
+
 def test_runs_that_share_some_gpus_never_wait_for_each_other() -> None:
     """Whatever order GPUs are named in, they are taken in one: two runs that cross do not block each other."""
     rounds = 20
@@ -80,6 +94,18 @@ def test_runs_that_share_some_gpus_never_wait_for_each_other() -> None:
     for thread in threads:
         thread.join(60)
     assert len(done) == 2 * rounds
+
+
+def test_a_lock_may_be_released_by_another_thread() -> None:
+    """The thread of a station takes it, and the run's own ends the station: whoever comes then gets it at once."""
+    held = contextlib.ExitStack()
+    taking = threading.Thread(target=lambda: held.enter_context(hold_devices(["GPU-a"], "first", quiet, math.inf)))
+    taking.start()
+    taking.join()
+    held.close()
+
+    with hold_devices(["GPU-a"], "second", pytest.fail, time.monotonic()):
+        pass
 
 
 def test_note_of_a_killed_run_is_replaced() -> None:

@@ -386,11 +386,27 @@ def test_where_builds_are_kept(variables: Mapping[str, str], expected: str, monk
     assert cache_folder(Config()) == Path(expected)
 
 
-def test_a_user_without_a_home_is_told_to_name_a_folder(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a variable nor a home says where builds are to be: that is said with the variable that does."""
-    for name in (CACHE, "XDG_CACHE_HOME", "HOME"):
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without a home."""
+    for name in ("XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_a_user_without_a_home_builds_where_it_is_told(project: Project) -> None:
+    """Only a word that begins with ``~/`` needs a home; it is named."""
+    project.builder("main")
+    project.recipe('[build]\npath = "{tree}"\ncommands = [["~/copy", "{env}"]]\n')
+    with pytest.raises(UsageError, match=r"build\.commands: ~/copy: the user has no home folder"):
+        project.builder("main")
+
+
+@pytest.mark.usefixtures("homeless")
+def test_a_user_without_a_home_is_told_to_name_a_folder(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a variable nor a home says where builds are to be: that is said with the variable that does."""
+    monkeypatch.delenv(CACHE)
     assert cache_folder(Config()) is None
     with pytest.raises(UsageError, match="no home folder") as caught:
         project.builder("main")

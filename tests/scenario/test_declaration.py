@@ -85,9 +85,14 @@ BY_ROLE = ", ".join(PART_METRICS)
 TRACED = "kernels: {traced: {iterations: 2}}"
 GEMM = "{metric: kernel_throughput, role: gemm, ignorable: 1%, must_catch: 3%}"
 ROLES = ", ".join(families.ROLES)
+BATCH = "batch: 4, input_tokens: 16, output_tokens: 4"
+SIZE = "width: 8, height: 8"
+LARGE = "width: 8192, height: 8192"
+MFU = "{metric: mfu, ignorable: 1%, must_catch: 2%}"
 GATE = "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"
 NAME_EXPECTED = "expected at most 63 lower-case letters, digits, dots, dashes or underscores, a letter or digit first, "
 OTHER_LOOKS = "looks other than [4, 6, 8, 12] or a beginning of it need their own spend, like spend: "
+NO_FOLDER = "{model} is the model's folder, and a model on the hub has none"
 PERCENT = 'expected a percentage from 0% to 1000% with its % sign, like "0.5%"'
 DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
 
@@ -122,6 +127,14 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         (
             {"engine": f"engine: {{model: {HUB}, args: {{max-num-seqs: 4}}}}"},
             "3:62: engine.args.max-num-seqs: engine arguments are written with underscores, like max_num_seqs",
+        ),
+        (
+            {"engine": f'engine: {{model: {HUB}, args: {{speculative_config: {{model: "{{model}}/draft"}}}}}}'},
+            f"3:82: engine.args.speculative_config: {NO_FOLDER}",
+        ),
+        (
+            {"m": 'matrix: {chat_template: [null, "{model}/a"]}'},
+            f"6:32: matrix.chat_template[1]: {NO_FOLDER}, found '{{model}}/a'",
         ),
         (
             {"engine": f"engine: {{model: {HUB}, env: {{A: 1}}}}"},
@@ -181,6 +194,41 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
             f"5:18: gates[0].metric: expected one of {KNOWN} (did you mean 'itl_median'?), found 'itl_medan'",
         ),
         ({"gates": "gates: [{metric: mbu, ignorable: 1%, must_catch: 2%, floor: 0.5%}]"}, None),
+        (
+            {"workload": f"workload: {{{BATCH}, images: {{{SIZE}, count: 16, token: 3}}}}"},
+            (
+                "4:95: workload.images.count: a prompt of 16 tokens has no room for the token of each image and one of "
+                "its own, found 16"
+            ),
+        ),
+        ({"workload": f"workload: {{{BATCH}, images: {{{SIZE}, count: 16}}}}"}, None),
+        (
+            {"workload": f"workload: {{{BATCH}, images: {{{LARGE}, count: 64}}}}"},
+            "4:66: workload.images: 17180 million pixels in a batch, at most 268 are held in memory",
+        ),
+        ({"workload": f"workload: {{{BATCH}, images: {{{LARGE}}}}}"}, None),
+        (
+            {"workload": f"workload: {{{BATCH}, images: {{{LARGE}}}}}", "m": "matrix: {batch: [1, 5]}"},
+            "4:66: workload.images: 336 million pixels in a batch, at most 268 are held in memory",
+        ),
+        ({"workload": f"workload: {{{BATCH}, images: {{{SIZE}, count: 15, token: 3}}}}"}, None),
+        (
+            {
+                "workload": f"workload: {{{BATCH}, images: {{{SIZE}, count: 15, token: 3}}}}",
+                "m": "matrix: {input_tokens: [32, 8]}",
+            },
+            (
+                "4:95: workload.images.count: a prompt of 8 tokens has no room for the token of each image and one of "
+                "its own, found 15"
+            ),
+        ),
+        (
+            {"workload": f"workload: {{{BATCH}, images: {{{SIZE}}}}}", "gates": f"gates: [{GATE}, {MFU}]"},
+            (
+                "5:75: gates[1].metric: mfu is read from what a step must move, and what images add to that is not "
+                "known, found 'mfu'"
+            ),
+        ),
         (
             {"gates": "gates: [{metric: mbu, ignorable: 1%, must_catch: 2%, floor: 1ms}]"},
             "5:61: gates[0].floor: expected an amount in a unit of mbu, like 1%, found '1ms'",

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.errors import UsageError
+from perfgate.machine.atomic_files import sha256_hex
 from perfgate.scenario.declaration import Clocks, LoadedScenario, loads
 from perfgate.scenario.plan import (
     Cell,
@@ -124,12 +125,58 @@ def test_the_models_configuration_is_part_of_the_cell(repository: Path) -> None:
     assert only_cell(repository).cell_id != before
 
 
-def test_a_draft_model_in_the_models_folder_is_part_of_the_cell(repository: Path) -> None:
-    """Its configuration alone, as of the model itself."""
-    before = only_cell(repository).cell_id
+def drafted(source: str) -> dict[str, str]:
+    """The lines of a scenario whose arguments name a folder of the model's."""
+    args = 'args: {speculative_config: {model: "{model}/draft"}}'
+    return {"engine": f"engine: {{model: {{{source}: models/m}}, {args}}}"}
+
+
+@pytest.mark.parametrize("source", ["config", "path"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("draft/config.json", "[]"),
+        ("draft/part/config.json", "[]"),
+        ("draft/model.safetensors", "other"),
+        ("draft/more.safetensors", ""),
+        ("drafts/config.json", None),
+        ("other/config.json", None),
+    ],
+)
+def test_a_draft_model_in_the_models_folder_is_part_of_the_cell(
+    repository: Path, source: str, name: str, content: str | None
+) -> None:
+    """The names, sizes and configurations of its files, however deep; folders that no argument names are not."""
+    draft = repository / "models" / "m" / "draft"
+    (draft / "part").mkdir(parents=True)
+    for one, text in {"config.json": "{}", "part/config.json": "{}", "model.safetensors": "1"}.items():
+        (draft / one).write_text(text)
+    before, plain = (only_cell(repository, **lines).cell_id for lines in (drafted(source), {}))
+    (repository / "models" / "m" / name).parent.mkdir(exist_ok=True)
+    (repository / "models" / "m" / name).write_text(content or "{}")
+
+    assert (only_cell(repository, **drafted(source)).cell_id != before) is (content is not None)
+    assert only_cell(repository).cell_id == plain
+
+
+def test_a_draft_model_of_another_name_is_another_cell(repository: Path) -> None:
+    """Also where it is one value of the matrix."""
+    matrix = 'matrix: {speculative_config: [null, {model: "{model}/draft"}]}'
+    before = [cell.cell_id for cell in resolve_cells(scenario(repository, matrix=matrix))]
     (repository / "models" / "m" / "draft").mkdir()
     (repository / "models" / "m" / "draft" / "config.json").write_text("{}")
-    assert only_cell(repository).cell_id != before
+    after = [cell.cell_id for cell in resolve_cells(scenario(repository, matrix=matrix))]
+    assert not {*before} & {*after}
+
+
+@pytest.mark.parametrize("source", ["config", "path"])
+def test_a_model_whose_folders_no_argument_names_is_the_cell_that_it_was(repository: Path, source: str) -> None:
+    """As in 0.2.0: a folder of it, like 1_Pooling of sentence-transformers, leaves it the baselines that it has."""
+    (repository / "models" / "m" / "1_Pooling").mkdir()
+    (repository / "models" / "m" / "1_Pooling" / "config.json").write_text("{}")
+    listing = {"config": "", "path": '[["config.json", 19]]'}[source]
+    cell = only_cell(repository, engine=f"engine: {{model: {{{source}: models/m}}}}")
+    assert cell.model_digest == sha256_hex(f'{{"vocab_size": 100}}{listing}'.encode())
 
 
 def test_a_prompt_begins_with_a_token_for_each_image() -> None:
@@ -143,13 +190,27 @@ def test_a_prompt_begins_with_a_token_for_each_image() -> None:
     assert {(len(prompt), prompt.count(20)) for prompt in drawn} == {(30, 2)}
 
 
-@pytest.mark.parametrize(("images", "counts"), [("", False), (", images: {width: 8, height: 8}", True)])
-def test_the_processor_counts_where_the_model_sees(repository: Path, images: str, *, counts: bool) -> None:
-    """Other files beside config.json are part of the cell only where requests show images."""
+@pytest.mark.parametrize(
+    ("images", "file", "counts"),
+    [
+        ("", "vocab.txt", False),
+        *((", images: {width: 8, height: 8}", name, True) for name in ("vocab.txt", "a.json", "a.model", "a.jinja")),
+        (", images: {width: 8, height: 8}", "README.md", False),
+        (", images: {width: 8, height: 8}", "large.json", False),
+    ],
+)
+def test_the_processor_counts_where_the_model_sees(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, images: str, file: str, *, counts: bool
+) -> None:
+    """The content of what it reads is part of the cell only where requests show images, and only of small files."""
+    monkeypatch.setattr("perfgate.scenario.model_digest.MOST_READ", 100)
     line = f"workload: {{batch: 8, input_tokens: 16, output_tokens: 16{images}}}"
-    before = only_cell(repository, workload=line).cell_id
-    (repository / "models" / "m" / "vocab.txt").write_text("a")
-    assert (only_cell(repository, workload=line).cell_id != before) is counts
+    size = 101 if file == "large.json" else 1
+    ids = set()
+    for letter in "ab":
+        (repository / "models" / "m" / file).write_text(letter * size)
+        ids.add(only_cell(repository, workload=line).cell_id)
+    assert (len(ids) == 2) is counts
 
 
 def test_the_clock_mode_is_part_of_the_cell(repository: Path) -> None:

@@ -43,6 +43,15 @@ def test_scaling(declared: LoadedScenario, gpus: int, sizes: list[int] | None) -
     assert matrix["dtype"] == ("bfloat16", "float16")
 
 
+def test_scaling_leaves_prompts_beside_images_as_they_are(declared: LoadedScenario) -> None:
+    """What the images take of the room is not known, so that a longer prompt may not fit."""
+    shown = declared.text.replace("workload: {", "workload: {images: {width: 8, height: 8}, ")
+    declared.file.write_text(shown)
+    matrix = with_preset(load(declared.file), "scaling", 1).scenario.matrix
+    assert "batch" in matrix
+    assert "input_tokens" not in matrix
+
+
 @pytest.mark.parametrize(
     ("args", "gpus", "sizes"),
     [
