@@ -7,8 +7,8 @@ in this thread and in those started after :class:`CallCounter` was made. Calls a
 
 How long an iteration takes while it is counted says nothing. What a line and a call cost is therefore found out before,
 without counting, on a loop of known length; how long a C function takes that calls back no Python is its time while
-counted, less what counting adds to one that does nothing. What it waits for another thread or a device is no work, and
-how long that is depends on these; only in a sleep it waits for nothing but the time.
+counted, less what counting adds to one that does nothing. Waiting for a device or another thread is not work of the
+host; a sleep waits for nothing but the time, and counts.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ LONGEST = 500
 OWN = ("call_counter.py", "vllm_batch.py", "vllm_worker.py")
 """Files of perfgate that run between steps."""
 SHORT_NS = 20_000
-"""Up to here a C function's time counts whole: the clock of a thread's work is a system call, which takes longer than
-most C functions and varies."""
+"""A C function's time counts whole up to here: to ask what a thread has worked takes longer than most of them."""
 SLEEP = "time.sleep"
 clock, worked = time.perf_counter_ns, time.thread_time_ns
 
