@@ -14,10 +14,11 @@ from pydantic import ValidationError
 
 from perfgate.metrics.trial import Iteration, Trial
 from perfgate.record.iteration_choice import IterationChoice, choose_iterations
-from perfgate.scenario.declaration import Choose
-from perfgate.scenario.plan import Cell, GatePlan
+from perfgate.scenario.declaration import Choose, load
+from perfgate.scenario.plan import Cell, GatePlan, resolve_cells
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "h200-llama-8b-iterations.csv"
+(LLAMA,) = resolve_cells(load(Path(__file__).parents[2] / "scenarios" / "llama-8b-decode.yaml"))
 RESTART_NS = 14_500_000_000
 """What a restart took there, beside its iterations."""
 STEPS = 127
@@ -95,9 +96,10 @@ SAME = ("same build", "tight, same build", "cut off at ten pairs, same build", "
 @pytest.mark.parametrize(("run", "pairs", "verdict"), [*((run, 4, "pass") for run in SAME),
                                                        ("kernel in every layer", 6, "regressed")])  # fmt: skip
 def test_what_is_chosen_decides_as_twenty_did(run: str, pairs: int, verdict: str) -> None:
-    """Four iterations pass four runs of one build at four pairs and block a kernel more at six, as twenty did."""
-    of = measured(least=4)
-    assert chosen(recorded("same build"), of).iterations == 4
+    """Under the gates of llama-8b-decode four iterations pass four runs of one build and block a kernel more."""
+    of = measured(*LLAMA.gates, least=4, most=20)
+    assert (LLAMA.measure.choose, LLAMA.measure.iterations) == (of.measure.choose, 20)
+    assert chosen(recorded("same build"), of, len(LLAMA.gates)).iterations == 4
     for kept in (4, 20):
         taken = [one for one in recorded(run, kept) if one.pair is None or one.pair < pairs]
         assert judged(taken, of).verdict == verdict
