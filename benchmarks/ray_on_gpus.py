@@ -114,7 +114,8 @@ def main() -> None:
     both = [*map(str, given.scenario), "--base", given.base, "--head", given.base]
 
     def share_min(ways: int) -> float:
-        return (until_s - time.monotonic()) / 60 / ways
+        left_s: float = until_s - time.monotonic()
+        return left_s / 60 / ways
 
     measure("before them", [str(given.scenario[0]), "--base", given.base, "--quick"], alone, share_min(3))
     with ray_node(len(gpus), everywhere) as address:

@@ -7,8 +7,7 @@ in this thread and in those started after :class:`CallCounter` was made. Calls a
 
 How long an iteration takes while it is counted says nothing. What a line and a call cost is therefore found out before,
 without counting, on a loop of known length; how long a C function takes that calls back no Python is its time while
-counted, less what counting adds to one that does nothing. Waiting for a device or another thread is not work of the
-host; a sleep waits for nothing but the time, and counts.
+counted, less what counting adds to one that does nothing. Waiting for the device is not work of the host.
 """
 
 from __future__ import annotations
@@ -42,9 +41,8 @@ NAMELESS = re.compile(
 LONGEST = 500
 OWN = ("call_counter.py", "vllm_batch.py", "vllm_worker.py")
 """Files of perfgate that run between steps."""
-SHORT_NS = 20_000
-"""A C function's time counts whole up to here: to ask what a thread has worked takes longer than most of them."""
-SLEEP = "time.sleep"
+FOR_DEVICE, SHORT_NS = "synchronize", 20_000
+"""In the names of C functions that wait for the device; and up to where waits count: to ask takes nearly as long."""
 clock, worked = time.perf_counter_ns, time.thread_time_ns
 
 
@@ -53,10 +51,11 @@ class ThreadCounts:
 
     Args:
         names: Names of functions by the identity of their code, which is kept so that none takes its place.
+        steps: Whether it is the thread of the steps, for which the others wait.
     """
 
-    def __init__(self, names: dict[int, tuple[str, types.CodeType]]) -> None:
-        self.names = names
+    def __init__(self, names: dict[int, tuple[str, types.CodeType]], *, steps: bool) -> None:
+        self.names, self.steps = names, steps
         self.counts: dict[Key, int] = {}
         self.open: list[list[Any]] = []
         self.local: dict[int, Callable[..., Any]] = {}
@@ -76,7 +75,7 @@ class ThreadCounts:
         """A C function begins."""
         callee = name_of(called)
         self.add(name, callee)
-        self.open.append([name, callee, True, worked(), clock()])
+        self.open.append([name, callee, True, None if self.steps and FOR_DEVICE not in callee else worked(), clock()])
 
     def leave_c(self) -> None:
         """The C function that began last has ended."""
@@ -86,7 +85,7 @@ class ThreadCounts:
         name, callee, is_leaf, worked_ns, begin_ns = self.open.pop()
         if is_leaf:
             took_ns = now_ns - begin_ns
-            if took_ns > SHORT_NS and callee != SLEEP:
+            if worked_ns is not None and took_ns > SHORT_NS:
                 took_ns = min(took_ns, worked() - worked_ns)
             self.add(name, TIMED + callee)
             self.add(name, TOOK + callee, took_ns)
@@ -265,6 +264,7 @@ class CallCounter:
         self.plain = plain
         self.names: dict[int, tuple[str, types.CodeType]] = {}
         self.threads: dict[int, ThreadCounts] = {}
+        self.first = threading.get_ident()
         self.instrument = Monitored(self.mine) if hasattr(sys, "monitoring") else Traced(self.mine)
         self.costs = self.calibrated()
         if isinstance(self.instrument, Monitored):  # the other one sees nothing of ours
@@ -275,7 +275,7 @@ class CallCounter:
         """The counts of the thread that asks."""
         thread = threading.get_ident()
         if (known := self.threads.get(thread)) is None:
-            known = self.threads[thread] = ThreadCounts(self.names)
+            known = self.threads[thread] = ThreadCounts(self.names, steps=thread == self.first)
         return known
 
     def clear(self) -> None:

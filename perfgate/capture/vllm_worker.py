@@ -125,7 +125,7 @@ class WorkerLoop:
         if request.get("count_calls") is True and "host_calls" not in self.watchers:
             self.watchers["host_calls"] = beside("call_counter").CallCounter()
             self.system = beside("system_counters").SystemCounters()
-            os.environ["VLLM_LOG_STATS_INTERVAL"] = "1e9"  # a line every ten seconds meets a step by chance
+            os.environ.setdefault("VLLM_LOG_STATS_INTERVAL", "1e9")  # a line every ten seconds meets a step by chance
 
     def import_engine(self) -> tuple[Any, ...]:
         """Import torch, vllm, its arguments and its engine with all that they lead to; once, timed."""

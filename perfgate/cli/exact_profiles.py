@@ -78,9 +78,10 @@ def learn(  # noqa: PLR0913 (an option each)
         folder = finished.folder
         outcome = measured(finished)
         if outcome.exit_status != ExitStatus.PASS:  # each check would end as this, whatever its head
-            again = f"perfgate profile learn --from {shlex.quote(str(folder))} --reason ..."
-            click.echo("no profile was written, as two engines of one build are not alike:", err=True)
-            click.echo(f"  To accept what they ran all the same: {again}", err=True)
+            click.echo("no profile was written: a build beside itself does not pass", err=True)
+            if outcome.exit_status in (ExitStatus.REGRESSED, ExitStatus.INCONCLUSIVE):
+                again = f"perfgate profile learn --from {shlex.quote(str(folder))} --reason ..."
+                click.echo(f"  To accept what its engines ran all the same: {again}", err=True)
             deliver(outcome, "text", (), exit_zero=False)
     for file in learn_profiles(folder or runs, profiles, reason, side):
         click.echo(file)

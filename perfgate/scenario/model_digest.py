@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,10 +43,21 @@ def model_digest(scenario: Scenario, folder: Path | None) -> str:
 
 def _named_files(scenario: Scenario, folder: Path) -> Iterator[Path]:
     """The files below what arguments name by ``{model}/``: a draft model, adapters."""
-    args = json.dumps([scenario.engine.args, scenario.matrix], ensure_ascii=False)
+    texts = _texts([scenario.engine.args, scenario.matrix])
+    named = [posixpath.normpath(rest.lstrip("/")) for text in texts for rest in text.split("{model}/")[1:]]
     for entry in folder.iterdir():
-        if re.search(rf"\{{model\}}/{re.escape(entry.name)}(?![\w.-])", args):
+        if any(re.match(rf"{re.escape(entry.name)}(?![\w.-])", path) for path in named):
             yield from (file for file in [entry, *entry.rglob("*")] if file.is_file())
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts([*value.values()])
+    elif isinstance(value, Sequence):
+        for one in value:
+            yield from _texts(one)
 
 
 def _identity(file: Path, folder: Path) -> tuple[str, int, str]:

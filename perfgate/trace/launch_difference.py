@@ -16,15 +16,15 @@ from perfgate.trace.decode_step import DecodeSteps, KernelKey, pool
 from perfgate.trace.difference import PAGEABLE, StepDifference, difference, nearest
 from perfgate.trace.families import COMMUNICATION, short_name
 from perfgate.trace.launch_shapes import Shapes
-from perfgate.trace.moves import MEMSET, MOVE_KINDS, Moves
-from perfgate.units import NS_PER_S, format_mean, format_value, listed, signed_us
+from perfgate.trace.move_difference import MoveDifference, move_differences
+from perfgate.units import NS_PER_S, format_mean, listed, signed_us
 
 EACH = 0.9
 """So many more a step, on average, are one more in each step: how often a step waits or copies may vary by some."""
 SOME, FEWEST = 0.1, 2
 """A kernel is launched otherwise where its launches a step differ by more than this, and by this many steps' worth:
 what a rare step runs, as where the KV cache grows, occurs in more of the steps of one trial than of another. What the
-base never launches needs the latter alone. So it is with copies and memsets, and with their bytes."""
+base never launches needs the latter alone. So it is with copies and memsets that only some steps have."""
 CARDS_APART = 1.1
 """More than one card of a kind was seen to take for the same kernels than another (docs/states.md)."""
 NAMED = 4
@@ -67,45 +67,6 @@ class KernelDifference:
             parts.append(f"{listed(self.base_shapes, NAMED)} -> {listed(self.head_shapes, NAMED)}")
         cost = signed_us(self.cost_ns / NS_PER_S)
         return f"{mark} {self.where} {short_name(self.key.name)}: {'; '.join(parts)} ({cost})"
-
-
-@dataclass(frozen=True)
-class MoveDifference:
-    """Copies of one kind, or memsets, that the builds do not make alike.
-
-    Args:
-        kind: Of :data:`perfgate.trace.moves.MOVE_KINDS`.
-        base: How many a step of the base makes.
-        head: How many the head's makes.
-        base_bytes: Bytes in a step of the base.
-        head_bytes: Bytes in a step of the head.
-        cost_ns: What they take more in a step of the head.
-    """
-
-    kind: str
-    base: float
-    head: float
-    base_bytes: float
-    head_bytes: float
-    cost_ns: float
-
-    @property
-    def cause(self) -> str:
-        """In plain words."""
-        many, more = "memsets" if self.kind == MEMSET else f"{self.kind} copies", self.head - self.base
-        if abs(more) > SOME or not self.base or self.base_bytes == self.head_bytes:
-            return f"{format_mean(abs(more))} {'more' if more > 0 else 'fewer'} {many} a step"
-        return f"{many} of {'more' if self.head_bytes > self.base_bytes else 'fewer'} bytes"
-
-    @property
-    def line(self) -> str:
-        """As in a diff."""
-        mark = "+" if (self.head, self.head_bytes) > (self.base, self.base_bytes) else "-"
-        parts = [f"{format_mean(self.base)} -> {format_mean(self.head)} a step"]
-        if self.base_bytes != self.head_bytes:
-            parts.append(f"{format_value(self.base_bytes, 'B')} -> {format_value(self.head_bytes, 'B')} a step")
-        what = self.kind if self.kind == MEMSET else f"copy {self.kind}"
-        return f"{mark} {what}: {'; '.join(parts)} ({signed_us(self.cost_ns / NS_PER_S)})"
 
 
 @dataclass(frozen=True)
@@ -290,57 +251,10 @@ def _pace(alike: Sequence[tuple[_Launched, _Launched]]) -> float:
 
 
 def _moves(base: DecodeSteps, head: DecodeSteps, pace: float) -> tuple[MoveDifference, ...]:
-    """The copies and memsets that differ, the most expensive first."""
     if base.moves is None or head.moves is None:
         return ()
-    found = []
-    for kind in MOVE_KINDS:
-        was, now = base.moves.get(kind, Moves()), head.moves.get(kind, Moves())
-        b = _Moved(was.launches / base.steps, was.ns * pace / base.steps, was.bytes / base.steps)
-        h = _Moved(now.launches / head.steps, now.ns / head.steps, now.bytes / head.steps)
-        chance = _by_chance(b.rate, base, head)
-        resized = _resized((was, base.steps), (now, head.steps), chance)
-        if resized or abs(b.rate - h.rate) > chance:
-            found.append(MoveDifference(kind, b.rate, h.rate, b.bytes, h.bytes, _moves_cost_ns(b, h, resized=resized)))
-    return tuple(sorted(found, key=lambda own: -abs(own.cost_ns)))
-
-
-@dataclass(frozen=True)
-class _Moved:
-    """Copies of one kind, or memsets, of one build: their number, time and bytes a step."""
-
-    rate: float
-    ns: float
-    bytes: float
-
-
-def _resized(base: tuple[Moves, int], head: tuple[Moves, int], chance: float) -> bool:
-    """Whether copies are of other sizes, given each build's over all steps, and its steps.
-
-    The head's bytes are held against those of as many copies of the base's mean size. Where each step of a build seems
-    to copy the same, any byte is a difference. Elsewhere it is more than as many copies as come by chance hold.
-    """
-    (was, _), (now, steps_now) = base, head
-    if not (was.bytes and now.bytes):
-        return False
-    odd = abs(now.bytes * was.launches - was.bytes * now.launches)
-    if any(total % steps for own, steps in (base, head) for total in (own.launches, own.bytes)):
-        return odd > chance * was.bytes * steps_now
-    return odd > 0
-
-
-def _moves_cost_ns(base: _Moved, head: _Moved, *, resized: bool) -> float:
-    """What is added takes its share of the head's time, what is gone took its share of the base's.
-
-    A larger copy does not take as much longer, so other sizes cost no more than all of them take more.
-    """
-    added_ns, gone_ns = _more(base, head) * head.ns, _more(head, base) * base.ns
-    return min(max(head.ns - base.ns, -gone_ns), added_ns) if resized else added_ns - gone_ns
-
-
-def _more(few: _Moved, many: _Moved) -> float:
-    """The share of copies, or of bytes where that is larger, that one has beyond the other."""
-    return max([0.0, *(1 - b / h for b, h in ((few.rate, many.rate), (few.bytes, many.bytes)) if h)])
+    sides = (base.moves, base.steps), (head.moves, head.steps)
+    return move_differences(*sides, pace, lambda rate: _by_chance(rate, base, head))
 
 
 def _pageable(base: DecodeSteps, head: DecodeSteps) -> dict[str, float]:

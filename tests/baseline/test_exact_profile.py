@@ -20,7 +20,7 @@ from perfgate.errors import NotComparableError, NotMeasuredError, RecordError, U
 from perfgate.metrics.trial import Kind, Side, Trial
 from perfgate.report.outcome_lines import closing
 from perfgate.scenario.subject import Subject
-from perfgate.trace.moves import Moves
+from perfgate.trace.moves import Moved, Moves
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -326,8 +326,9 @@ def test_a_memset_more_is_blocked_in_one_trial(tmp_path: Path, memsets: int, sta
             trial = super().collect(job, progress)
             if trial.decode is None:
                 return trial
-            count = self.each * trial.decode.steps
-            moves = {"memset": Moves(launches=count, ns=900 * count, bytes=4 * count)}
+            usual, every = (Moved(launches=many, ns=900 * many, bytes=4 * many) for many in (
+                self.each, self.each * trial.decode.steps))  # fmt: skip
+            moves = {"memset": Moves(every=every, usual=usual)}
             return trial.model_copy(update={"decode": trial.decode.model_copy(update={"moves": moves})})
 
     file = scenario_file(tmp_path, more="kernels: {traced: {iterations: 2}}\n")

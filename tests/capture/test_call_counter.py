@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import shutil
 import subprocess
 import sys
+import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +82,9 @@ def with_strange(count):
 
 
 def with_wait(count):
-    lock = threading.Lock()
-    lock.acquire()
-    lock.acquire(timeout=0.002)
+    wait = threading.Lock()
+    wait.acquire()
+    wait.acquire(timeout=0.002)
 
 
 def with_sleep(count):
@@ -209,12 +212,28 @@ def test_another_thread_counts(said: dict[str, Any]) -> None:
     assert said["woken"]["functions"]["__main__.with_loop"]["()"] == [1, 2]
 
 
-def test_what_a_function_waits_for_others_is_no_work(said: dict[str, Any]) -> None:
-    """How long a device or a thread is waited for depends on these; a sleep counts whole."""
+def test_what_the_thread_of_the_steps_waits_for_counts(said: dict[str, Any]) -> None:
+    """A sleep, and a lock until its timeout, are as long for the step as work is."""
     waited = said["report"]["functions"]["__main__.with_wait"]
-    (waiting,) = (counted for what, counted in waited.items() if what.startswith("~") and "acquire" in what)
-    assert sum(waiting) < 2_000_000
+    ((_, last),) = (counted for what, counted in waited.items() if what.startswith("~") and "acquire" in what)
+    assert last >= 2_000_000
     assert min(counts(said, "with_sleep", "~time.sleep")) >= 2_000_000
+
+
+def test_only_work_counts_where_a_device_or_the_next_step_is_waited_for() -> None:
+    """How long that is tells of the device or of the thread of the steps, no matter which function waits."""
+    counter: Any = types.ModuleType("call_counter")
+    importlib.machinery.SourceFileLoader("call_counter", str(WORKER.with_name("call_counter.py"))).exec_module(counter)
+    synchronize = type("_CudaEventBase.synchronize", (), {})()
+    took = {}
+    for steps, called in ((True, synchronize), (True, time.sleep), (False, time.sleep)):
+        thread = counter.ThreadCounts({}, steps=steps)
+        thread.enter_c("step", called)
+        time.sleep(0.002)
+        thread.leave_c()
+        (took[steps, called],) = (ns for (_, what), ns in thread.counts.items() if what.startswith("~"))
+
+    assert [ns < 2_000_000 for ns in took.values()] == [True, False, True]
 
 
 def test_a_step_that_takes_the_counting_away_is_an_error(said: dict[str, Any]) -> None:

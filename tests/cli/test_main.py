@@ -367,6 +367,18 @@ def test_a_profile_is_learnt_of_engines_that_pass(invoke: Invoke, lines: float, 
     assert (accepted.exit_code, len([*Path().glob("profiles/*.json")])) == (0, 1)
 
 
+def test_no_profile_is_offered_of_engines_that_failed(invoke: Invoke) -> None:
+    """There is nothing to accept: the report says what went wrong."""
+    failing = replace(SAME, failures=dict.fromkeys(range(9), "engine-died"))
+
+    learnt = invoke("profile", "learn", "tiny.yaml", "--base", "python=/bin/true", "--reason", "why", spec=failing)
+
+    assert learnt.exit_code == 22
+    assert "no profile was written" in learnt.stderr
+    assert "--from" not in learnt.stderr
+    assert "engine-died" in learnt.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -195,6 +195,15 @@ def test_a_wait_that_the_base_has_as_well_may_be_longer_by_chance(least: int, mo
     assert outcome(called(base, head)).verdict == verdict
 
 
+def test_a_wait_under_another_name_is_no_evidence() -> None:
+    """The base reads a clock as often, in a function that the head does not have."""
+    waits = spin(90_000, 135_000)
+
+    found = outcome(called(host_calls(schedule=USUAL, acquire=waits), host_calls(schedule=USUAL, wait=waits)))
+
+    assert found.verdict == "inconclusive"
+
+
 def test_a_refactoring_passes_with_its_difference() -> None:
     """Thirty calls more that cost 2 us are told and block nothing."""
     more = FunctionCalls(calls=(300, 300), lines=(600, 600))

@@ -12,7 +12,7 @@ from perfgate.judge.call_checks import judge_launches
 from perfgate.judge.outcome import Finding
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.launch_difference import by_rank
-from perfgate.trace.moves import Moves
+from perfgate.trace.moves import Moved, Moves
 
 TEN_US = 10e-6
 """What the tests ignore."""
@@ -25,11 +25,21 @@ MIB = 2**20
 def moving(steps: DecodeSteps | None = None, /, **moves: tuple[int, int, int]) -> DecodeSteps:
     """Steps which move what is used and, by kind, so many each step, of so many nanoseconds and bytes."""
     own = steps or trial(USUAL)
-    every = {
-        kind: Moves(launches=many * STEPS, ns=many * ns * STEPS, bytes=many * size * STEPS)
-        for kind, (many, ns, size) in {**USED, **moves}.items()
-    }
+    every = {kind: each_step(many, many * ns, many * size) for kind, (many, ns, size) in {**USED, **moves}.items()}
     return own.model_copy(update={"moves": every})
+
+
+def each_step(launches: int, ns: int, size: int, steps: int = STEPS) -> Moves:
+    """Moves of steps that are all alike."""
+    usual = Moved(launches=launches, ns=ns, bytes=size)
+    return Moves(every=Moved(launches=launches * steps, ns=ns * steps, bytes=size * steps), usual=usual)
+
+
+def with_rare(steps: DecodeSteps, kind: str, many: int, ns: int, size: int) -> DecodeSteps:
+    """The same where some steps have one copy more, each of so many nanoseconds and bytes."""
+    own = (steps.moves or {}).get(kind, Moves())
+    every = Moved(launches=own.every.launches + many, ns=own.every.ns + many * ns, bytes=own.every.bytes + many * size)
+    return steps.model_copy(update={"moves": {**(steps.moves or {}), kind: Moves(every=every, usual=own.usual)}})
 
 
 def held(base: DecodeSteps, head: DecodeSteps) -> Finding:
@@ -123,8 +133,7 @@ def test_larger_copies_cost_what_they_take_longer() -> None:
 
 def test_an_added_copy_much_larger_than_the_others_has_its_own_price() -> None:
     """It does not take what the others take on average."""
-    base, head = (Moves(launches=many * STEPS, ns=ns * STEPS, bytes=size * STEPS) for many, ns, size in (
-        (4, 4000, 32), (5, 64_000, 32 + 60 * MIB)))  # fmt: skip
+    base, head = each_step(4, 4000, 32), each_step(5, 64_000, 32 + 60 * MIB)
     was, now = (moving().model_copy(update={"moves": {"d2h": own}}) for own in (base, head))
 
     found = held(was, now)
@@ -149,28 +158,87 @@ def test_a_slower_card_prices_no_copy_that_is_gone() -> None:
     assert held(base, head).cautions[0].text.startswith("-52.50 us a step ")
 
 
-def rarely(steps: int, **rare: int) -> DecodeSteps:
+def test_a_transfer_that_is_gone_pays_for_nothing() -> None:
+    """It mostly ran beside kernels, so that a step without it may be as long: what was added is judged by itself."""
+    found = held(moving(d2h=(1, 5_000_000, 60 * MIB)), moving(trial(extra_kernel(USUAL))))
+
+    assert found.verdict == "regressed"
+    assert found.reasons[0].text.startswith("+32.00 us a step ")
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [
+        ((100, 1000, 1000), (1, 5_000_000, 100_000)),
+        ((100, 1000, 1000), (50, 100_000, 1000)),
+        ((10, 1000, 1000), (10, 1_000_000, 999)),
+    ],
+)
+def test_fewer_copies_that_take_far_longer_are_blocked(base: tuple[int, int, int], head: tuple[int, int, int]) -> None:
+    """No other host's bus explains it."""
+    found = held(moving(d2d=base), moving(d2d=head))
+
+    assert found.verdict == "regressed"
+
+
+def test_fewer_copies_of_more_bytes_are_called_so() -> None:
+    """The count falls, and what they cost is in the bytes."""
+    found = held(moving(h2d=(2, 1000, 8)), moving(h2d=(1, 100_000, 1_000_448)))
+
+    headline, line = found.reasons[0].text.splitlines()
+    assert "+98.00 us a step" in headline
+    assert ": 1 fewer h2d copies a step, of more bytes (more " in headline
+    assert line.startswith("~ copy h2d: 2 -> 1 a step; 16 B -> 977")
+
+
+def rarely(many: int, kind: str = "h2d") -> DecodeSteps:
     """Steps of which so many copy once more."""
-    own = moving()
-    assert own.moves is not None
-    more = Moves(launches=steps, ns=1200 * steps, bytes=32 * steps)
-    return own.model_copy(update={"moves": own.moves | {kind: own.moves.get(kind, Moves()) + more for kind in rare}})
+    return with_rare(moving(), kind, many, 1200, 32)
+
+
+@pytest.mark.parametrize(("few", "many"), [(5, 9), (7, 14)])
+def test_how_often_a_rare_large_copy_comes_is_no_change(few: int, many: int) -> None:
+    """Whatever its size beside the small ones of each step."""
+    seldom, often = (with_rare(moving(d2d=(2, 1000, 64)), "d2d", times, 2_000_000, 64 * MIB) for times in (few, many))
+
+    assert held(seldom, often) == held(often, seldom) == Finding("pass")
+
+
+def test_a_rare_copy_hides_no_growth_of_the_others() -> None:
+    """One step of a hundred has another copy: what each step copies more is told and priced all the same."""
+    base, head = (with_rare(moving(h2d=(1, ns, size)), "h2d", 1, 1000, 8) for ns, size in (
+        (5_000_000, 50_000_000), (5_490_000, 54_900_000)))  # fmt: skip
+
+    assert held(base, head).verdict == "regressed"
+    assert held(base, base) == Finding("pass")
+
+
+def test_half_of_the_steps_copying_is_no_change() -> None:
+    """A median of as many zeros as ones is the one or the other by chance; the mean says that nothing changed."""
+    none, one = (
+        moving(peer=(0, 0, 0)).model_copy(update={"moves": {"peer": Moves(
+            every=Moved(launches=many, ns=20_000 * many, bytes=4096 * many),
+            usual=Moved(launches=usual, ns=20_000 * usual, bytes=4096 * usual))}})
+        for many, usual in ((STEPS // 2 - 1, 0), (STEPS // 2 + 1, 1))
+    )  # fmt: skip
+
+    assert held(none, one) == held(one, none) == Finding("pass")
 
 
 def test_how_often_a_rare_step_copies_is_no_change() -> None:
     """Where the KV cache grows, in 7 steps of 100 or in 14."""
-    seldom, often = rarely(7, h2d=1), rarely(14, h2d=1)
+    seldom, often = rarely(7), rarely(14)
 
     assert held(seldom, often) == held(often, seldom) == Finding("pass")
 
 
 def test_a_rare_copy_that_the_base_never_makes_is_told() -> None:
     """Three steps of a hundred are more than chance, and cost their share."""
-    found = held(moving(), rarely(3, peer=1))
+    found = held(moving(), rarely(3, "peer"))
 
     assert (found.verdict, codes(found.cautions)) == ("pass", ["launches-changed"])
     assert "0.03 more peer copies a step" in found.cautions[0].text
-    assert held(moving(), rarely(2, peer=1)) == Finding("pass")
+    assert held(moving(), rarely(2, "peer")) == Finding("pass")
 
 
 def test_pageable_copies_block_whatever_their_price() -> None:
@@ -208,7 +276,9 @@ def test_profiles_keep_what_a_step_moves() -> None:
     stored = DecodeSteps.model_validate_json(rank.without_columns().model_dump_json())
 
     assert stored.moves == {
-        kind: Moves(launches=2 * many * STEPS, ns=2 * many * ns * STEPS, bytes=2 * many * size * STEPS)
+        kind: each_step(many, many * ns, many * size, 2 * STEPS).model_copy(
+            update={"usual": Moved(launches=many, ns=many * ns, bytes=many * size)}
+        )
         for kind, (many, ns, size) in USED.items()
     }
     assert held(stored, moving()) == Finding("pass")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -236,9 +237,9 @@ def test_hosts_that_share_the_cache_each_fail_once(project: Project) -> None:
     project.recipe(COPY.replace("mkdir", "echo tried >> '{here}/made'; test -e '{here}/go'; mkdir"))
     builders = {once_in: Builder(project.config, project.told.append, once_in=once_in) for once_in in ("A", "B", "C")}
 
-    texts = {once_in: failure(lambda once_in=once_in: builders[once_in]("main")).finding for once_in in "AB"}
+    texts = {once_in: failure(partial(builders[once_in], "main")).finding for once_in in "AB"}
 
-    assert {once_in: failure(lambda once_in=once_in: builders[once_in]("main")).finding for once_in in "ABAB"} == texts
+    assert {once_in: failure(partial(builders[once_in], "main")).finding for once_in in "ABAB"} == texts
     assert project.made() == 2
     (project.folder / "go").touch()
     assert builders["C"]("main") == builders["A"]("main")

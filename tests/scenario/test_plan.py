@@ -169,6 +169,17 @@ def test_a_draft_model_of_another_name_is_another_cell(repository: Path) -> None
     assert not {*before} & {*after}
 
 
+@pytest.mark.parametrize(("folder", "named"), [("draft", "./draft"), ("draft", "/draft"), ('a"b', 'a\\"b')])
+def test_however_an_argument_writes_the_name_of_a_folder(repository: Path, folder: str, named: str) -> None:
+    """Its files are part of the cell."""
+    (repository / "models" / "m" / folder).mkdir()
+    matrix = f'matrix: {{speculative_config: [{{model: "{{model}}/{named}"}}]}}'
+    (before,) = resolve_cells(scenario(repository, matrix=matrix))
+    (repository / "models" / "m" / folder / "config.json").write_text("{}")
+    (after,) = resolve_cells(scenario(repository, matrix=matrix))
+    assert before.cell_id != after.cell_id
+
+
 @pytest.mark.parametrize("source", ["config", "path"])
 def test_a_model_whose_folders_no_argument_names_is_the_cell_that_it_was(repository: Path, source: str) -> None:
     """As in 0.2.0: a folder of it, like 1_Pooling of sentence-transformers, leaves it the baselines that it has."""
