@@ -41,7 +41,8 @@ class CallChange:
         kind: Of step.
         was: The base's name of it, where it has another class or module there.
         waits: Whether the head reads a clock in it again and again, as often as time permits: until some time has come.
-            Counting makes that seldom, so its counts do not say what it costs.
+            Counting makes that seldom, so its counts do not say what it costs. Where such a function of the base is
+            gone, it may be that one under another name.
     """
 
     function: str
@@ -138,9 +139,13 @@ def call_difference(base: HostCalls, head: HostCalls, kind: StepKind) -> CallDif
     by_function: dict[str, dict[str, float]] = {}
     for (function, what), count in more.items():
         by_function.setdefault(function, {})[what] = count
+    renamed = any(
+        name not in new.functions and _waits(name, {what: -count for what, count in counts.items()}, old.varying())
+        for name, counts in by_function.items()
+    )
     changes = [
         CallChange(name, counts, sum(priced_ps[name, what] for what in counts) / PS_PER_S, kind,
-                   was.get(name, ""), _waits(name, counts, varying))
+                   was.get(name, ""), not renamed and _waits(name, counts, varying))
         for name, counts in by_function.items()
     ]  # fmt: skip
     in_c = [ps / PS_PER_S for (_, what), ps in priced_ps.items() if what not in (CALLS, LINES)]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from perfgate.calls.call_difference import CLOCKS, IN_A_STEP, CallDifference, call_difference, figure_lines
+from perfgate.calls.call_difference import IN_A_STEP, CallDifference, call_difference, figure_lines
 from perfgate.calls.host_calls import HostCalls, pooled
 from perfgate.judge.outcome import Finding
 from perfgate.metrics.trial import SIDES, Side
@@ -46,7 +46,7 @@ def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]])
     cautions = (*_varying(base, head), *_other_state(base, head))
     found = {kind: call_difference(base, head, kind) for kind in base.steps}
     too_varied = max(base.varying_share, head.varying_share) > MOST_VARYING
-    if too_varied and not any(_begins_to_wait(own, base, head) for own in found.values()):
+    if too_varied and not any(_begins_to_wait(own, base) for own in found.values()):
         return Finding("inconclusive", cautions)
     saved_s = found["decode"].saved_s * base.many("decode") / base.many("prefill") if len(found) > 1 else 0.0
     parts = [_Part(own, declared.ignorable, saved_s if own.kind == "prefill" else 0.0) for own in found.values()]
@@ -75,16 +75,12 @@ def _unfit(sides: Mapping[Side, Sequence[HostCalls]]) -> Finding | None:
     return None
 
 
-def _begins_to_wait(own: CallDifference, base: HostCalls, head: HostCalls) -> bool:
+def _begins_to_wait(own: CallDifference, base: HostCalls) -> bool:
     """Whether the head waits for a time in a function that repeats on the base.
 
-    The readings of its clock are then what does not repeat; where both sides wait, more of them may be chance, and
-    where a wait of the base is gone, the head's may be the same one under another name.
+    The readings of its clock are then what does not repeat; where both sides wait, more of them may be chance.
     """
-    varying = base.steps[own.kind].varying()
-    if {function for function, what in varying if what in CLOCKS} - head.steps[own.kind].functions.keys():
-        return False
-    vary = {function for function, _ in varying}
+    vary = {function for function, _ in base.steps[own.kind].varying()}
     return any(change.waits and (change.was or change.function) not in vary for change in own.changes)
 
 

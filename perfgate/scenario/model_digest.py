@@ -44,7 +44,8 @@ def model_digest(scenario: Scenario, folder: Path | None) -> str:
 def _named_files(scenario: Scenario, folder: Path) -> Iterator[Path]:
     """The files below what arguments name by ``{model}/``: a draft model, adapters."""
     texts = _texts([scenario.engine.args, scenario.matrix])
-    named = [posixpath.normpath(rest.lstrip("/")) for text in texts for rest in text.split("{model}/")[1:]]
+    rests = [rest.lstrip("/") for text in texts for rest in text.split("{model}/")[1:]]
+    named = [posixpath.normpath(path) for rest in rests for path in (rest, re.split(r"[\s,;\"']", rest)[0])]
     for entry in folder.iterdir():
         if any(re.match(rf"{re.escape(entry.name)}(?![\w.-])", path) for path in named):
             yield from (file for file in [entry, *entry.rglob("*")] if file.is_file())

@@ -117,7 +117,7 @@ class DecodeSteps(Frozen):
         key_ns: Kernel time of each key, over all steps.
         key_shapes: Launches of each key by launch shape, over all steps; empty where the profiler tells no shapes.
         copy_bytes: Bytes copied by kind, over all steps.
-        moves: Copies by kind, and memsets, over all steps; ``None`` where they were not kept with their times.
+        moves: Steps by what they copy of each kind and set; ``None`` where that was not kept with its times.
         waits: Calls in which the host waits for the device, over all steps; ``None`` where that was not kept.
         held: What of the worker was the same in every engine: of :data:`STEADY`, and its cores.
         cautions: What the reader should know: reason code and words.
@@ -139,7 +139,7 @@ class DecodeSteps(Frozen):
     key_ns: tuple[NonNegativeInt, ...]
     key_shapes: Annotated[tuple[Shapes, ...], Field(exclude_if=operator.not_)] = ()
     copy_bytes: dict[str, int] = {}
-    moves: Annotated[dict[str, Moves] | None, Field(exclude_if=absent)] = None
+    moves: Annotated[dict[str, tuple[Moves, ...]] | None, Field(exclude_if=absent)] = None
     waits: Annotated[NonNegativeInt | None, Field(exclude_if=absent)] = None
     held: tuple[str, ...] = ()
     cautions: tuple[tuple[str, str], ...] = ()

@@ -16,7 +16,7 @@ from perfgate.trace.decode_step import DecodeSteps, KernelKey, pool
 from perfgate.trace.difference import PAGEABLE, StepDifference, difference, nearest
 from perfgate.trace.families import COMMUNICATION, short_name
 from perfgate.trace.launch_shapes import Shapes
-from perfgate.trace.move_difference import MoveDifference, move_differences
+from perfgate.trace.move_difference import MoveDifference, cost_of_moves_ns, move_differences
 from perfgate.units import NS_PER_S, format_mean, listed, signed_us
 
 EACH = 0.9
@@ -24,7 +24,7 @@ EACH = 0.9
 SOME, FEWEST = 0.1, 2
 """A kernel is launched otherwise where its launches a step differ by more than this, and by this many steps' worth:
 what a rare step runs, as where the KV cache grows, occurs in more of the steps of one trial than of another. What the
-base never launches needs the latter alone. So it is with copies and memsets that only some steps have."""
+base never launches needs the latter alone. So it is with copies and memsets that not every step has."""
 CARDS_APART = 1.1
 """More than one card of a kind was seen to take for the same kernels than another (docs/states.md)."""
 NAMED = 4
@@ -94,8 +94,7 @@ class LaunchDifference:
     @property
     def cost_s(self) -> float:
         """What kernels, copies and memsets that differ take more in a step, seconds; negative where they take less."""
-        costs_ns = [kernel.cost_ns for kernel in self.kernels] + [own.cost_ns for own in self.moves]
-        return sum(costs_ns) / NS_PER_S
+        return (sum(kernel.cost_ns for kernel in self.kernels) + cost_of_moves_ns(self.moves)) / NS_PER_S
 
     @property
     def waits_more(self) -> bool:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from perfgate.trace.moves import MEMSET, MOVE_KINDS, Moved, Moves
+from perfgate.trace.moves import MEMSET, MOVE_KINDS, Moves
 from perfgate.units import NS_PER_S, format_mean, format_value, signed_us
 
-SHIFT = 0.5
-"""Where more than half of the steps have another figure, the mean moves by half of that at least. A median alone also
-changes where half of the steps have the one and half the other."""
-SLOWER_BUS = 2.0
-"""Copies take so much longer on another host at most; what is beyond is the build's."""
+FEW = 0.1
+"""Of the copies, so many more or fewer by chance are not what differs where bytes do."""
+SLOWER = 2.0
+"""Copies within the device take so much longer at most without being others; a transfer's time is that of the bus."""
 WITHIN_THE_DEVICE = ("d2d", MEMSET)
-"""What is in the way of kernels as a kernel is. Transfers mostly run beside them, so one that is gone saves nothing."""
+"""What is in the way of kernels as a kernel is. Transfers mostly run beside them: those that are gone save a step
+nothing, and pay for other transfers alone."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class MoveDifference:
         many = "memsets" if self.kind == MEMSET else f"{self.kind} copies"
         more, more_bytes = self.head - self.base, self.head_bytes - self.base_bytes
         sizes = f"of {'more' if more_bytes > 0 else 'fewer'} bytes"
-        if not more:
+        if more_bytes and self.base and self.head and abs(more) <= FEW * self.base:
             return f"{many} {sizes}"
         counts = f"{format_mean(abs(more))} {'more' if more > 0 else 'fewer'} {many} a step"
         return f"{counts}, {sizes}" if more * more_bytes < 0 else counts
@@ -62,67 +62,79 @@ class MoveDifference:
 
 @dataclass(frozen=True)
 class _Moved:
-    """Copies of one kind, or memsets, of one build in a step: their number, time and bytes."""
+    """Copies of one kind, or memsets, of one build in a step: their number, bytes and time."""
 
-    rate: float
-    ns: float
-    bytes: float
+    rate: float = 0.0
+    bytes: float = 0.0
+    ns: float = 0.0
 
-    @classmethod
-    def of(cls, moved: Moved, steps: int = 1, pace: float = 1.0) -> _Moved:
-        return cls(moved.launches / steps, moved.ns * pace / steps, moved.bytes / steps)
+    def plus(self, share: float, launches: int, size: int, ns: float) -> _Moved:
+        return _Moved(self.rate + share * launches, self.bytes + share * size, self.ns + ns)
+
+
+_Shares = dict[tuple[int, int], tuple[float, float]]
+"""By launches and bytes, the share of the steps that make these, and their time in a step."""
 
 
 def move_differences(
-    base: tuple[Mapping[str, Moves], int],
-    head: tuple[Mapping[str, Moves], int],
+    base: tuple[Mapping[str, Sequence[Moves]], int],
+    head: tuple[Mapping[str, Sequence[Moves]], int],
     pace: float,
     by_chance: Callable[[float], float],
 ) -> tuple[MoveDifference, ...]:
     """The copies and memsets that differ, the most expensive first.
 
-    A usual step of each build is compared exactly. What only some steps have is compared by how often it comes, as
-    rare kernels are, whatever its size.
+    A kind differs where more steps than by chance copy other numbers or bytes of it than the base's do. Only what these
+    steps copy has a price.
 
     Args:
         base: The base's moves over all steps, and the number of steps.
         head: The head's.
         pace: Head over base of the time of kernels that both launch alike.
-        by_chance: By how much the head's number a step may differ from what the base has a step.
+        by_chance: What share of the steps may differ by chance, given how many launches a step of the base has.
     """
     found = []
     for kind in MOVE_KINDS:
-        was, now = base[0].get(kind, Moves()), head[0].get(kind, Moves())
-        mean = _Moved.of(was.every, base[1], pace), _Moved.of(now.every, head[1])
-        usual = _Moved.of(was.usual, pace=pace), _Moved.of(now.usual)
-        shifted = _shifted(usual, mean)
-        b, h = mean
-        if shifted or abs(h.rate - b.rate) > by_chance(b.rate):
-            cost_ns = _cost_ns(*(usual if shifted else mean))
-            kept_ns = cost_ns if kind in WITHIN_THE_DEVICE else max(cost_ns, 0.0)
-            found.append(MoveDifference(kind, b.rate, h.rate, b.bytes, h.bytes, kept_ns))
+        was, now = _shares(base[0].get(kind, ()), base[1], pace), _shares(head[0].get(kind, ()), head[1])
+        (b, gone), (h, added) = _totals(was, now), _totals(now, was)
+        if max(gone[1], added[1]) > by_chance(b.rate):
+            cost_ns = _cost_ns(gone[0], added[0], within=kind in WITHIN_THE_DEVICE)
+            found.append(MoveDifference(kind, b.rate, h.rate, b.bytes, h.bytes, cost_ns))
     return tuple(sorted(found, key=lambda own: -abs(own.cost_ns)))
 
 
-def _shifted(usual: tuple[_Moved, _Moved], mean: tuple[_Moved, _Moved]) -> bool:
-    """Whether usual steps of base and head differ, and the means over all steps with them."""
-    counts, sizes = (
-        [(own[1].rate - own[0].rate, own[1].bytes - own[0].bytes)[figure] for own in (usual, mean)]
-        for figure in range(2)
+def cost_of_moves_ns(moves: Sequence[MoveDifference]) -> float:
+    """What all of them take more in a step; see :data:`WITHIN_THE_DEVICE`."""
+    within, transfers = (
+        sum(own.cost_ns for own in moves if (own.kind in WITHIN_THE_DEVICE) == inside) for inside in (True, False)
     )
-    return any(shift and more / shift >= SHIFT for shift, more in (counts, sizes))
+    return within + max(transfers, 0.0)
 
 
-def _cost_ns(base: _Moved, head: _Moved) -> float:
+def _shares(moves: Sequence[Moves], steps: int, pace: float = 1.0) -> _Shares:
+    return {(own.launches, own.bytes): (own.steps / steps, pace * own.ns / steps) for own in moves}
+
+
+def _totals(own: _Shares, other: _Shares) -> tuple[_Moved, tuple[_Moved, float]]:
+    """What a build moves in a step; what of it in steps that the other has fewer of, and the share of these."""
+    every, beyond, share = _Moved(), _Moved(), 0.0
+    for key, (often, ns) in own.items():
+        every = every.plus(often, *key, ns)
+        if (more := often - other.get(key, (0.0, 0.0))[0]) > 0:
+            beyond, share = beyond.plus(more, *key, ns * more / often), share + more
+    return every, (beyond, share)
+
+
+def _cost_ns(base: _Moved, head: _Moved, *, within: bool) -> float:
     """What is added takes its share of the head's time, what is gone took its share of the base's.
 
-    A larger copy does not take as much longer, so other sizes cost no more than all of them take more. Whatever
-    changed, what takes longer than another host explains is the head's.
+    A larger copy does not take as much longer, so other sizes cost no more than all of them take more. Within the
+    device, whatever changed, what takes several times as long is the head's; a transfer may meet a slower bus.
     """
     added_ns, gone_ns = _more(base, head) * head.ns, _more(head, base) * base.ns
     resized = base.bytes and head.bytes and base.bytes * head.rate != head.bytes * base.rate
     cost_ns = min(max(head.ns - base.ns, -gone_ns), added_ns) if resized else added_ns - gone_ns
-    return max(cost_ns, head.ns - SLOWER_BUS * base.ns) if base.ns else cost_ns
+    return max(cost_ns, head.ns - SLOWER * base.ns) if within and base.ns else cost_ns
 
 
 def _more(few: _Moved, many: _Moved) -> float:

@@ -2,84 +2,85 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from statistics import median_low
+from typing import Final
 
 import numpy as np
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from perfgate.models import Frozen
 from perfgate.trace.breakdown import StepFigures
 from perfgate.trace.kernel_table import COPY_KINDS
 
-MEMSET = "memset"
-MOVE_KINDS = (*COPY_KINDS, MEMSET)
-
-
-class Moved(Frozen):
-    """Some copies of one kind, or memsets.
-
-    Args:
-        launches: How many there are.
-        ns: Sum of their durations, nanoseconds.
-        bytes: What they copy or set; 0 where the profiler does not tell.
-    """
-
-    launches: NonNegativeInt = 0
-    ns: NonNegativeInt = 0
-    bytes: NonNegativeInt = 0
+MEMSET: Final = "memset"
+MOVE_KINDS: Final = (*COPY_KINDS, MEMSET)
+MOST_SIZES: Final = 64
+"""Of one kind that are told apart; where more occur, as where a size follows the context, those of a number are one."""
 
 
 class Moves(Frozen):
-    """The copies of one kind, or the memsets, of some steps.
+    """Steps that make as many copies of one kind, or memsets, of as many bytes.
 
     Args:
-        every: Those of all steps.
-        usual: Those of a usual step: each figure is the lower median over the steps, in which rare copies do not show.
+        steps: How many do.
+        launches: How many copies each of them makes.
+        bytes: What these copy or set; 0 where the profiler does not tell.
+        ns: Sum of their durations over all these steps, nanoseconds.
     """
 
-    every: Moved = Moved()
-    usual: Moved = Moved()
+    steps: PositiveInt
+    launches: PositiveInt
+    bytes: NonNegativeInt
+    ns: NonNegativeInt
 
 
-def moves_of(figures: StepFigures) -> dict[str, Moves]:
-    """All copies and memsets of steps, by kind of :data:`MOVE_KINDS`; kinds that do not occur are left out."""
-    launches, ns, sizes = (
-        np.column_stack([copies, memsets])
+def moves_of(figures: StepFigures) -> dict[str, tuple[Moves, ...]]:
+    """All copies and memsets of steps, by kind of :data:`MOVE_KINDS`; steps without and kinds without are left out."""
+    tables = (
+        np.column_stack([copies, memsets]).T.tolist()
         for copies, memsets in (
             (figures.copies, figures.memsets),
-            (figures.copy_ns, figures.memset_ns),
             (figures.copy_bytes, figures.memset_bytes),
+            (figures.copy_ns, figures.memset_ns),
         )
     )
-    found = {}
-    for column, kind in enumerate(MOVE_KINDS):
-        own = [table[:, column].tolist() for table in (launches, ns, sizes)]
-        if any(own[0]):
-            found[kind] = Moves(every=_moved(map(sum, own)), usual=_moved(map(median_low, own)))
-    return found
+    every = zip(MOVE_KINDS, *tables, strict=True)
+    found = {kind: _grouped((1, *row) for row in zip(*columns, strict=True)) for kind, *columns in every}
+    return {kind: moves for kind, moves in found.items() if moves}
 
 
-def pooled_moves(trials: Sequence[dict[str, Moves] | None]) -> dict[str, Moves] | None:
+def pooled_moves(trials: Sequence[dict[str, tuple[Moves, ...]] | None]) -> dict[str, tuple[Moves, ...]] | None:
     """The moves of several trials as those of one; ``None`` where they were not kept of each."""
-    known = [own for own in trials if own is not None]
-    if len(known) < len(trials):
-        return None
-    kinds = dict.fromkeys(kind for own in known for kind in own)
-    by_kind = {kind: [own.get(kind, Moves()) for own in known] for kind in kinds}
-    return {
-        kind: Moves(
-            every=_moved(map(sum, _columns(moves.every for moves in own))),
-            usual=_moved(map(median_low, _columns(moves.usual for moves in own))),
-        )
-        for kind, own in by_kind.items()
-    }
+    rows: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
+    for own in trials:
+        if own is None:
+            return None
+        for kind, moves in own.items():
+            rows[kind] += [(one.steps, one.launches, one.bytes, one.ns) for one in moves]
+    return {kind: _grouped(several) for kind, several in rows.items()}
 
 
-def _columns(rows: Iterable[Moved]) -> Iterable[tuple[int, ...]]:
-    return zip(*((row.launches, row.ns, row.bytes) for row in rows), strict=True)
+def _grouped(rows: Iterable[tuple[int, int, int, int]]) -> tuple[Moves, ...]:
+    """Steps, launches, bytes and time of each row as those of rows that are alike, the most frequent first."""
+    steps: Counter[tuple[int, int]] = Counter()
+    ns: Counter[tuple[int, int]] = Counter()
+    for many, launches, size, took_ns in rows:
+        if launches:
+            steps[launches, size] += many
+            ns[launches, size] += took_ns
+    if len(steps) > MOST_SIZES:
+        return _by_number(steps, ns)
+    return tuple(Moves(steps=many, launches=key[0], bytes=key[1], ns=ns[key]) for key, many in steps.most_common())
 
 
-def _moved(figures: Iterable[int]) -> Moved:
-    launches, ns, size = figures
-    return Moved(launches=launches, ns=ns, bytes=size)
+def _by_number(steps: Counter[tuple[int, int]], ns: Counter[tuple[int, int]]) -> tuple[Moves, ...]:
+    """The same where sizes are not told apart: their mean."""
+    totals: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for (launches, size), many in steps.items():
+        for place, more in enumerate((many, many * size, ns[launches, size])):
+            totals[launches][place] += more
+    ordered = sorted(totals.items(), key=lambda item: -item[1][0])
+    return tuple(
+        Moves(steps=many, launches=launches, bytes=size // many, ns=took) for launches, (many, size, took) in ordered
+    )

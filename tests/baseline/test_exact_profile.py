@@ -20,7 +20,7 @@ from perfgate.errors import NotComparableError, NotMeasuredError, RecordError, U
 from perfgate.metrics.trial import Kind, Side, Trial
 from perfgate.report.outcome_lines import closing
 from perfgate.scenario.subject import Subject
-from perfgate.trace.moves import Moved, Moves
+from perfgate.trace.moves import Moves
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -326,9 +326,8 @@ def test_a_memset_more_is_blocked_in_one_trial(tmp_path: Path, memsets: int, sta
             trial = super().collect(job, progress)
             if trial.decode is None:
                 return trial
-            usual, every = (Moved(launches=many, ns=900 * many, bytes=4 * many) for many in (
-                self.each, self.each * trial.decode.steps))  # fmt: skip
-            moves = {"memset": Moves(every=every, usual=usual)}
+            steps, each = trial.decode.steps, self.each
+            moves = {"memset": (Moves(steps=steps, launches=each, bytes=4 * each, ns=900 * each * steps),)}
             return trial.model_copy(update={"decode": trial.decode.model_copy(update={"moves": moves})})
 
     file = scenario_file(tmp_path, more="kernels: {traced: {iterations: 2}}\n")

@@ -169,7 +169,8 @@ def test_a_draft_model_of_another_name_is_another_cell(repository: Path) -> None
     assert not {*before} & {*after}
 
 
-@pytest.mark.parametrize(("folder", "named"), [("draft", "./draft"), ("draft", "/draft"), ('a"b', 'a\\"b')])
+@pytest.mark.parametrize(("folder", "named"), [("draft", "./draft"), ("draft", "/draft"), ('a"b', 'a\\"b'),
+                                               ("draft", 'draft\\", x: \\"a/../../..')])  # fmt: skip
 def test_however_an_argument_writes_the_name_of_a_folder(repository: Path, folder: str, named: str) -> None:
     """Its files are part of the cell."""
     (repository / "models" / "m" / folder).mkdir()
