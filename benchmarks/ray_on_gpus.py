@@ -23,6 +23,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from perfgate.machine.supervisor import PR_SET_PDEATHSIG
+
 RUN = [sys.executable, "-m", "perfgate", "run"]
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 ADDRESS = "127.0.0.1"
@@ -31,7 +33,6 @@ STARTED = "--block"
 END_S = 20.0
 """For a node to end."""
 LEAST_MIN = 0.1
-PR_SET_PDEATHSIG = 1
 
 
 @contextlib.contextmanager

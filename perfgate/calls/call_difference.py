@@ -139,8 +139,9 @@ def call_difference(base: HostCalls, head: HostCalls, kind: StepKind) -> CallDif
     by_function: dict[str, dict[str, float]] = {}
     for (function, what), count in more.items():
         by_function.setdefault(function, {})[what] = count
+    varied = old.varying()
     renamed = any(
-        name not in new.functions and _waits(name, {what: -count for what, count in counts.items()}, old.varying())
+        name not in new.functions and _waits(name, {what: -count for what, count in counts.items()}, varied)
         for name, counts in by_function.items()
     )
     changes = [
