@@ -36,8 +36,10 @@ from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.job import Collector
 from perfgate.capture.pace import Step
 from perfgate.capture.session import Session
-from perfgate.errors import InterruptedRunError, PerfgateError
+from perfgate.capture.settling import SLOWER
+from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError
 from perfgate.machine.locks import hold
+from perfgate.metrics.trial import tells_states
 from perfgate.project.subjects import resolve
 from perfgate.record.keeping import make_folder
 from perfgate.record.manifest import read_manifest
@@ -163,11 +165,18 @@ def take_fills(
         write_run(folder, Run(name=folder.name, plan=plan, subjects={"base": subject}, perfgate=__version__))
     run = read_manifest(folder)
     fills, trials = sizes
+    longest_s = 0.0
     for _ in range(fills):
+        begin_s = time.monotonic()
+        if begin_s + longest_s > deadline_s:
+            raise InterruptedRunError(f"another fill takes {longest_s:.0f} s, more than is left", code="out-of-budget")
         with hold(folder), Session(folder, run, collector, _tell, deadline_s) as session:
             taken = {record.cell.cell_id: record.measured() for record in read_records(folder, run)}
             for cell in run.plan.cells:
-                session.measure(cell, taken.get(cell.cell_id, 0) + trials)
+                stopped = session.measure(cell, taken.get(cell.cell_id, 0) + trials).stopped
+                if stopped is not None:
+                    raise NotMeasuredError(stopped.text, where=cell.name, code=stopped.code)
+        longest_s = max(longest_s, time.monotonic() - begin_s)
 
 
 def _tell(step: Step | str) -> None:
@@ -179,31 +188,46 @@ def _tell(step: Step | str) -> None:
 
 
 def trials_of(record: Record, block: str) -> Iterator[dict[str, Any]]:
-    """A row for each timed trial and each level that it was on: block, fill, warm-up or not, and log of its step time.
-
-    Levels are the GPU's only where one fill is on both; what differs from fill to fill is what is looked for. An
-    iteration beside one on the other level is cut: the jump was in it, or may have been.
-    """
-    frame = record.iteration_frame().dropna(subset=["itl_ns"])
-    steps = frame["itl_ns"].to_numpy(dtype=float)
-    visits = {trial.index: trial.visit for trial in record.trials}
-    edge = boundary(steps)
-    frame = frame.assign(step=steps, fill=frame["trial"].map(visits), slow=steps > (edge or math.inf))
-    shares = frame.groupby("fill")["slow"].mean()
-    if not shares.between(0, 1, inclusive="neither").any():
-        edge, frame["slow"] = None, False
+    """A row for each timed trial and each level that it was on: block, fill, warm-up or not, and its step time."""
+    frame = _labelled(record).dropna(subset=["itl_ns"])
+    two = bool(frame["slow"].any() and not frame["slow"].all())
     for trial in record.trials:
         row = {"block": block, "fill": trial.visit, "trial": trial.index, "warm_up": trial.pair is None}
         row["cache_files"] = trial.startup.cache_files if trial.startup else None
+        row["engine_s"] = round(trial.startup.engine_ns / 1e9, 2) if trial.startup else None
         if trial.kind != "timed" or trial.failure:
             yield {**row, "failure": trial.failure.code if trial.failure else None, "level": None}
             continue
         own = frame[frame["trial"] == trial.index]
-        jumped = own["slow"].ne(own["slow"].shift(fill_value=own["slow"].iloc[0]))
-        kept = own[~(jumped | jumped.shift(-1, fill_value=False))]
-        for slow, some in kept.groupby("slow"):
-            level = "only" if edge is None else "slow" if slow else "fast"
+        for slow, some in own[own["known"]].groupby("slow"):
+            level = "only" if not two else "slow" if slow else "fast"
             yield {**row, "level": level, "iterations": len(some), "step_ms": round(some["step"].median() / 1e6, 6)}
+
+
+def _labelled(record: Record) -> pd.DataFrame:
+    """Iterations with their step time, whether they are slow, and whether that is known.
+
+    By the probe where it tells states, which knows nothing of what was compiled; an iteration with one reading in each
+    state is not known. Else by step times: levels are the GPU's only where one fill is on both, since what differs from
+    fill to fill is what is looked for, and an iteration beside one on the other level may have the jump in it.
+    """
+    visits = {trial.index: trial.visit for trial in record.trials}
+    frame = record.iteration_frame()
+    steps = frame["itl_ns"].astype("float64").to_numpy(dtype=np.float64)
+    frame = frame.assign(step=steps, fill=frame["trial"].map(visits), slow=False, known=True)
+    probes = [iteration.probe_ns for trial in record.trials for iteration in trial.iterations]
+    names = [gpu.name for visit in record.visits for gpu in visit.machine.gpus]
+    if probes and tells_states(names) and all(probes):
+        marks = np.array([(max(probe.before), max(probe.after)) for probe in probes if probe])
+        slow = marks > SLOWER * marks.min()
+        return frame.assign(slow=slow.all(axis=1), known=slow.all(axis=1) == slow.any(axis=1))
+    edge = boundary(frame["itl_ns"].dropna().to_numpy(dtype=float))
+    frame["slow"] = steps > (edge or math.inf)
+    if not frame.groupby("fill")["slow"].mean().between(0, 1, inclusive="neither").any():
+        return frame.assign(slow=False)
+    jumped = frame["slow"].ne(frame.groupby("trial")["slow"].shift().fillna(frame["slow"])).astype(bool)
+    after = jumped.groupby(frame["trial"]).shift(-1, fill_value=False)
+    return frame.assign(known=~(jumped | after))
 
 
 def summarised(folder: Path) -> list[dict[str, Any]]:
@@ -256,7 +280,12 @@ def measure(options: argparse.Namespace) -> int:
         # "cpu" is the engine on the CPU: no GPU to name.
         environment = {**os.environ, VARIABLE: "0", **({"CUDA_VISIBLE_DEVICES": gpu} if gpu != "cpu" else {})}
         running.append(subprocess.Popen(words, env=environment))
-    return sum(process.wait() != 0 for process in running)
+    try:
+        return sum(process.wait() != 0 for process in running)
+    except KeyboardInterrupt:  # it came to them as well; what they measured is summarised
+        for process in running:
+            process.wait()
+        return len(running)
 
 
 def main(words: Sequence[str] | None = None) -> int:

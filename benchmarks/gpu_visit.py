@@ -3,10 +3,10 @@
 ``python benchmarks/gpu_visit.py --build python=PYTHON --minutes 26 [--gpus 0,1] [--only 'tight*'] [--into FOLDER]``
 
 ``gpu_visit.toml`` lists tasks, the most wanted first: commands of perfgate, and other benchmarks. One visit holds a
-part of them: choose with ``--only``. Each task takes GPUs of its own and an equal share of the cores, and they run
-side by side; one that would not end in time is not begun. A later visit into the same folder runs no task again that
-ended as expected, and resumes a run that was cut short. Nothing of a GPU is changed: scenarios only observe clocks, and
-NVLink multicast is off, because a fault in it takes a whole host down.
+part of them: choose with ``--only``, in the order that it is given. Each task takes GPUs of its own and an equal share
+of the cores, and they run side by side; one that would not end in time is not begun. A later visit into the same folder
+runs no task again that ended as expected, and resumes a run that was cut short. Nothing of a GPU is changed: scenarios
+only observe clocks, and NVLink multicast is off, because a fault in it takes a whole host down.
 
 PYTHON finds vllm and torch by itself: engines get no ``PYTHONPATH``. FOLDER gets ``TASK/TASK.txt``, which is what a
 task printed, its run folders, and ``ended.jsonl``, a line a task. Prints what begins and ends, and last a table. Ends
@@ -224,6 +224,7 @@ def check_imports(build: str) -> None:
 
 def main() -> None:
     """Measure, and print a table."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would tasks
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", required=True, metavar="KEY=VALUE", help="the build, as perfgate's --base takes it")
     parser.add_argument("--minutes", type=float, required=True, help="until nothing runs any more")
@@ -236,7 +237,7 @@ def main() -> None:
     given.build = f"{key}={Path(value).absolute()}" if key == "python" else given.build  # each task has its own folder
     listed = [task for one in tomllib.loads(given.tasks.read_text(encoding="utf-8"))["task"] for task in tasks_of(one)]
     wanted = given.only or ["*"]
-    chosen = [task for task in listed if any(fnmatch.fnmatch(task.name, one) for one in wanted)]
+    chosen = [*{task.name: task for one in wanted for task in listed if fnmatch.fnmatch(task.name, one)}.values()]
     check_imports(given.build)
     visit = Visit(given.into.resolve(), given.build, given.gpus, given.minutes)
     visit.take([task for task in chosen if task.gpus <= len(given.gpus)])

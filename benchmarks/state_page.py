@@ -72,10 +72,10 @@ CLAIMED_WORDS = """
   and outliers cost decisions and not validity: all of these are alike on both sides.
 - States cost power. Each must pass by itself, and the rarer one has few pairs, so unchanged builds often end
   inconclusive. Blocking does not suffer as much, because the mean over both states has the pairs of either.
-- No claim is made for subjects that differ, as two compilations of one build may. Restarts of one visit repeat neither
-  draw, so no number of pairs averages them out: draws of 0.02 % a side break the tight margins, 0.05 % the wide ones.
-  An error that carries their variance would keep the rates, and could then hardly decide where a margin is not several
-  draws wide.
+- No claim is made for subjects that differ, as two compilations of one build may, where no gate says by how much.
+  Restarts of one visit repeat neither draw, so no number of pairs averages them out: draws of 0.02 % a side break the
+  tight margins, 0.05 % the wide ones. Declared as `draw_sd` their variance is in every error, and the rates are kept;
+  little is then decided where a margin is not several draws wide.
 """
 CAUSED_WORDS = """
 ### A head that causes the slow state

@@ -48,8 +48,8 @@ def of_subjects(model: StateModel, percent: float, *, carried: bool = False) -> 
     """A model whose sides are one draw each of what a compiler makes of them; the error may carry that."""
     name, about = f"subjects {percent:g} %", f"Each side is off by a draw of {percent:g} % for the whole run."
     if carried:
-        name, about = f"{name} carried", "The same, were its variance a part of every error, which it is not."
-    return variant(model, name, about, restarts=models.compiled(percent / 100), claims=False,
+        name, about = f"{name} carried", "The same, and the gates declare it as `draw_sd`, so every error carries it."
+    return variant(model, name, about, restarts=models.compiled(percent / 100), claims=carried,
                    carried=percent / 100 if carried else 0.0)  # fmt: skip
 
 
@@ -64,7 +64,7 @@ BY_STEPS: tuple[StateModel, ...] = (
     variant(JUMPING, "spiky", "5 % of trials of either side are slower by 0.5 % on average.",
             restarts=models.spiky(0.05, 0.005)),
     *(of_subjects(NONE, percent, carried=carried) for percent in (0.02, 0.05, 0.1) for carried in (False, True)),
-    of_subjects(JUMPING, 0.05),
+    *(of_subjects(JUMPING, 0.05, carried=carried) for carried in (False, True)),
 )  # fmt: skip
 BY_PROBE: tuple[StateModel, ...] = (
     SHARED, CHAINED, JUMPING, SETTLED,

@@ -71,7 +71,7 @@ class Measured:
         slow: The slowdown of each gate, a ratio minus one; the marks have that of the first.
         margins: Of every gate.
         source: What tells the states.
-        carried: Standard deviation of a subject that the error of every mean carries; the project carries none.
+        carried: Standard deviation of a subject that the error of every mean carries: ``draw_sd`` of the gates.
     """
 
     def __init__(
@@ -332,10 +332,12 @@ def _weighted(p: Floats, weight: float | Floats) -> Floats:
 # --- by the project itself
 
 
-def plans(margins: Margins, gates: int) -> list[GatePlan]:
+def plans(margins: Margins, gates: int, draw_sd: float = 0.0) -> list[GatePlan]:
     """The gates as they are declared."""
     words = f"{margins.ignorable * 100:.10g}%:{margins.must_catch * 100:.10g}%"
-    return [parse_gate(f"{metric}:{words}") for metric in METRICS[:gates]]
+    plain = [parse_gate(f"{metric}:{words}") for metric in METRICS[:gates]]
+    with_draws = (plan.gate.model_copy(update={"draw_sd": draw_sd}) for plan in plain)
+    return [plan.model_copy(update={"gate": gate}) for plan, gate in zip(plain, with_draws, strict=True)]
 
 
 def decide_one(measured: Measured, taken: Sequence[tuple[Trial, Trial]], gates: int) -> tuple[int, int, int]:
@@ -347,7 +349,7 @@ def decide_one(measured: Measured, taken: Sequence[tuple[Trial, Trial]], gates: 
         labeller = Labeller(pairs, gpus, qualified, before)
         series = [
             Series(plan, _values(plan, pairs, 0), _values(plan, pairs, 1), SCHEDULE)
-            for plan in plans(measured.margins, gates)
+            for plan in plans(measured.margins, gates, measured.carried)
         ]
         split = [own for one in series for own in by_state(one, labeller)]
         decisions = decide([*split, *slow_share(split, labeller, drawn=True)], ALPHA, BETA)

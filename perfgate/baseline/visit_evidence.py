@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -60,7 +60,9 @@ class VisitSeries(Series):
         head, sign = stats.logs(self.head), self.metric.sign
         others = [[stats.logs(visit) for visit in own] for own in self.others]
         shifted = (np.split(stats.logs(restarts) + sign * row, ends) for row in rows)
-        return [predict(own, head, sign, self.resolution, others=others, raised=self.raised) for own in shifted]
+        found = (predict(own, head, sign, self.resolution, others=others, raised=self.raised) for own in shifted)
+        # Visits of one build within two weeks share a fill, and so their spread may lack what the head's draws.
+        return [replace(one, excess=one.excess + self.carried) for one in found]
 
     def interim_looks(self) -> tuple[stats.Look, ...]:
         """The one look, which spends both error rates whole; with one visit that at its restarts."""

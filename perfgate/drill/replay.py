@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -243,7 +243,7 @@ class Replay:
         return promised_block(
             declared.schedule, self.margins(plan), self.pool.pair_sd(truth.slowed), truth.sizes[truth.slowed],
             alpha=declared.alpha / len(declared.gates), beta=declared.beta,
-            resolution=self.pool.resolution(truth.slowed),
+            resolution=self.pool.resolution(truth.slowed), draw_sd=plan.gate.draw_sd,
         )  # fmt: skip
 
     def _runs(self, truth: Truth) -> list[list[Series]]:
@@ -274,7 +274,7 @@ def decide_run(declared: Declared, run: Sequence[Series]) -> tuple[tuple[Verdict
         run: A series a gate with all pairs that there are, at least up to the last look.
     """
     for pairs in declared.schedule.looks:
-        seen = [Series(s.gate, s.base[:pairs], s.head[:pairs], s.schedule, s.missing, s.resolution) for s in run]
+        seen = [replace(series, base=series.base[:pairs], head=series.head[:pairs]) for series in run]
         verdicts = tuple(outcome.verdict for outcome in decide(seen, declared.alpha, declared.beta))
         if run_verdict(verdicts) != "inconclusive":
             break

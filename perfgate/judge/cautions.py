@@ -182,10 +182,16 @@ def _output_cautions(sides: TrialsBySide) -> Iterator[Note]:
             yield Note(code="outputs-unstable", text=f"{side}: {unstable} of {len(iterations)} iterations")
 
 
+def drawn_once(sides: TrialsBySide) -> bool:
+    """Whether every trial ran what was compiled and tuned once, together; of unknown caches nobody can say so."""
+    draws = {trial.fill.draw if trial.fill else "" for trials in sides.values() for trial in trials}
+    return len(draws) == 1 and draws != {""}
+
+
 def _fills_differ(sides: TrialsBySide) -> Note | None:
     """Says so where the sides' compilers and tuners drew in different occupations; one draw for both is none."""
     fills = {side: {trial.fill for trial in trials if trial.fill} for side, trials in sides.items()}
-    if not all(fills.values()) or len({fill.draw for own in fills.values() for fill in own}) == 1:
+    if not all(fills.values()) or drawn_once(sides):
         return None
     first = {side: min(own, key=lambda fill: fill.filled_utc) for side, own in fills.items()}
     base, head = (datetime.fromisoformat(first[side].filled_utc).astimezone(UTC) for side in SIDES)

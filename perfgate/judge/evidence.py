@@ -12,6 +12,7 @@ from perfgate.calls.host_calls import HostCalls
 from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cautions import (
     TrialsBySide,
+    drawn_once,
     gpu_outcomes,
     launches_differ,
     record_cautions,
@@ -161,7 +162,7 @@ class Evidence:
             return Series(gate, schedule=schedule, missing=missing)
         step = max((metric.resolution(trial) for trials in sides.values() for trial in trials), default=0.0)
         base, head = self.values(metric)
-        return Series(gate, tuple(base), tuple(head), schedule, resolution=step)
+        return Series(gate, tuple(base), tuple(head), schedule, resolution=step, one_draw=drawn_once(sides))
 
     @cached_property
     def family(self) -> tuple[Judged, ...]:

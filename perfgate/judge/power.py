@@ -110,7 +110,7 @@ def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run
     effects: list[float | None] = []
     passes: list[float | None] = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
-        usual = Estimate(0.0, (sd or 0.0) / math.sqrt(pairs), pairs - 1, resolution)
+        usual = Estimate(0.0, (sd or 0.0) / math.sqrt(pairs), pairs - 1, resolution).carrying(2 * gate.draw_sd**2)
         effect = detectable(usual, ALPHA * block / gates_in_run, gate.ignorable, 1 - BETA, sd_df)
         effects.append(effect if sd is not None else None)
         passes.append(_pass_probability(usual, BETA * passing, gate.must_catch) if sd is not None else None)
@@ -158,7 +158,7 @@ def _problem(plan: GatePlan, block: tuple[float, ...], effects: list[float | Non
     return "; ".join(said())
 
 
-def promised_block(
+def promised_block(  # noqa: PLR0913 (all but the first four by name)
     schedule: Schedule,
     margins: tuple[float, float],
     pair_sd: float,
@@ -167,6 +167,7 @@ def promised_block(
     alpha: float,
     beta: float = BETA,
     resolution: float = 0.0,
+    draw_sd: float = 0.0,
 ) -> float:
     """How often a slowdown is blocked at least, where pairs are normal and spread as given.
 
@@ -181,11 +182,13 @@ def promised_block(
         alpha: The gate's share of alpha: the whole by the number of gates in the run.
         beta: Probability of passing a slowdown of ``must_catch``.
         resolution: See :func:`perfgate.stats.mean_estimate`.
+        draw_sd: Of the gate; the builds are taken to have drawn alike.
     """
     above, below = (math.log1p(slowdown) - math.log1p(margin) for margin in margins)
     best = passed = 0.0
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
-        error = max(pair_sd, resolution / math.sqrt(6), ROUNDING) / math.sqrt(pairs)
+        spread = max(pair_sd, resolution / math.sqrt(6), ROUNDING)
+        error = math.sqrt(spread**2 / pairs + 2 * draw_sd**2)
         if block > 0:
             best = max(best, _power((above - 2 * resolution) / error, alpha * block, pairs) - passed)
         if passing > 0:

@@ -37,6 +37,7 @@ class Series:
         schedule: The looks of a paired series; ``None`` for an unpaired one.
         missing: Why there are no values, where there are none.
         resolution: The smallest step that the instrument lets a value move by, as a share of it; 0 for exact counts.
+        one_draw: Whether both sides ran what was compiled and tuned once, together.
     """
 
     gate: GatePlan
@@ -45,6 +46,12 @@ class Series:
     schedule: stats.Schedule | None = None
     missing: Note | None = None
     resolution: float = 0.0
+    one_draw: bool = False
+
+    @property
+    def carried(self) -> float:
+        """The variance of log ratios that restarts do not repeat: one compilation of each side."""
+        return 0.0 if self.one_draw else 2 * self.gate.gate.draw_sd**2
 
     @property
     def metric(self) -> Metric:
@@ -96,7 +103,7 @@ class Series:
         if self.schedule is not None:
             d = stats.log_ratios(self.base, self.head, self.metric.sign)
             ignorable, must_catch = (self.allowed(margin, self.base) for margin in margins)
-            return stats.interim_looks(d, self.schedule, ignorable, must_catch, self.resolution)
+            return stats.interim_looks(d, self.schedule, ignorable, must_catch, self.resolution, self.carried)
         fewer = min(len(self.base), len(self.head))
         if fewer < 2:  # noqa: PLR2004 (one trial has no spread)
             return ()
@@ -110,7 +117,8 @@ class Series:
         )
         once = stats.one_look(fewer)
         estimate = stats.difference_estimate(base, head, sign, self.resolution)
-        return (stats.look_at(fewer, estimate, over, under, (once.block[0], once.pass_[0])),)
+        weights = (once.block[0], once.pass_[0])
+        return (stats.look_at(fewer, estimate, over, under, weights, carried=self.carried),)
 
     def slower_by(self, margin: float, base: Sequence[float]) -> stats.Floats:
         """What each value of the base would be slower by at a margin, as logarithms; a row for each that binds."""
@@ -248,6 +256,7 @@ def _with_figures(blank: GateOutcome, series: Series, decision: Decision) -> Gat
             "q": look.p_equivalent,
             "detectable": _detectable(series, decision, look),
             "pair_sd": float(d.std(ddof=1)) if d is not None else None,
+            "draw_sd": math.sqrt(series.carried),
             "reasons": (_undecided(series, low, high),) if verdict == "inconclusive" else (),
             "cautions": tuple(_gate_cautions(series, look, verdict, d)),
         }

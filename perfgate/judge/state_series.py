@@ -103,7 +103,7 @@ class StateSeries(Series):
             below = self.excess(look.under, gate.must_catch, look.spread)
             d = stats.log_ratios(look.over.base, look.over.head, self.metric.sign)
             estimate = _mean(d, self.resolution, own)
-            seen.append(stats.look_at(pairs, estimate, above, below, least, seen[-1:]))
+            seen.append(stats.look_at(pairs, estimate, above, below, least, seen[-1:], self.carried))
         return tuple(seen)
 
     def excess(self, sample: Sample, margin: float, spread: Spread | None) -> list[stats.Estimate]:

@@ -173,7 +173,8 @@ def _seconds(cell: Cell, spreads: Sequence[_Spread], price: _Price, iterations: 
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
         chances = []
         for spread in spreads:
-            error, gate = spread.sd(iterations) / math.sqrt(pairs), spread.plan.gate
+            gate = spread.plan.gate
+            error = math.sqrt(spread.sd(iterations) ** 2 / pairs + 2 * gate.draw_sd**2)
             low, high = math.log1p(gate.ignorable), math.log1p(gate.must_catch)
             chances.append(_chance(high / error, BETA * passing, pairs))
             blocked.append((pairs, _chance((high - low) / error, ALPHA * block / gates_in_run, pairs)))

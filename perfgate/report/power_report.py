@@ -60,6 +60,7 @@ def _gate_line(cell: Cell, price: GatePower) -> str:
     gate = next(plan.gate for plan in cell.gates if plan.gate.measured.name == price.metric)
     floor = f", floor {gate.floor}" if gate.floor else ""
     spread = "unknown" if price.pair_sd is None else percent(price.pair_sd)
+    spread += f" and of one side's compilations {percent(gate.draw_sd)}" if gate.draw_sd else ""
     effects = _list("-" if effect is None else percent(effect) for effect in price.detectable)
     margins = f"ignorable {percent(gate.ignorable)}, must catch {percent(gate.must_catch)}{floor}"
     kind = gate.measured.kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Annotated, Any, NamedTuple
 
@@ -86,6 +87,8 @@ class Gate(Strict):
         ignorable: A slowdown up to this is acceptable.
         must_catch: A slowdown from this on must not pass.
         floor: Absolute change in the metric's unit below which nothing is a regression, like ``1ms``.
+        draw_sd: Standard deviation of what compiling and tuning a build once more changes the metric by, as measured
+            by ``benchmarks/cold_fills.py``: restarts repeat one draw of each side, so its variance is in every error.
     """
 
     metric: Annotated[
@@ -98,6 +101,7 @@ class Gate(Strict):
     ignorable: Annotated[Percent, Field(examples=["0.1%"])]
     must_catch: Annotated[Percent, Field(examples=["0.5%"])]
     floor: Annotated[str, WithJsonSchema({"type": "string", "pattern": QUANTITY, "examples": ["1ms"]})] | None = None
+    draw_sd: Annotated[Percent, Field(examples=["0.02%"], exclude_if=operator.not_)] = 0.0
 
     @field_validator("metric")
     @classmethod

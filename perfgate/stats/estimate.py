@@ -43,12 +43,14 @@ class Estimate:
         standard_error: Of ``mean``; 0 where all observations are equal and exact.
         df: Degrees of freedom of its t distribution, positive.
         resolution: How far rounding may have moved ``mean`` at most, either way; 0 for exact counts.
+        carried: The part of the error's variance that more observations do not lessen.
     """
 
     mean: float
     standard_error: float
     df: float
     resolution: float = 0.0
+    carried: float = 0.0
 
     def p_above(self, bound: float) -> float:
         """One-sided p of H0 "the true mean is at most ``bound``": small where the mean is clearly above.
@@ -73,8 +75,18 @@ class Estimate:
 
     def with_pairs(self, before: int, pairs: int) -> Estimate:
         """What the same spread would be worth at another number of pairs; ``before`` is the number behind this one."""
-        error = self.standard_error * math.sqrt(before / pairs)
-        return replace(self, standard_error=error, df=pairs - 1)
+        own = max(self.standard_error**2 - self.carried, 0.0) * before / pairs
+        return replace(self, standard_error=math.sqrt(own + self.carried), df=pairs - 1)
+
+    def carrying(self, variance: float) -> Estimate:
+        """With a variance in its error that all observations share, and so tell nothing of.
+
+        The degrees of freedom stay those of the observations, fewer than Satterthwaite 1946 gives a sum with a known
+        part: too wide rather than too narrow.
+        """
+        if variance == 0:
+            return self
+        return replace(self, standard_error=math.hypot(self.standard_error, math.sqrt(variance)), carried=variance)
 
     def _reach(self, level: float) -> float:
         return self.resolution + _t_quantile(level, self.df) * self.standard_error

@@ -41,7 +41,7 @@ class Prediction:
         visit_sd: Standard deviation of the earlier visits' means; 0 where they are equal.
         visits: Earlier visits behind the mean, at least 1.
         df: Degrees of freedom of ``visit_sd``, at least 1; one fewer than visits, unless others tell of it too.
-        excess: What the new visit's mean varies more than theirs, because it rests on fewer restarts; a variance.
+        excess: What the new visit's mean varies more than theirs, as one that rests on fewer restarts does; a variance.
         resolution: How far rounding may have moved ``mean`` at most, see :class:`perfgate.stats.estimate.Estimate`.
         raised: What the variance of visits is multiplied with, see :data:`RAISED`.
     """

@@ -105,7 +105,12 @@ class Look:
 
 
 def interim_looks(
-    d: ArrayLike, schedule: Schedule, ignorable: ArrayLike, must_catch: ArrayLike, resolution: float = 0.0
+    d: ArrayLike,
+    schedule: Schedule,
+    ignorable: ArrayLike,
+    must_catch: ArrayLike,
+    resolution: float = 0.0,
+    carried: float = 0.0,
 ) -> tuple[Look, ...]:
     """Every look that ``d`` reaches, in order; empty below the first one.
 
@@ -124,6 +129,7 @@ def interim_looks(
             largest of several counts.
         must_catch: Margin as a ratio minus one, above ``ignorable``; of the same shapes.
         resolution: See :func:`mean_estimate`.
+        carried: See :meth:`perfgate.stats.estimate.Estimate.carrying`.
     """
     x = floats(d)
     both = (np.atleast_2d(np.asarray(margins, dtype=np.float64)) for margins in (ignorable, must_catch))
@@ -135,7 +141,8 @@ def interim_looks(
         over, under = (
             [mean_estimate(x[:pairs] - np.log1p(row), resolution) for row in binding(side[:, :pairs])] for side in sides
         )
-        seen.append(look_at(pairs, mean_estimate(x[:pairs], resolution), over, under, (block, passing), seen[-1:]))
+        estimate = mean_estimate(x[:pairs], resolution)
+        seen.append(look_at(pairs, estimate, over, under, (block, passing), seen[-1:], carried))
     return tuple(seen)
 
 
@@ -158,6 +165,7 @@ def look_at(
     under: Sequence[Estimate],
     weights: tuple[float, float] = (1.0, 1.0),
     earlier: Sequence[Look] = (),
+    carried: float = 0.0,
 ) -> Look:
     """A look, with the margin that is hardest to exceed and the one that is easiest to stay below.
 
@@ -168,7 +176,10 @@ def look_at(
         under: Of what is above ``must_catch``, one for each margin that binds.
         weights: Shares of alpha and beta that it may use; of a look that is the only one all of them.
         earlier: The look before it, whose p values hold where its own are larger.
+        carried: Added to the variance of every estimate's error, see :meth:`~Estimate.carrying`.
     """
+    estimate, *both = (one.carrying(carried) for one in (estimate, *over, *under))
+    over, under = both[: len(over)], both[len(over) :]
     above = max(over, key=lambda excess: (excess.p_above(0.0), -excess.mean))
     below = min(under, key=lambda excess: (excess.p_below(0.0), excess.mean))
     block, passing = weights[0], weights[1] / len(under)

@@ -78,6 +78,20 @@ def test_four_visits_decide(visits: list[list[float]], by: float, verdict: str, 
     assert only(outcome).change == pytest.approx(math.expm1(by - math.fsum(map(mean, visits)) / 4), rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.parametrize(("draw_sd", "verdict"), [(0.0, "regressed"), (0.05, "inconclusive")])
+def test_what_compilations_differ_by_is_in_the_error(draw_sd: float, verdict: str) -> None:
+    """Visits of one build share what was compiled for them, so their spread does not tell what the head's draws."""
+    side = alone(shifted(0.1))
+    (plan,) = side.cell.gates
+    drawn = plan.model_copy(update={"gate": plan.gate.model_copy(update={"draw_sd": draw_sd})})
+    cell = side.cell.model_copy(update={"gates": (drawn,)})
+
+    found = only(held(side.model_copy(update={"cell": cell}), lineage(QUIET)))
+
+    assert found.verdict == verdict
+    assert found.draw_sd == pytest.approx(draw_sd * math.sqrt(2))
+
+
 @pytest.mark.parametrize(
     ("visits", "by", "would_be"), [(3, 0.0, "pass"), (3, 0.2, "regressed"), (2, 0.0, "pass"), (1, 0.1, "regressed")]
 )

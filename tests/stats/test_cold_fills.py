@@ -16,8 +16,8 @@ from fake_collector import FakeCollector, FakeSpec
 from hand_made import BASE, scenario_file
 
 from perfgate.capture.job import Job
-from perfgate.errors import InterruptedRunError
-from perfgate.metrics.trial import Trial
+from perfgate.errors import InterruptedRunError, NotMeasuredError
+from perfgate.metrics.trial import Probes, Trial
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import read_records
 
@@ -94,6 +94,42 @@ def test_a_card_that_jumps_is_two_blocks(tmp_path: Path) -> None:
     assert {trial["level"] for trial in trials} == {"slow", "fast"}
     assert cell["components"]["blocks"] == 2
     assert cell["components"]["between"]["sd_percent"] < 0.1
+
+
+class Probed(Compiled):
+    """One whose GPU is slow in the first fills and fast afterwards, by its probe as by its steps."""
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """A trial whose iterations have readings of the state that the GPU was in."""
+        slow = job.visit < 2
+        trial = super().collect(job, progress)
+        probes = Probes((215_000,), (215_000,)) if slow else Probes((179_000,), (179_000,))
+        iterations = tuple(one.model_copy(update={"probe_ns": probes}) for one in trial.iterations)
+        return trial.model_copy(update={"iterations": iterations})
+
+
+def test_a_state_that_changes_between_fills_is_no_difference_of_fills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the probe tells states it is believed: two fills slow and two fast are two blocks."""
+    monkeypatch.setattr(fills, "tells_states", lambda _: True)
+    collector = Probed([5.16e-3, 5.16e-3, 5.0e-3, 5.0e-3])
+    fills.take_fills(tmp_path / "runs" / "gpu-0", scenario_file(tmp_path), BASE, (4, 2), math.inf, collector)
+    *trials, cell = fills.summarised(tmp_path / "runs")
+
+    assert {trial["level"] for trial in trials} == {"slow", "fast"}
+    assert cell["components"]["blocks"] == 2
+    assert cell["components"]["between"]["sd_percent"] < 0.1
+
+
+def test_a_start_that_fails_is_not_tried_in_every_fill(tmp_path: Path) -> None:
+    """What ends one fill ends them all, with its reason."""
+    collector = FakeCollector(FakeSpec(failures=dict.fromkeys(range(12), "engine-died")))
+
+    with pytest.raises(NotMeasuredError, match="fake failure of trial 0"):
+        fills.take_fills(tmp_path / "runs" / "gpu-0", scenario_file(tmp_path), BASE, (4, 2), math.inf, collector)
+    (record,) = read_records(tmp_path / "runs" / "gpu-0", read_manifest(tmp_path / "runs" / "gpu-0"))
+    assert {trial.visit for trial in record.trials} == {0}
 
 
 def test_balanced_components_are_those_of_analysis_of_variance() -> None:

@@ -1,0 +1,107 @@
+"""A gate's error holds what two compilations of one build differ by, unless both sides ran the same one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hand_made import cell, gate, judged, only, spread, trials
+
+from perfgate.judge.outcome import GateOutcome
+from perfgate.judge.power import cell_power, promised_block
+from perfgate.metrics.trial import Fill, Trial
+from perfgate.report.explanation import steps
+from perfgate.report.power_report import power_document
+from perfgate.stats import DEFAULT_SCHEDULE, mean_estimate
+
+BASE_FILL, HEAD_FILL = (Fill(draw=name * 12, filled_utc="2026-01-01T08:00:00+00:00") for name in "ab")
+
+
+def with_fills(taken: tuple[Trial, ...], head: Fill | None) -> tuple[Trial, ...]:
+    """Trials whose sides found these fills in their caches."""
+    fills = {"base": BASE_FILL, "head": head}
+    return tuple(trial.model_copy(update={"fill": fills[trial.subject]}) for trial in taken)
+
+
+def decided(slowdown: float, draw_sd: str, head: Fill | None = HEAD_FILL) -> GateOutcome:
+    """Six pairs that spread by 0.02 %, of a gate with margins of 0.1 and 0.5 %."""
+    gated = cell(gates=[gate(draw_sd=draw_sd)])
+    return only(judged(with_fills(trials(spread(slowdown, 0.0003, 6)), head), gated))
+
+
+def test_a_carried_variance_is_added_and_stays() -> None:
+    """The error is the root of both variances, and more pairs lessen that of the pairs alone."""
+    own = mean_estimate([0.001, 0.002, 0.003, 0.002])
+    estimate = own.carrying(4e-6)
+
+    assert estimate.standard_error == pytest.approx(math.sqrt(own.standard_error**2 + 4e-6))
+    assert (estimate.mean, estimate.df) == (own.mean, own.df)
+    assert estimate.with_pairs(4, 16).standard_error == pytest.approx(math.sqrt(own.standard_error**2 / 4 + 4e-6))
+    assert own.carrying(0.0) == own
+
+
+def test_a_slowdown_within_what_compilations_differ_by_does_not_block() -> None:
+    """+0.4 % is blocked where compilations are alike, and not where they differ by 0.2 % a side."""
+    assert decided(0.004, "0%").verdict == "regressed"
+    assert decided(0.004, "0.2%").verdict == "inconclusive"
+
+
+def test_a_pass_needs_margins_wider_than_the_draws() -> None:
+    """An unchanged build passes at once where compilations are alike, and not where they differ by as much."""
+    assert decided(0.0, "0%").verdict == "pass"
+    assert decided(0.0, "0.3%").verdict == "inconclusive"
+
+
+def test_one_draw_of_both_sides_is_in_no_error() -> None:
+    """Sides that ran what was compiled once, together, do not differ by it; of unknown caches nobody knows."""
+    alike, unknown = decided(0.004, "0.2%", BASE_FILL), decided(0.004, "0.2%", None)
+
+    assert (alike.verdict, unknown.verdict) == ("regressed", "inconclusive")
+    assert alike.draw_sd == 0
+    assert unknown.draw_sd == pytest.approx(0.002 * math.sqrt(2))
+
+
+def test_a_gate_without_draws_writes_none() -> None:
+    """Plans and verdicts of gates that declare nothing stay as they are."""
+    assert "draw_sd" not in gate().gate.model_dump()
+    assert gate(draw_sd="0.02%").gate.model_dump()["draw_sd"] == "0.02%"
+    assert "draw_sd" not in decided(0.0, "0%").model_dump()
+
+
+def test_what_more_pairs_cannot_decide_is_said() -> None:
+    """A gate whose margin is narrower than the draws is not promised a decision with more pairs."""
+    gated = cell(gates=[gate(draw_sd="0.3%")])
+    (found,) = judged(with_fills(trials(spread(0.0, 0.0003, 6)), HEAD_FILL), gated).cells
+
+    (told,) = steps(found)
+
+    assert "With no number of pairs would it pass: two compilations of one build differ by 0.424 %." in told
+    assert "The pairs spread by 0.0" in told
+    assert "%, two compilations of one build by 0.424 %" in told
+
+
+def test_pairs_that_would_decide_are_counted_without_the_draws() -> None:
+    """Where pairs can still decide, their number follows from their own part of the error alone."""
+    pairs = {}
+    for draw_sd in ("0%", "0.05%"):
+        gated = cell(gates=[gate(draw_sd=draw_sd)])
+        (found,) = judged(with_fills(trials(spread(0.002, 0.006, 6)), HEAD_FILL), gated).cells
+        told = " ".join(steps(found))
+        pairs[draw_sd] = int(told.split("it would pass with about ")[1].split()[0])
+
+    assert pairs["0.05%"] > pairs["0%"] > 6
+
+
+def test_a_plan_reckons_with_the_draws() -> None:
+    """Before a run, what it can block and how often it passes hold the draws, and say so."""
+    expected = {"trial_s": 10, "pair_sd": "0.1%"}
+    plain, drawn = (cell(gates=[gate(draw_sd=sd)], expect=expected) for sd in ("0%", "0.1%"))
+    power = {name: cell_power(one, {}, 1).gates[0] for name, one in (("plain", plain), ("drawn", drawn))}
+
+    assert all(b > a for a, b in zip(power["plain"].detectable, power["drawn"].detectable, strict=True) if a and b)
+    assert (power["drawn"].passes[0] or 0) < (power["plain"].passes[0] or 0)
+    told = str(power_document(drawn, cell_power(drawn, {}, 1)))
+    assert "pair spread 0.1 % and of one side's compilations 0.1 %" in told
+    promised = [promised_block(DEFAULT_SCHEDULE, (0.001, 0.005), 0.001, 0.004, alpha=0.01, draw_sd=sd)
+                for sd in (0.0, 0.001)]  # fmt: skip
+    assert promised[1] < promised[0]
