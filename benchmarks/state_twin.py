@@ -20,10 +20,10 @@ from state_models import ITERATIONS, PAIRS, Bools, Drawn, Floats
 from perfgate.drill.peer_rules import INCONCLUSIVE, PASS, REGRESSED
 from perfgate.drill.replay import run_verdict
 from perfgate.gate import parse_gate
-from perfgate.judge.machine_states import LEAST_ITERATIONS, Labeller, Source
+from perfgate.judge.machine_states import Labeller, Source
 from perfgate.judge.rule import Series, decide
 from perfgate.judge.state_series import LEANS, SlowShare, by_state, slow_share
-from perfgate.metrics.trial import Iteration, Probes, Side, Trial
+from perfgate.metrics.trial import LEAST_ITERATIONS, Iteration, Probes, Side, Trial
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan, orders_bound
 from perfgate.stats import two_states
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, FIRST_PASSING_PAIRS

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from perfgate.capture.settling import SETTLE_S
 from perfgate.metrics.trial import Artifact, Failure, Kind, Side, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
@@ -36,6 +37,7 @@ class Job:
         gpu: Whether the engine runs on a GPU; on the CPU there is no kernel for a profiler of GPUs to see.
         fastest_probe_ns: The shortest reading of the probe on each rank in this run so far; empty where the probe does
             not tell the state of such GPUs, or nothing was read.
+        settle_s: How long warm-up may go on for a GPU that is slow beside that, seconds.
         ahead: The trial that comes next, for which a driver may start a process now; its folder does not exist yet.
             ``None`` where that is not known or not wanted.
         station: Number of the station; engines side by side need ports of their own.
@@ -60,6 +62,7 @@ class Job:
     decode: DecodeSteps | None = None
     gpu: bool = False
     fastest_probe_ns: tuple[int, ...] = ()
+    settle_s: float = SETTLE_S
     architecture: int | None = None
     iterations: int | None = None
     ahead: Job | None = None

@@ -1,15 +1,19 @@
 """Coming to rest: which GPUs are waited for before a trial is measured, and how long (docs/states.md).
 
 A GPU that is slow only gets faster, so warm-up goes on for a while until it is: how long tells the probe, never a step
-time.
+time. Where most trials would be in one state without that, or in both, it does not go on: pairs then have a state in
+common at once.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from perfgate.metrics.trial import Trial, tells_states
+from perfgate.metrics.trial import LEAST_ITERATIONS, Trial, tells_states
 from perfgate.record.run_record import Record
 from perfgate.units import NS_PER_S
 
@@ -39,13 +43,97 @@ def fastest_probe_ns(record: Record, label: str, names: Sequence[str], uuids: Se
     """
     if not tells_states(names):
         return ()
-    here = [trial for trial in record.trials if trial.gpus == tuple(uuids) and trial.visit == len(record.visits) - 1]
-    timed = [trial for trial in here if trial.kind == "timed"]
+    timed = _timed_here(record, uuids)
     if len({len(own) for trial in timed for own in _readings(trial)}) != 1:
         return ()
     in_vain = any(trial.label == label and trial.figures.get(SETTLED, 0) >= SETTLE_S * NS_PER_S for trial in timed)
     known = [own for trial in timed if trial.label == label or not in_vain for own in _readings(trial)]
     return tuple(map(min, zip(*known, strict=True)))
+
+
+def patience_s(record: Record, uuids: Sequence[str], pair: int | None, iterations: int) -> float:
+    """How long warm-up may go on for a slow GPU before the trials of a pair, in seconds: 0, or :data:`SETTLE_S`.
+
+    Whichever gives more pairs an hour whose trials have a state in common, by what the trials before this pair showed
+    of either side: how long after warm-up each GPU became fast. Some hosts are fast at the start of most trials and
+    slow for seconds at the start of others; on some each trial begins slow for 6 to 13 s, and then short ones are alike
+    without waiting, and long ones have both states (docs/states.md).
+
+    Args:
+        record: What was measured so far; what counts is the visit that goes on.
+        uuids: Of the GPUs that the pair will have.
+        pair: Its number; its own trials do not count, so that both are treated alike. ``None`` for a warm-up trial.
+        iterations: Measured in each of its trials.
+    """
+    trials = [trial for trial in _timed_here(record, uuids) if pair is None or trial.pair != pair]
+    whole = [trial for trial in trials if trial.iterations and len({*map(len, _readings(trial))}) == 1]
+    least = tuple(map(min, zip(*(own for trial in whole for own in _readings(trial)), strict=False)))
+    onsets = [_onset_s(trial, least) for trial in whole]
+    if not least or not any(onset.seen for onset in onsets):
+        return SETTLE_S
+    iteration_s = statistics.median(own.elapsed_ns for trial in whole for own in trial.iterations) / NS_PER_S
+    restart_s = statistics.median(map(_restart_ns, whole)) / NS_PER_S
+    reckoned = [onset.reckoned_s for onset in onsets]
+
+    def pairs_an_hour(waits_s: float) -> float:
+        waited = statistics.fmean(min(own, waits_s) for own in reckoned)
+        alike = _in_one_state([own - waits_s if own > waits_s else 0.0 for own in reckoned], iterations, iteration_s)
+        return alike / (restart_s + iterations * iteration_s + waited)
+
+    return SETTLE_S if pairs_an_hour(SETTLE_S) > pairs_an_hour(0.0) else 0.0
+
+
+@dataclass(frozen=True)
+class _Onset:
+    """When a GPU became fast, in seconds after warm-up; where it was not ``seen`` to, for how long it was slow."""
+
+    after_s: float
+    seen: bool
+
+    @property
+    def reckoned_s(self) -> float:
+        """Where a trial ended before anybody would have stopped waiting, the middle of what was left of that wait."""
+        if self.seen:
+            return self.after_s
+        return (self.after_s + SETTLE_S) / 2 if self.after_s < SETTLE_S else math.inf
+
+
+def _onset_s(trial: Trial, least: Sequence[int]) -> _Onset:
+    after_ns = trial.figures.get(SETTLED, 0)
+    first = trial.iterations[0].probe_ns
+    if first is not None and not is_slow(first.before, least):
+        return _Onset(after_ns / NS_PER_S, seen=True)
+    for own, readings in zip(trial.iterations, _readings(trial), strict=True):
+        after_ns += own.elapsed_ns
+        if not is_slow(readings, least):
+            return _Onset(after_ns / NS_PER_S, seen=True)
+    return _Onset(after_ns / NS_PER_S, seen=False)
+
+
+def _in_one_state(onsets_s: Sequence[float], iterations: int, iteration_s: float) -> float:
+    """The share of pairs whose trials both have the state that most trials have.
+
+    Args:
+        onsets_s: When the GPU of each trial became fast, in seconds after measuring began.
+        iterations: Of a trial.
+        iteration_s: What one takes.
+    """
+    slow = [min(iterations, own // iteration_s) for own in onsets_s]
+    fast = [iterations - own - (onset > 0) for own, onset in zip(slow, onsets_s, strict=True)]  # a change is cut
+    least = min(LEAST_ITERATIONS, iterations)
+    most = max(sum(own >= least for own in state) for state in (slow, fast))
+    return (most / len(onsets_s)) ** 2
+
+
+def _restart_ns(trial: Trial) -> int:
+    """What a trial takes beside measuring and waiting."""
+    return trial.duration_ns - trial.figures.get(SETTLED, 0) - sum(own.elapsed_ns for own in trial.iterations)
+
+
+def _timed_here(record: Record, uuids: Sequence[str]) -> list[Trial]:
+    """Timed trials of the visit that goes on, on these GPUs: another card has other readings."""
+    here = [trial for trial in record.trials if trial.gpus == tuple(uuids) and trial.visit == len(record.visits) - 1]
+    return [trial for trial in here if trial.kind == "timed"]
 
 
 def is_slow(readings: Sequence[int], fastest: Sequence[int]) -> bool:

@@ -17,7 +17,7 @@ from perfgate.capture.gpus import Gpus
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.parking import FOLDERS
 from perfgate.capture.pinning import shares_of_cores
-from perfgate.capture.settling import fastest_probe_ns, state_after
+from perfgate.capture.settling import fastest_probe_ns, patience_s, state_after
 from perfgate.counters.roofline_bound import find_floor
 from perfgate.errors import InterruptedRunError
 from perfgate.load.shape import Load
@@ -104,14 +104,16 @@ class Station:
             folder: Its own, which is empty.
             place: Its ``kind``, ``pair`` and ``position``, and among several heads its ``heads``.
         """
-        subject = record.built[label]
+        subject, gpus = record.built[label], self.gpus.of(record.cell)
+        iterations = record.chosen.iterations if record.chosen else None
         return Job(
             cell=record.cell, side=_side(label), subject=subject, index=index, visit=len(record.visits) - 1,
             run_folder=self._run_folder, folder=folder, environment=self.gpus.environment, owner=self.place.owner,
             cache_folder=self._caches.folder(record.cell, label, subject, index), station=self.place.number,
-            decode=_last_seen(record, label), iterations=record.chosen.iterations if record.chosen else None,
+            decode=_last_seen(record, label), iterations=iterations,
             gpu=bool(self.gpus.uuids), architecture=self.gpus.architecture,
-            fastest_probe_ns=fastest_probe_ns(record, label, self.gpus.names, self.gpus.of(record.cell)), **place,
+            fastest_probe_ns=fastest_probe_ns(record, label, self.gpus.names, gpus),
+            settle_s=patience_s(record, gpus, place["pair"], iterations or record.cell.measure.iterations), **place,
         )  # fmt: skip
 
     def job_ahead(self, job: Job, kind: Kind, label: str, subject: Subject) -> Job:

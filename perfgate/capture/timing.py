@@ -18,7 +18,7 @@ from perfgate.capture.driver_protocol import Engine
 from perfgate.capture.holding import Held, memory_of, read_held
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
-from perfgate.capture.settling import SETTLE_S, SETTLED, is_slow
+from perfgate.capture.settling import SETTLED, is_slow
 from perfgate.metrics.trial import Artifact, Iteration
 from perfgate.units import NS_PER_S
 
@@ -45,10 +45,10 @@ class Timed(Instrument):
                 yield iteration
 
     def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:
-        """Warm up until the probe is as fast as it was in this run, for :data:`SETTLE_S` at most."""
+        """Warm up until the probe is as fast as it was in this run, for as long as the job says at most."""
         begin_ns = time.monotonic_ns()
         number = sum(self.iterations)  # prompts that no measured iteration has: its prefixes must not be cached
-        while last and self._slow(last) and time.monotonic_ns() - begin_ns < SETTLE_S * NS_PER_S:
+        while last and self._slow(last) and time.monotonic_ns() - begin_ns < self.job.settle_s * NS_PER_S:
             say("warming up until the GPU is fast")
             last = self.run(engine, number, warmup=True)
             number += 1

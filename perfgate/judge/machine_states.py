@@ -16,16 +16,13 @@ import numpy as np
 
 from perfgate import stats
 from perfgate.metrics.catalogue import Metric
-from perfgate.metrics.trial import PROBED_GPUS, SIDES, Iteration, Side, Trial, tells_states
+from perfgate.metrics.trial import LEAST_ITERATIONS, PROBED_GPUS, SIDES, Iteration, Side, Trial, tells_states
 from perfgate.scenario.plan import GatePlan
 from perfgate.stats import two_states
 
 Source = Literal["probe", "steps"]
 State = Literal["slow", "fast"]
 STATES: Final[dict[State, int]] = {"slow": two_states.SLOW, "fast": two_states.FAST}
-
-LEAST_ITERATIONS = 2
-"""Iterations in a state that a trial needs for a value there."""
 
 CARDS_APART: Final[dict[Source, float]] = {"probe": 1.1, "steps": 1.02}
 """So much more one card of a kind may show than another in the same state: on H200s the probe 1 % and steps 1.6 %, and

@@ -66,6 +66,10 @@ PROBED_GPUS: Final[tuple[str, ...]] = ("NVIDIA H200",)
 that were compared with themselves (docs/states.md)."""
 
 
+LEAST_ITERATIONS: Final = 2
+"""Iterations in a state that a trial needs for a value there."""
+
+
 def tells_states(gpus: Sequence[str], probed: tuple[str, ...] = PROBED_GPUS) -> bool:
     """Whether the probe tells the state of GPUs of these names."""
     return bool(gpus) and all(name.startswith(probed) for name in gpus)

@@ -95,7 +95,7 @@ def choose_iterations(
     if bounds is None or not gates:
         return None
     trials = [trial for pair in pairs for trial in pair] or list(warm_up)
-    price = _price(trials)
+    price = _price(cell, trials)
     spreads = [spread for plan in gates if (spread := _spread(cell, plan, pairs, trials)) is not None]
     if price is None or len(spreads) < len(gates):
         return None
@@ -108,14 +108,21 @@ def choose_iterations(
     return IterationChoice(iterations=best, reason=_reason(spreads, price, seconds, (best, declared), source))
 
 
-def _price(trials: Sequence[Trial]) -> _Price | None:
-    """What a restart and an iteration take; caches may have been cold in the first of them, so the cheapest counts."""
+def _price(cell: Cell, trials: Sequence[Trial]) -> _Price | None:
+    """What a restart and an iteration take; caches may have been cold in the first of them, so the cheapest counts.
+
+    Where they were cold in all, judged trials start sooner: what the scenario expects of a trial counts if it is less.
+    """
     timed = [(trial.duration_ns, [i.elapsed_ns for i in trial.iterations]) for trial in trials if trial.iterations]
     if not timed:
         return None
     iteration_ns = statistics.median(ns for _, elapsed in timed for ns in elapsed)
     restart_ns = min(duration - sum(elapsed) for duration, elapsed in timed)
-    return _Price(max(restart_ns, 0) / NS_PER_S, iteration_ns / NS_PER_S)
+    restart_s, iteration_s = max(restart_ns, 0) / NS_PER_S, iteration_ns / NS_PER_S
+    if cell.measure.expect and all(trial.startup and not trial.startup.cache_files for trial in trials):
+        expected_s = cell.measure.expect.trial_s - cell.measure.iterations * iteration_s
+        restart_s = min(restart_s, max(expected_s, 0.0))
+    return _Price(restart_s, iteration_s)
 
 
 def _spread(

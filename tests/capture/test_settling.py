@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import itertools
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +23,7 @@ from hand_made import scenario_file
 
 from perfgate.capture.driver_protocol import Engine
 from perfgate.capture.job import Job
-from perfgate.capture.settling import SETTLE_S, SETTLED, fastest_probe_ns, is_slow, state_after
+from perfgate.capture.settling import SETTLE_S, SETTLED, fastest_probe_ns, is_slow, patience_s, state_after
 from perfgate.capture.timeline import ANY_TIME, Span
 from perfgate.capture.timing import Timed
 from perfgate.cli.main import main
@@ -31,6 +33,7 @@ from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import Workload
 
 SLOW_NS, FAST_NS = 215_000, 179_000
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 class Jumping:
@@ -210,3 +213,147 @@ def test_state_after_a_trial(after: tuple[int, ...], fastest: tuple[int, ...], s
 
     assert state_after(hand_made.trial(0, 0, "base", iterations=(probed,)), fastest) == state
     assert state_after(hand_made.failed(0, 0, "base"), fastest) == ""
+
+
+# --- whether waiting pays
+
+ITERATION_S = 0.75
+"""Of 128 tokens, on an H200."""
+
+
+def began(index: int, onset_s: float, iterations: int, settled_s: float = 0.0, side: Side = "base") -> Trial:
+    """A trial of 12 s and its iterations, whose GPU became fast so long after warm-up."""
+    marks = [SLOW_NS if settled_s + n * ITERATION_S < onset_s else FAST_NS for n in range(iterations + 1)]
+    taken = tuple(
+        hand_made.iteration(probe_ns=Probes((before,), (after,)), elapsed_ns=int(ITERATION_S * 10**9))
+        for before, after in itertools.pairwise(marks)
+    )
+    figures = {SETTLED: int(settled_s * 10**9)} if settled_s else {}
+    duration_ns = int((12 + settled_s + iterations * ITERATION_S) * 10**9)
+    pair = index // 2
+    return hand_made.trial(index, pair, side, iterations=taken, figures=figures, duration_ns=duration_ns)
+
+
+def patience(onsets_s: Sequence[float], iterations: int, pair: int = 99) -> float:
+    """How long a pair waits after trials that did not wait, and whose GPUs became fast so long after warm-up."""
+    taken = [began(n, onset_s, iterations) for n, onset_s in enumerate(onsets_s)]
+    return patience_s(hand_made.record(hand_made.cell(), taken), (), pair, iterations)
+
+
+def test_short_trials_of_gpus_that_begin_slow_do_not_wait() -> None:
+    """Where each GPU is slow for longer than a trial measures, all trials are alike as they are."""
+    assert patience([6.2, 7.8, 2.0, 12.6, 9.4, 8.6, 7.8, 11.7], iterations=4) == 0
+
+
+def test_gpus_that_mostly_begin_fast_are_waited_for() -> None:
+    """Where some trials begin slow among fast ones, waiting for these makes pairs alike."""
+    assert patience([0, 0, 5.8, 0, 2.2, 0, 0, 1.5], iterations=4) == SETTLE_S
+
+
+def test_long_trials_have_both_states_and_do_not_wait() -> None:
+    """A trial that becomes fast on the way has iterations in either state, so its pair has one in common."""
+    assert patience([6.2, 7.8, 9.4, 12.6, 9.4, 8.6, 0.0, 11.7], iterations=20) == 0
+
+
+def test_waiting_that_was_in_vain_ends() -> None:
+    """GPUs that stay slow for longer than anybody waits are not waited for again and again."""
+    taken = [began(0, 0.0, 4), *(began(n, math.inf, 4, settled_s=12.2) for n in range(1, 6))]
+
+    assert patience_s(hand_made.record(hand_made.cell(), taken), (), 99, 4) == 0
+
+
+def test_what_nobody_has_seen_yet_is_worth_a_wait() -> None:
+    """Trials of both kinds that ended before anybody knew how long a wait takes are no reason against one."""
+    assert patience([0, math.inf, 0, math.inf], iterations=4) == SETTLE_S
+
+
+def test_both_trials_of_a_pair_are_treated_alike() -> None:
+    """What the first trial of a pair showed does not change how long the second one waits."""
+    before = [began(n, 0.0 if n % 2 else 5.0, 4) for n in range(4)]
+    first = began(4, 5.0, 4)
+
+    def found(taken: Sequence[Trial]) -> float:
+        return patience_s(hand_made.record(hand_made.cell(), taken), (), 2, 4)
+
+    assert found(before) == found([*before, *(first.model_copy(update={"index": n}) for n in range(4, 40))])
+
+
+def test_trials_without_readings_say_nothing() -> None:
+    """Nor do no trials at all."""
+    unread = hand_made.trial(0, 0, "base")
+
+    for taken in ([], [unread]):
+        assert patience_s(hand_made.record(hand_made.cell(), taken), (), 1, 4) == SETTLE_S
+
+
+def recorded(file: str, run: str, seconds: float, restart_s: float) -> list[Trial]:
+    """The trials of a recorded run, whose iterations took so long, up to the iterations given."""
+    rows: dict[tuple[int, str], list[dict[str, str]]] = {}
+    for row in csv.DictReader((FIXTURES / file).read_text().splitlines()):
+        if row["run"] == run:
+            rows.setdefault((int(row["trial"]), row["pair"]), []).append(row)
+    trials = []
+    for (index, pair), own in rows.items():
+        settle_ns = int(own[0]["settle_ns"])
+        taken = tuple(
+            hand_made.iteration(
+                probe_ns=Probes((int(row["before_ns"]),), (int(row["after_ns"]),)), elapsed_ns=int(seconds * 1e9)
+            )
+            for row in own
+        )
+        trials.append(
+            hand_made.trial(
+                index, int(pair) if pair else None, "base", iterations=taken,
+                figures={SETTLED: settle_ns} if settle_ns else {},
+                duration_ns=int((restart_s + seconds * len(own)) * 1e9) + settle_ns,
+            )
+        )  # fmt: skip
+    return trials
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_recorded_gpus_that_were_worth_a_wait(number: int) -> None:
+    """On a recorded host most trials began fast: those that began slow were waited for, in all eight runs."""
+    trials = recorded("h200-x4-settled.csv", f"same-build-{number}", 0.38, 12)
+
+    assert patience_s(hand_made.record(hand_made.cell(), trials), (), 99, 8) == SETTLE_S
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("iterations", [4, 20])
+def test_recorded_gpus_that_were_not(number: int, iterations: int) -> None:
+    """On another host every trial began slow for 6 to 13 s: short trials and long ones would not have waited."""
+    trials = recorded("h200-x2-slow-starts.csv", f"extra_kernel-3-{number}", 0.77, 14)
+
+    assert patience_s(hand_made.record(hand_made.cell(), trials), (), 99, iterations) == 0
+
+
+def test_patience_is_part_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeMachine) -> None:
+    """Trials of one pair wait for as long as each other, and the engine is told how long that is."""
+    monkeypatch.chdir(tmp_path)
+    fake_nvml.gpu()
+    told: list[tuple[int | None, float]] = []
+
+    class Asked(FakeCollector):
+        """Fakes on a GPU that is slow in half of all trials."""
+
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            told.append((job.pair, job.settle_s))
+            return super().collect(job, progress)
+
+    words = [
+        "run",
+        scenario_file(tmp_path).name,
+        "--base",
+        "python=/bin/true",
+        "--head",
+        "env.BUILD=new",
+        "--seed",
+        "1",
+    ]
+    states = FakeStates(slow_share={"base": 0.5, "head": 0.5})
+    CliRunner().invoke(main, words, obj=Asked(FakeSpec(restart_sd=0.0003, states=states)))
+
+    pairs = {pair: {waits for one, waits in told if one == pair} for pair, _ in told if pair is not None}
+    assert all(len(waits) == 1 for waits in pairs.values())
+    assert set.union(*pairs.values()) <= {0.0, float(SETTLE_S)}

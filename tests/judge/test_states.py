@@ -224,7 +224,7 @@ def test_recorded_runs_of_one_build_are_never_blocked() -> None:
     assert not [pair for pair in same if recorded(*pair).verdict == "regressed"]
 
 
-PROBED, SETTLED = "h200-x8-probe.csv", "h200-x4-settled.csv"
+PROBED, SETTLED, SLOW_STARTS = "h200-x8-probe.csv", "h200-x4-settled.csv", "h200-x2-slow-starts.csv"
 
 
 def probed(run_name: str, file: str = PROBED) -> list[Trial]:
@@ -260,8 +260,9 @@ def judged_on_h200(trials: Sequence[Trial], gates: Sequence[GatePlan] | None = N
 def test_the_probe_tells_what_the_steps_show() -> None:
     """The probe's label is that of the side's own step times in at least 99 of 100 recorded iterations."""
     agree = known = 0
-    for name in dict.fromkeys(row["run"] for row in csv.DictReader((FIXTURES / PROBED).read_text().splitlines())):
-        whole = record(cell(), probed(name)).pairs()
+    rows = {file: csv.DictReader((FIXTURES / file).read_text().splitlines()) for file in (PROBED, SLOW_STARTS)}
+    for file, name in dict.fromkeys((file, row["run"]) for file, own in rows.items() for row in own):
+        whole = record(cell(), probed(name, file)).pairs()
         found = Labeller(whole, ["NVIDIA H200"]).at(len(whole), 0.0)
         for side, trials in enumerate(zip(*whole, strict=True)):
             early, late = (np.array([[own.itl_ns[n] for own in one.iterations] for one in trials]) for n in (0, -1))
@@ -274,7 +275,7 @@ def test_the_probe_tells_what_the_steps_show() -> None:
             steady = (labels >= 0) & calm
             agree += int(((early > steps[widest]) == (labels == 1))[steady].sum())
             known += int(steady.sum())
-    assert known > 1000
+    assert known > 1500
     assert agree / known >= 0.99
 
 

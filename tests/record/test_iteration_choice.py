@@ -12,9 +12,9 @@ import pytest
 from hand_made import cell, gate, iteration, judged, record, trial
 from pydantic import ValidationError
 
-from perfgate.metrics.trial import Iteration, Trial
+from perfgate.metrics.trial import Iteration, Startup, Trial
 from perfgate.record.iteration_choice import IterationChoice, choose_iterations
-from perfgate.scenario.declaration import Choose, load
+from perfgate.scenario.declaration import Choose, Expect, load
 from perfgate.scenario.plan import Cell, GatePlan, resolve_cells
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "h200-llama-8b-iterations.csv"
@@ -147,6 +147,26 @@ def test_warm_up_trials_tell_where_there_is_no_history() -> None:
     assert found is not None
     assert 2 <= found.iterations <= 6
     assert found.reason.endswith("by the warm-up trials")
+
+
+def test_compiling_in_warm_up_is_no_price_of_a_restart() -> None:
+    """Where all warm-up trials filled empty caches, judged ones cost what the scenario expects, if that is less."""
+    warm_up = made_up(0.0003, 0.002, restart_s=40, pairs=2)[:2]
+    found = {}
+    for cache_files in (0, 200):
+        startup = Startup(import_ns=1, engine_ns=1, ready_ns=3, cache_files=cache_files)
+        taken = [one.model_copy(update={"startup": startup, "pair": None}) for one in warm_up]
+        for trial_s in (28, 90):
+            expect = Expect.model_validate({"trial_s": trial_s, "pair_sd": "0.05%"})
+            plain = measured()
+            of = plain.model_copy(update={"measure": plain.measure.model_copy(update={"expect": expect})})
+            choice = choose_iterations(of, taken, (), "", 1)
+            assert choice is not None
+            found[cache_files, trial_s] = choice
+
+    assert "a restart takes 14.1 s" in found[0, 28].reason
+    assert found[0, 28].iterations < found[200, 28].iterations
+    assert found[0, 90] == found[200, 28] == found[200, 90]
 
 
 def test_nothing_is_chosen_without_bounds_or_figures() -> None:
