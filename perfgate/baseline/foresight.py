@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfgate import stats
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.occupations import held_against
 from perfgate.baseline.stored_visit import Build
+from perfgate.baseline.visit_evidence import drawn
 from perfgate.judge.power import CellPower
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.stats.prediction import RAISED, Prediction, predict
@@ -81,7 +82,10 @@ def _detectable(baseline: Baseline, cell: Cell, gate: GatePlan, anchor: Build | 
             first, *others = [_logs(visits) for visits in sets]
             found.append(predict(first, head, metric.sign, others=others, raised=raised))
     best = max(found, key=lambda prediction: prediction.df, default=None)
-    return best.detectable(level, gate.gate.ignorable, 1 - BETA) if best is not None and best.blocks else None
+    if best is None or not best.blocks:
+        return None
+    carried = drawn(2 * gate.gate.draw_sd**2, beside_anchor=anchor is not None)
+    return replace(best, excess=best.excess + carried).detectable(level, gate.gate.ignorable, 1 - BETA)
 
 
 def _logs(visits: Sequence[Sequence[float]]) -> list[stats.Floats]:

@@ -36,6 +36,11 @@ UNSALTED = "-"
 """A baseline without salt knows no cards: a head's own is then none of its visits'."""
 
 
+def drawn(variance: float, *, beside_anchor: bool) -> float:
+    """The variance between compilations of two builds; beside an anchor those of the anchor, then and now, as well."""
+    return 2 * variance if beside_anchor else variance
+
+
 @dataclass(frozen=True)
 class VisitSeries(Series):
     """A gated metric of one visit against those of a baseline's visits: ``base`` holds a mean a visit.
@@ -44,11 +49,18 @@ class VisitSeries(Series):
         visits: The restarts of each of the baseline's visits that count.
         others: Those of sets of visits that tell of the spread alone.
         raised: What the variance of visits is multiplied with.
+        beside_anchor: Whether values are ratios to an anchor.
     """
 
     visits: tuple[tuple[float, ...], ...] = ()
     others: tuple[tuple[tuple[float, ...], ...], ...] = ()
     raised: float = RAISED
+    beside_anchor: bool = False
+
+    @property
+    def carried(self) -> float:
+        """See :class:`Series`; of ratios to an anchor also what it was compiled to, then and now."""
+        return drawn(super().carried, beside_anchor=self.beside_anchor)
 
     def predictions(self, margin: float | None = None) -> list[Prediction]:
         """How far the head is off, or off each margin that binds; none without a spread, or beyond judging."""
@@ -169,7 +181,14 @@ class VisitEvidence(ProfiledEvidence):
         means = tuple(map(_mean, visits))
         raised = RAISED if self.anchor is None else 1.0
         return VisitSeries(
-            gate, means, tuple(head), visits=visits, others=tuple(others), raised=raised, resolution=step
+            gate,
+            means,
+            tuple(head),
+            visits=visits,
+            others=tuple(others),
+            raised=raised,
+            resolution=step,
+            beside_anchor=self.anchor is not None,
         )
 
     @cached_property

@@ -46,6 +46,10 @@ def fastest_probe_ns(record: Record, label: str, names: Sequence[str], uuids: Se
     timed = _timed_here(record, uuids)
     if len({len(own) for trial in timed for own in _readings(trial)}) != 1:
         return ()
+    return _fastest(timed, label)
+
+
+def _fastest(timed: Sequence[Trial], label: str) -> tuple[int, ...]:
     in_vain = any(trial.label == label and trial.figures.get(SETTLED, 0) >= SETTLE_S * NS_PER_S for trial in timed)
     known = [own for trial in timed if trial.label == label or not in_vain for own in _readings(trial)]
     return tuple(map(min, zip(*known, strict=True)))
@@ -66,13 +70,15 @@ def patience_s(record: Record, uuids: Sequence[str], pair: int | None, iteration
         iterations: Measured in each of its trials.
     """
     trials = [trial for trial in _timed_here(record, uuids) if pair is None or trial.pair != pair]
-    whole = [trial for trial in trials if trial.iterations and len({*map(len, _readings(trial))}) == 1]
-    least = tuple(map(min, zip(*(own for trial in whole for own in _readings(trial)), strict=False)))
-    onsets = [_onset_s(trial, least) for trial in whole]
-    if not least or not any(onset.seen for onset in onsets):
+    trials = [trial for trial in trials if trial.iterations]
+    ranks = {len(own) for trial in trials for own in _readings(trial)}
+    elapsed_ns = [own.elapsed_ns for trial in trials for own in trial.iterations]
+    if len(ranks) != 1 or 0 in ranks or not statistics.median(elapsed_ns):
         return SETTLE_S
-    iteration_s = statistics.median(own.elapsed_ns for trial in whole for own in trial.iterations) / NS_PER_S
-    restart_s = statistics.median(map(_restart_ns, whole)) / NS_PER_S
+    fastest = {label: _fastest(trials, label) for label in {trial.label for trial in trials}}
+    onsets = [_onset_s(trial, fastest[trial.label]) for trial in trials]
+    iteration_s = statistics.median(elapsed_ns) / NS_PER_S
+    restart_s = statistics.median(map(_restart_ns, trials)) / NS_PER_S
     reckoned = [onset.reckoned_s for onset in onsets]
 
     def pairs_an_hour(waits_s: float) -> float:
@@ -80,12 +86,15 @@ def patience_s(record: Record, uuids: Sequence[str], pair: int | None, iteration
         alike = _in_one_state([own - waits_s if own > waits_s else 0.0 for own in reckoned], iterations, iteration_s)
         return alike / (restart_s + iterations * iteration_s + waited)
 
-    return SETTLE_S if pairs_an_hour(SETTLE_S) > pairs_an_hour(0.0) else 0.0
+    return SETTLE_S if pairs_an_hour(SETTLE_S) >= pairs_an_hour(0.0) else 0.0
 
 
 @dataclass(frozen=True)
 class _Onset:
-    """When a GPU became fast, in seconds after warm-up; where it was not ``seen`` to, for how long it was slow."""
+    """When a GPU became fast, in seconds after warm-up; where it was not ``seen`` to, for how long it was slow.
+
+    In the middle of the iteration that had one reading of each: then all before it were slow, all behind it fast.
+    """
 
     after_s: float
     seen: bool
@@ -104,9 +113,9 @@ def _onset_s(trial: Trial, least: Sequence[int]) -> _Onset:
     if first is not None and not is_slow(first.before, least):
         return _Onset(after_ns / NS_PER_S, seen=True)
     for own, readings in zip(trial.iterations, _readings(trial), strict=True):
-        after_ns += own.elapsed_ns
         if not is_slow(readings, least):
-            return _Onset(after_ns / NS_PER_S, seen=True)
+            return _Onset((after_ns + own.elapsed_ns / 2) / NS_PER_S, seen=True)
+        after_ns += own.elapsed_ns
     return _Onset(after_ns / NS_PER_S, seen=False)
 
 
@@ -118,7 +127,7 @@ def _in_one_state(onsets_s: Sequence[float], iterations: int, iteration_s: float
         iterations: Of a trial.
         iteration_s: What one takes.
     """
-    slow = [min(iterations, own // iteration_s) for own in onsets_s]
+    slow = [iterations if math.isinf(own) else min(iterations, own // iteration_s) for own in onsets_s]
     fast = [iterations - own - (onset > 0) for own, onset in zip(slow, onsets_s, strict=True)]  # a change is cut
     least = min(LEAST_ITERATIONS, iterations)
     most = max(sum(own >= least for own in state) for state in (slow, fast))

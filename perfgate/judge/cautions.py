@@ -182,16 +182,19 @@ def _output_cautions(sides: TrialsBySide) -> Iterator[Note]:
             yield Note(code="outputs-unstable", text=f"{side}: {unstable} of {len(iterations)} iterations")
 
 
-def drawn_once(sides: TrialsBySide) -> bool:
-    """Whether every trial ran what was compiled and tuned once, together; of unknown caches nobody can say so."""
-    draws = {trial.fill.draw if trial.fill else "" for trials in sides.values() for trial in trials}
-    return len(draws) == 1 and draws != {""}
+def drawn_once(trials: Iterable[Trial]) -> bool:
+    """Whether trials, those of warm-up among them, ran what was compiled and tuned once, together.
+
+    Caches that grew since they were filled hold what each side compiled on its own; of unknown ones nobody can say it.
+    """
+    found = {(trial.fill.draw, trial.startup and trial.startup.cache_files) if trial.fill else None for trial in trials}
+    return len(found) == 1 and None not in found
 
 
 def _fills_differ(sides: TrialsBySide) -> Note | None:
     """Says so where the sides' compilers and tuners drew in different occupations; one draw for both is none."""
     fills = {side: {trial.fill for trial in trials if trial.fill} for side, trials in sides.items()}
-    if not all(fills.values()) or drawn_once(sides):
+    if not all(fills.values()) or len({fill.draw for own in fills.values() for fill in own}) == 1:
         return None
     first = {side: min(own, key=lambda fill: fill.filled_utc) for side, own in fills.items()}
     base, head = (datetime.fromisoformat(first[side].filled_utc).astimezone(UTC) for side in SIDES)

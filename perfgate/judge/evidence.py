@@ -162,7 +162,14 @@ class Evidence:
             return Series(gate, schedule=schedule, missing=missing)
         step = max((metric.resolution(trial) for trials in sides.values() for trial in trials), default=0.0)
         base, head = self.values(metric)
-        return Series(gate, tuple(base), tuple(head), schedule, resolution=step, one_draw=drawn_once(sides))
+        return Series(
+            gate, tuple(base), tuple(head), schedule, resolution=step, one_draw=drawn_once(self._started(metric.kind))
+        )
+
+    def _started(self, kind: Kind) -> Iterator[Trial]:
+        """Trials of a kind whose engine started, those of warm-up among them."""
+        for record in {id(side.record): side.record for side in self.sides.values()}.values():
+            yield from (trial for trial in record.trials if trial.kind == kind and trial.startup)
 
     @cached_property
     def family(self) -> tuple[Judged, ...]:

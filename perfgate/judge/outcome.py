@@ -104,8 +104,8 @@ class GateOutcome(MetricOutcome):
         detectable: Slowdown that this look, or where it cannot block the first one that can, blocks with probability
             1 - beta given the spread seen; a ratio minus one. ``None`` where no look can block.
         pair_sd: Standard deviation of the pairs' log ratios.
-        draw_sd: Standard deviation that the error has besides, whatever the number of pairs: what two compilations
-            of one build differ by.
+        carried_sd: Standard deviation that the error has besides, whatever the number of pairs: what compilations of
+            one build differ by.
         visits: What a baseline's visits can show; ``None`` where there is no baseline.
         reasons: Why it is neither pass nor regressed.
         cautions: What to know about it all the same.
@@ -128,7 +128,7 @@ class GateOutcome(MetricOutcome):
     q: float = 1.0
     detectable: float | None = None
     pair_sd: float | None = None
-    draw_sd: Annotated[float, Field(exclude_if=operator.not_)] = 0.0
+    carried_sd: Annotated[float, Field(exclude_if=operator.not_)] = 0.0
     visits: VisitsOutcome | None = None
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()

@@ -256,7 +256,7 @@ def _with_figures(blank: GateOutcome, series: Series, decision: Decision) -> Gat
             "q": look.p_equivalent,
             "detectable": _detectable(series, decision, look),
             "pair_sd": float(d.std(ddof=1)) if d is not None else None,
-            "draw_sd": math.sqrt(series.carried),
+            "carried_sd": math.sqrt(series.carried),
             "reasons": (_undecided(series, low, high),) if verdict == "inconclusive" else (),
             "cautions": tuple(_gate_cautions(series, look, verdict, d)),
         }

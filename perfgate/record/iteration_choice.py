@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from pydantic import Field
 from scipy import special
 
-from perfgate.metrics.catalogue import Metric
+from perfgate.metrics.catalogue import COLD_START, Metric
 from perfgate.metrics.trial import Trial
 from perfgate.models import Frozen
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
@@ -72,10 +72,17 @@ class _Spread:
 
 @dataclass(frozen=True)
 class _Price:
-    """Seconds that a trial takes without measured iterations, and that each of these adds."""
+    """Seconds that a trial takes without measured iterations, and that each of these adds.
+
+    Args:
+        restart_s: The former.
+        iteration_s: The latter.
+        expected: Whether the former is the scenario's own expectation.
+    """
 
     restart_s: float
     iteration_s: float
+    expected: bool = False
 
 
 def choose_iterations(
@@ -95,7 +102,9 @@ def choose_iterations(
     if bounds is None or not gates:
         return None
     trials = [trial for pair in pairs for trial in pair] or list(warm_up)
-    price = _price(cell, trials)
+    price = _price(trials)
+    if price is not None and not pairs:
+        price = _with_warm_caches(price, cell, trials)
     spreads = [spread for plan in gates if (spread := _spread(cell, plan, pairs, trials)) is not None]
     if price is None or len(spreads) < len(gates):
         return None
@@ -108,21 +117,24 @@ def choose_iterations(
     return IterationChoice(iterations=best, reason=_reason(spreads, price, seconds, (best, declared), source))
 
 
-def _price(cell: Cell, trials: Sequence[Trial]) -> _Price | None:
-    """What a restart and an iteration take; caches may have been cold in the first of them, so the cheapest counts.
-
-    Where they were cold in all, judged trials start sooner: what the scenario expects of a trial counts if it is less.
-    """
+def _price(trials: Sequence[Trial]) -> _Price | None:
+    """What a restart and an iteration take; caches may have been cold in the first of them, so the cheapest counts."""
     timed = [(trial.duration_ns, [i.elapsed_ns for i in trial.iterations]) for trial in trials if trial.iterations]
     if not timed:
         return None
     iteration_ns = statistics.median(ns for _, elapsed in timed for ns in elapsed)
     restart_ns = min(duration - sum(elapsed) for duration, elapsed in timed)
-    restart_s, iteration_s = max(restart_ns, 0) / NS_PER_S, iteration_ns / NS_PER_S
-    if cell.measure.expect and all(trial.startup and not trial.startup.cache_files for trial in trials):
-        expected_s = cell.measure.expect.trial_s - cell.measure.iterations * iteration_s
-        restart_s = min(restart_s, max(expected_s, 0.0))
-    return _Price(restart_s, iteration_s)
+    return _Price(max(restart_ns, 0) / NS_PER_S, iteration_ns / NS_PER_S)
+
+
+def _with_warm_caches(price: _Price, cell: Cell, warm_up: Sequence[Trial]) -> _Price:
+    """Judged trials start sooner than warm-up ones whose caches were all empty: as expected, if that is less."""
+    expect = cell.measure.expect
+    begins_cold = any(plan.gate.metric == COLD_START for plan in cell.gates)
+    if expect is None or begins_cold or any(not trial.startup or trial.startup.cache_files for trial in warm_up):
+        return price
+    expected_s = max(expect.trial_s - cell.measure.iterations * price.iteration_s, 0.0)
+    return replace(price, restart_s=expected_s, expected=True) if expected_s < price.restart_s else price
 
 
 def _spread(
@@ -215,9 +227,10 @@ def _reason(
     best, declared = numbers
     hardest = max(spreads, key=lambda spread: spread.sd(best) / math.log1p(spread.plan.gate.must_catch))
     restarts, one = (percent(math.sqrt(variance)) for variance in (hardest.restart, hardest.iteration))
+    expected = " as expected" if price.expected else ""
     saved = f", {seconds[declared] / 60:.1f} with {declared}" if declared != best else ""
     return (
         f"pairs of {hardest.plan.gate.measured.name} spread by {restarts} between restarts and {one} by an iteration; "
-        f"a restart takes {price.restart_s:.1f} s, an iteration {price.iteration_s:.2f} s; {seconds[best] / 60:.1f} "
-        f"minutes to a decision{saved}; by {source}"
+        f"a restart takes {price.restart_s:.1f} s{expected}, an iteration {price.iteration_s:.2f} s; "
+        f"{seconds[best] / 60:.1f} minutes to a decision{saved}; by {source}"
     )

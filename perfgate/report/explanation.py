@@ -222,28 +222,28 @@ def _what_would_decide(gate: GateOutcome, low: float | None, high: float | None)
     if below and middle > blocking:
         ways.append(("be blocked", (middle - blocking) / below))
     for what, share in ways:
-        if not 0 < share < 1:
+        if not 0 < share < 1 or (gate.carried_sd and gate.pair_sd is None):
             continue
-        enough = _pairs_for(gate, share)
-        if enough is None:
-            yield (f"With no number of pairs would it {what}: two compilations of one build differ by "
-                   f"{percent(gate.draw_sd)}.")  # fmt: skip
-        else:
-            pairs = max(math.ceil(enough), FIRST_BLOCKING_PAIRS, gate.pairs + 1)
+        own = _own_share(gate, share)
+        if own:
+            pairs = max(math.ceil(gate.pairs / own**2), FIRST_BLOCKING_PAIRS, gate.pairs + 1)
             yield (f"If the pairs go on like this, it would {what} with about {pairs} of them, or with a spread of "
-                   f"{min(share * 100, 99):.0f} % of this one.")  # fmt: skip
+                   f"{min(own * 100, 99):.0f} % of this one.")  # fmt: skip
+        else:
+            yield (f"More pairs alone would not let it {what} at this look's level: compilations of one build differ "
+                   f"by {percent(gate.carried_sd)}.")  # fmt: skip
     if gate.pair_sd is not None:
         blocks = "" if gate.detectable is None else f"; a slowdown of {percent(gate.detectable)} is what it can block"
-        draws = f", two compilations of one build by {percent(gate.draw_sd)}" if gate.draw_sd else ""
+        draws = f", compilations of one build by {percent(gate.carried_sd)}" if gate.carried_sd else ""
         yield f"The pairs spread by {gate.pair_sd * 100:.3g} %{draws}{blocks}."
 
 
-def _pairs_for(gate: GateOutcome, share: float) -> float | None:
-    """Pairs with which the error is such a share of what it is; ``None`` where compilations alone differ by more."""
-    if not gate.draw_sd or gate.pair_sd is None:
-        return gate.pairs / share**2
-    own = share**2 * (gate.pair_sd**2 / gate.pairs + gate.draw_sd**2) - gate.draw_sd**2
-    return gate.pair_sd**2 / own if own > 0 else None
+def _own_share(gate: GateOutcome, share: float) -> float:
+    """What the pairs' part of the error must shrink to, for all of it to be such a share; 0 where nothing would do."""
+    if not gate.carried_sd or gate.pair_sd is None:
+        return share
+    now, carried = gate.pair_sd**2 / gate.pairs, gate.carried_sd**2
+    return math.sqrt(max(share**2 * (now + carried) - carried, 0.0) / now) if now else 0.0
 
 
 def causes(cell: CellOutcome) -> tuple[str, ...]:

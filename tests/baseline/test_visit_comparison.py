@@ -89,7 +89,7 @@ def test_what_compilations_differ_by_is_in_the_error(draw_sd: float, verdict: st
     found = only(held(side.model_copy(update={"cell": cell}), lineage(QUIET)))
 
     assert found.verdict == verdict
-    assert found.draw_sd == pytest.approx(draw_sd * math.sqrt(2))
+    assert found.carried_sd == pytest.approx(draw_sd * math.sqrt(2))
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from hand_made import cell, gate, judged, only, spread, trials
 
-from perfgate.judge.outcome import GateOutcome
+from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.judge.power import cell_power, promised_block
-from perfgate.metrics.trial import Fill, Trial
+from perfgate.metrics.trial import Fill, Startup, Trial
 from perfgate.report.explanation import steps
 from perfgate.report.power_report import power_document
 from perfgate.stats import DEFAULT_SCHEDULE, mean_estimate
@@ -20,7 +21,8 @@ BASE_FILL, HEAD_FILL = (Fill(draw=name * 12, filled_utc="2026-01-01T08:00:00+00:
 def with_fills(taken: tuple[Trial, ...], head: Fill | None) -> tuple[Trial, ...]:
     """Trials whose sides found these fills in their caches."""
     fills = {"base": BASE_FILL, "head": head}
-    return tuple(trial.model_copy(update={"fill": fills[trial.subject]}) for trial in taken)
+    started = Startup(import_ns=1, engine_ns=1, ready_ns=3, cache_files=213)
+    return tuple(trial.model_copy(update={"fill": fills[trial.subject], "startup": started}) for trial in taken)
 
 
 def decided(slowdown: float, draw_sd: str, head: Fill | None = HEAD_FILL) -> GateOutcome:
@@ -57,15 +59,15 @@ def test_one_draw_of_both_sides_is_in_no_error() -> None:
     alike, unknown = decided(0.004, "0.2%", BASE_FILL), decided(0.004, "0.2%", None)
 
     assert (alike.verdict, unknown.verdict) == ("regressed", "inconclusive")
-    assert alike.draw_sd == 0
-    assert unknown.draw_sd == pytest.approx(0.002 * math.sqrt(2))
+    assert alike.carried_sd == 0
+    assert unknown.carried_sd == pytest.approx(0.002 * math.sqrt(2))
 
 
 def test_a_gate_without_draws_writes_none() -> None:
     """Plans and verdicts of gates that declare nothing stay as they are."""
     assert "draw_sd" not in gate().gate.model_dump()
     assert gate(draw_sd="0.02%").gate.model_dump()["draw_sd"] == "0.02%"
-    assert "draw_sd" not in decided(0.0, "0%").model_dump()
+    assert "carried_sd" not in decided(0.0, "0%").model_dump()
 
 
 def test_what_more_pairs_cannot_decide_is_said() -> None:
@@ -75,21 +77,44 @@ def test_what_more_pairs_cannot_decide_is_said() -> None:
 
     (told,) = steps(found)
 
-    assert "With no number of pairs would it pass: two compilations of one build differ by 0.424 %." in told
+    assert (
+        "More pairs alone would not let it pass at this look's level: compilations of one build differ by 0.42" in told
+    )
     assert "The pairs spread by 0.0" in told
-    assert "%, two compilations of one build by 0.424 %" in told
+    assert "%, compilations of one build by 0.424 %" in told
 
 
-def test_pairs_that_would_decide_are_counted_without_the_draws() -> None:
-    """Where pairs can still decide, their number follows from their own part of the error alone."""
-    pairs = {}
-    for draw_sd in ("0%", "0.05%"):
+@pytest.mark.parametrize("draw_sd", ["0%", "0.05%"])
+def test_a_spread_that_would_decide_does(draw_sd: str) -> None:
+    """The spread that is told, of pairs alone, is where the same look begins to pass."""
+
+    def found(half_width: float) -> CellOutcome:
         gated = cell(gates=[gate(draw_sd=draw_sd)])
-        (found,) = judged(with_fills(trials(spread(0.002, 0.006, 6)), HEAD_FILL), gated).cells
-        told = " ".join(steps(found))
-        pairs[draw_sd] = int(told.split("it would pass with about ")[1].split()[0])
+        return judged(with_fills(trials(spread(0.001, half_width, 6)), HEAD_FILL), gated).cells[0]
 
-    assert pairs["0.05%"] > pairs["0%"] > 6
+    told = " ".join(steps(found(0.004)))
+    share = float(told.split("or with a spread of ")[1].split(" %")[0]) / 100
+
+    assert 0.2 < share < 0.9
+    assert found(0.004 * (share + 0.02)).gates[0].verdict == "inconclusive"
+    assert found(0.004 * (share - 0.02)).gates[0].verdict == "pass"
+
+
+def test_caches_that_grew_are_no_common_draw() -> None:
+    """Sides that were filled together, and then compiled more on their own, differ by what they drew there."""
+
+    def grown(taken: Sequence[Trial], at_first: int) -> list[Trial]:
+        files = [at_first, *[213] * (len(taken) - 1)]
+        return [
+            one.model_copy(update={"startup": Startup(import_ns=1, engine_ns=1, ready_ns=3, cache_files=many)})
+            for one, many in zip(taken, files, strict=True)
+        ]
+
+    taken = with_fills(trials(spread(0.004, 0.0003, 6)), BASE_FILL)
+    gated = cell(gates=[gate(draw_sd="0.2%")])
+
+    assert only(judged(grown(taken, 213), gated)).verdict == "regressed"
+    assert only(judged(grown(taken, 180), gated)).verdict == "inconclusive"
 
 
 def test_a_plan_reckons_with_the_draws() -> None:
