@@ -49,7 +49,7 @@ from perfgate.capture.trial_taking import EngineCollector
 from perfgate.errors import InterruptedRunError, PerfgateError
 from perfgate.machine.locks import hold
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import Failure, Trial
+from perfgate.metrics.trial import Failure, Iteration, Trial
 from perfgate.project.subjects import resolve
 from perfgate.record.keeping import make_folder
 from perfgate.record.manifest import read_manifest
@@ -61,6 +61,8 @@ from perfgate.scenario.subject import Subject
 BLOCK = 4
 PARKED = (True, True, False, False)
 """Which trials of a block are parked; the next trial says whether one is parked beside."""
+LEAST_ALIKE = 6
+"""Iterations of one state that each trial of a block needs."""
 BOUNDS = {"itl_median": 0.0005, "tpot_mean": 0.0005, "ttft_median": 0.005}
 """By metric, how far hidden imports may move it, as a log ratio."""
 
@@ -124,23 +126,40 @@ def contrasts(logs: Sequence[float]) -> dict[str, float]:
 
 
 def blocks_of(record: Record) -> Iterator[list[Trial]]:
-    """Whole blocks of trials that were parked as planned, on a GPU in its fast state."""
+    """Whole blocks of trials that were parked as planned, with the iterations of one state of the GPU."""
     judged = {trial.pair: trial for trial in record.judged_trials("base") if trial.pair is not None}
-    readings = [reading for trial in judged.values() for reading in _readings(trial)]
+    readings = [reading for trial in judged.values() for one in trial.iterations for reading in _readings(one)]
     fastest = tuple(map(min, zip(*readings, strict=True))) if readings else ()
     for start in range(0, max(judged, default=-1) + 1, BLOCK):
         block = [judged[number] for number in range(start, start + BLOCK) if number in judged]
         as_planned = [bool(trial.startup and trial.startup.parked_ns) for trial in block] == [*PARKED]
-        # Only a GPU has states; a busy processor reads slow at times and is measured as it is.
-        slow = any(trial.gpus and is_slow(reading, fastest) for trial in block for reading in _readings(trial))
-        if as_planned and not slow:
-            yield block
+        if as_planned and (alike := _in_one_state(block, fastest)):
+            yield alike
 
 
-def _readings(trial: Trial) -> list[tuple[int, ...]]:
-    return [
-        reading for one in trial.iterations if one.probe_ns for reading in (one.probe_ns.before, one.probe_ns.after)
-    ]
+def _in_one_state(block: list[Trial], fastest: Sequence[int]) -> list[Trial]:
+    """The trials with the iterations of the state that all have most of; empty where they share too little of one.
+
+    Only a GPU has states; a busy processor reads slow at times and is measured as it is.
+    """
+    if not all(trial.gpus for trial in block):
+        return block
+    states = []
+    for slow in (False, True):
+        alike = [
+            [one for one in trial.iterations if all(is_slow(reading, fastest) is slow for reading in _readings(one))]
+            for trial in block
+        ]
+        states.append((min(map(len, alike)), alike))
+    least, most = max(states, key=lambda state: state[0])
+    if least < LEAST_ALIKE:
+        return []
+    cut = [tuple(one[:least]) for one in most]  # as many in each trial: a median of few is noisier
+    return [trial.model_copy(update={"iterations": own}) for trial, own in zip(block, cut, strict=True)]
+
+
+def _readings(one: Iteration) -> list[tuple[int, ...]]:
+    return [one.probe_ns.before, one.probe_ns.after] if one.probe_ns else []
 
 
 def table(folder: Path) -> Iterator[str]:

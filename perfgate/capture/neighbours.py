@@ -2,7 +2,8 @@
 
 One station takes a trial alone, two while all others start, run and stop engines without a pause, and another alone. A
 pair's ratio loses what is the same in both of its trials; what comes and goes with a neighbour's start does not. The
-figure is kept beside the host's locks until the machine is another one, or boots.
+figure is kept beside the host's locks until the machine is another one, or boots. Where the probe tells the GPU's
+state, trials are compared within one: a jump is 3 % and no neighbour's doing (docs/states.md).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final, Literal
 
 from pydantic import Field, FiniteFloat
 
+from perfgate.capture.settling import is_slow
 from perfgate.capture.station import Station, at_once, utc_now
 from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.machine.cleanup import remove_tree
@@ -25,7 +27,7 @@ from perfgate.machine.fingerprint import Gpu, Machine, comparable
 from perfgate.machine.locks import state_folder
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import Failure, Side, Trial
+from perfgate.metrics.trial import LEAST_ITERATIONS, Failure, Iteration, Side, Trial, tells_states
 from perfgate.models import Frozen
 from perfgate.record.run_record import Record
 from perfgate.units import percent
@@ -129,11 +131,11 @@ def _measure(stations: Sequence[Station], record: Record, folder: Path) -> tuple
     remove_tree(folder / FOLDER, ignore_errors=True)  # of a visit that was killed
     (folder / FOLDER).mkdir()
     numbers = itertools.count()
-    alone: list[float] = []
-    beside: list[float] = []
+    alone: list[Trial] = []
+    beside: list[Trial] = []
 
-    def take(station: Station, values: list[float]) -> None:
-        values.append(_value(_trial(station, record, side, folder / FOLDER / f"{next(numbers):03}")))
+    def take(station: Station, trials: list[Trial]) -> None:
+        trials.append(_trial(station, record, side, folder / FOLDER / f"{next(numbers):03}"))
 
     def work(station: Station) -> None:
         try:
@@ -147,15 +149,52 @@ def _measure(stations: Sequence[Station], record: Record, folder: Path) -> tuple
             over.set()
             station.release()
 
-    def by_itself(values: list[float]) -> None:
-        at_once([first], lambda station: take(station, values))  # held to the cores that it has beside others
+    def by_itself(trials: list[Trial]) -> None:
+        at_once([first], lambda station: take(station, trials))  # held to the cores that it has beside others
 
     by_itself([])  # fills its caches
     by_itself(alone)
     at_once(stations, work)
     by_itself(alone)
     first.release()
-    return tuple(alone), tuple(beside)
+    return _in_one_state(alone, beside, first.gpus.names)
+
+
+def _in_one_state(
+    alone: Sequence[Trial], beside: Sequence[Trial], names: Sequence[str]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The figures of trials in the state of the GPU that most of either kind were in; without states, as they are.
+
+    Raises:
+        NotMeasuredError: ``stations-interfere``: they have no state in common, so that nothing is known.
+    """
+    trials = [*alone, *beside]
+    readings = [reading for trial in trials for one in trial.iterations for reading in _readings(one)]
+    if not readings or len({*map(len, readings)}) != 1 or not tells_states(names):
+        return tuple(map(_value, alone)), tuple(map(_value, beside))
+    least = tuple(map(min, zip(*readings, strict=True)))
+    found: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    for slow in (False, True):
+        one, other = (
+            tuple(_value(cut) for trial in own if (cut := _cut(trial, least, slow=slow)) is not None)
+            for own in (alone, beside)
+        )
+        if min(len(one), len(other)) > min(map(len, found)):
+            found = one, other
+    if not all(found):
+        text = "what stations do to one another is not known: trials alone and beside others had no GPU state in common"
+        raise NotMeasuredError(text, where="--gpus", remedy="Try again.", code="stations-interfere")
+    return found
+
+
+def _cut(trial: Trial, least: Sequence[int], *, slow: bool) -> Trial | None:
+    """A trial with its iterations in one state; ``None`` where these are too few."""
+    own = tuple(one for one in trial.iterations if all(is_slow(reading, least) is slow for reading in _readings(one)))
+    return trial.model_copy(update={"iterations": own}) if len(own) >= LEAST_ITERATIONS else None
+
+
+def _readings(one: Iteration) -> tuple[tuple[int, ...], ...]:
+    return (one.probe_ns.before, one.probe_ns.after) if one.probe_ns else ()
 
 
 def _trial(station: Station, record: Record, side: Side, folder: Path) -> Trial:

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from perfgate.capture.compile_caches import FOLDERS as CACHES
 from perfgate.capture.compile_caches import CompileCaches
@@ -255,14 +255,14 @@ class Session:
             part.unlink()
 
     def _open(self, cell: Cell) -> Record:
-        """The cell's record with this visit."""
+        """The cell's record with this visit; where an earlier run tells how many iterations pay, so has warm-up."""
         file = record_file(self._folder, cell)
         if file.exists():
             record = read_record(file)
         else:
-            plan = self._run.plan
-            builds = {"subjects": self._run.subjects, "heads": self._run.heads}
-            record = Record(cell=cell, **builds, seed=plan.seed, orders=plan.orders)
+            run = self._run
+            own: dict[str, Any] = {"subjects": run.subjects, "heads": run.heads, "seed": run.plan.seed}
+            record = with_iterations(Record(cell=cell, orders=run.plan.orders, **own), run, self._folder.parent)
         self._pace.begin(cell.cell_id, record.trials, trial_seconds(cell, self._folder.parent))
         return reopened(record).model_copy(update={"visits": (*record.visits, self._visit)})
 

@@ -26,6 +26,7 @@ from perfgate.judge.memory_growth import growth_cautions
 from perfgate.judge.outcome import Finding
 from perfgate.judge.rule import Judged, Series
 from perfgate.judge.state_series import by_state, slow_share
+from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import KINDS, SIDES, Kind, Side, Trial
 from perfgate.models import Note
@@ -184,8 +185,11 @@ class Evidence:
 
     @cached_property
     def labeller(self) -> Labeller | None:
-        """What tells the states of the timed pairs; ``None`` where nothing was taken in pairs."""
-        pairs = self.pairs("timed")
+        """What tells the states of the timed pairs; ``None`` where nothing was taken in pairs.
+
+        Nor of a server: the gaps of a window are kept in order of size, and do not tell what was early or late in it.
+        """
+        pairs = [] if isinstance(self.cell.workload, Load) else self.pairs("timed")
         gpus = [gpu.name for visit in self.record.visits for gpu in visit.machine.gpus] if pairs else []
         return Labeller(pairs, gpus, before=self.record.warmed_up()) if pairs else None
 

@@ -87,8 +87,9 @@ class Gate(Strict):
         ignorable: A slowdown up to this is acceptable.
         must_catch: A slowdown from this on must not pass.
         floor: Absolute change in the metric's unit below which nothing is a regression, like ``1ms``.
-        draw_sd: Standard deviation of what compiling and tuning a build once more changes the metric by, as measured
-            by ``benchmarks/cold_fills.py``: restarts repeat one draw of each side, so its variance is in every error.
+        draw_sd: Standard deviation of what compiling and tuning a build once more changes the metric by: restarts
+            repeat one draw of each side, so its variance is in every error. It is taken as known: of few fills declare
+            the upper end of the interval that ``benchmarks/cold_fills.py`` prints.
     """
 
     metric: Annotated[

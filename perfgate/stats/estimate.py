@@ -82,7 +82,7 @@ class Estimate:
         """With a variance in its error that all observations share, and so tell nothing of.
 
         The degrees of freedom stay those of the observations, fewer than Satterthwaite 1946 gives a sum with a known
-        part: too wide rather than too narrow.
+        part: too wide rather than too narrow, if it is known.
         """
         if variance == 0:
             return self

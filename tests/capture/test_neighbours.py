@@ -11,16 +11,17 @@ import pytest
 from click.testing import CliRunner
 from fake_collector import FakeCollector, FakeSpec
 from fake_nvml import FakeMachine, fake_uuid
-from hand_made import cell, run
+from hand_made import cell, iteration, run, trial
 
 from perfgate.capture.gpus import VISIBLE
 from perfgate.capture.job import Job
-from perfgate.capture.neighbours import FOLDER, Neighbours
+from perfgate.capture.neighbours import FOLDER, Neighbours, _in_one_state
 from perfgate.capture.session import Session
 from perfgate.cli.main import main
+from perfgate.errors import NotMeasuredError
 from perfgate.machine.locks import state_folder
 from perfgate.machine.versioned_json import read_model, write_model
-from perfgate.metrics.trial import Failure, Trial
+from perfgate.metrics.trial import Failure, Probes, Trial
 from perfgate.record.run_record import Record
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -177,6 +178,38 @@ def test_alone_and_beside_others_on_the_same_cores(tmp_path: Path, monkeypatch: 
 
     measure(tmp_path / "run", Looking())
     assert seen == {frozenset({7})}
+
+
+H200 = ("NVIDIA H200",)
+
+
+def in_states(states: str, beside: float = 1.0) -> Trial:
+    """A trial that is slow (s) or fast (f) iteration by iteration, and longer beside others by a factor."""
+    known = {"s": (5.3e-3, 215_000), "f": (5.13e-3, 179_000)}
+    own = [known[state] for state in states]
+    return trial(0, 0, "base", iterations=tuple(
+        iteration(step_s * beside, probe_ns=Probes(before=(ns,), after=(ns,))) for step_s, ns in own
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("alone", "others"),
+    [(("ssss", "ssff"), ("ssff", "ffff")), (("ffff", "ffff"), ("ssff", "sfff")), (("ssss", "ssss"), ("ssss", "ssff"))],
+)
+def test_a_jump_of_the_gpu_is_no_neighbours_doing(alone: tuple[str, ...], others: tuple[str, ...]) -> None:
+    """Trials are compared in a state that both kinds have; what neighbours do there is seen as before."""
+    for longer in (1.0, 1.005):
+        found = _in_one_state([*map(in_states, alone)], [in_states(own, longer) for own in others], H200)
+        assert all(value / found[0][0] == pytest.approx(1.0, abs=1e-6) for value in found[0])
+        assert all(value / found[0][0] == pytest.approx(longer, abs=1e-6) for value in found[1])
+
+
+def test_states_that_no_two_trials_share() -> None:
+    """Nothing is known then; without a probe that tells states trials are compared as they are."""
+    alone, beside = [in_states("ssss"), in_states("ssss")], [in_states("ffff"), in_states("sfff")]
+    with pytest.raises(NotMeasuredError, match="no GPU state in common"):
+        _in_one_state(alone, beside, H200)
+    assert len(_in_one_state(alone, beside, ("NVIDIA A100",))[1]) == 2
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 from hand_made import cell, gate, judged, only, spread, trials
+from stored import lineage
 
+from perfgate.baseline.foresight import ways
+from perfgate.baseline.visit_evidence import VisitSeries
 from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.judge.power import cell_power, promised_block
 from perfgate.metrics.trial import Fill, Startup, Trial
@@ -130,3 +133,25 @@ def test_a_plan_reckons_with_the_draws() -> None:
     promised = [promised_block(DEFAULT_SCHEDULE, (0.001, 0.005), 0.001, 0.004, alpha=0.01, draw_sd=sd)
                 for sd in (0.0, 0.001)]  # fmt: skip
     assert promised[1] < promised[0]
+
+
+def test_beside_an_anchor_four_compilations_are_in_the_error() -> None:
+    """The anchor may have been compiled once more since the visits, so that a ratio to it has draws of its own."""
+    gated = gate(draw_sd="0.05%")
+
+    alone, beside = (VisitSeries(gated, beside_anchor=anchored).carried for anchored in (False, True))
+
+    assert alone == pytest.approx(2 * 0.0005**2)
+    assert beside == pytest.approx(4 * 0.0005**2)
+
+
+def test_what_a_baseline_could_detect_holds_the_draws() -> None:
+    """``check`` promises no more against a baseline than the verdict can show."""
+    visits = [[mean + 0.001 * (-1) ** n for n in range(6)] for mean in (0.0, 0.002, -0.002, 0.001, 0.0)]
+    found = {}
+    for draw_sd in ("0%", "0.5%"):
+        gated = cell(gates=[gate(draw_sd=draw_sd)])
+        (way,) = ways(lineage(visits), gated, cell_power(gated, {}, 1), 1)
+        found[draw_sd] = way.detectable["itl_median"] or math.nan
+
+    assert found["0.5%"] > 1.2 * found["0%"]

@@ -17,6 +17,7 @@ from hand_made import MACHINE, cell, codes, gate, iteration, record, run, trial
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.machine_states import Labeller
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
+from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.trial import Probes, Side, Trial
 from perfgate.record.run_record import Visit
@@ -84,6 +85,22 @@ def test_a_build_that_is_not_slower_passes_in_each_state() -> None:
     assert found.states.told_by == "steps"
     assert found.states.gap == pytest.approx(GAP - 1, abs=0.001)
     assert codes(found.cautions) == ["within-states"]
+
+
+def test_windows_of_a_server_tell_no_states() -> None:
+    """Their gaps are kept in order of size: halves of them are no early and late ones, whatever they look like."""
+    load = Load.model_validate({"arrival": {"poisson": 8}, "requests": 8, "input_tokens": 16, "output_tokens": 8})
+    trials = pairs(BOTH_STATES * 2)
+    measured = cell()
+    served = measured.model_copy(update={"workload": load})
+    found = {}
+    for one in (measured, served):
+        kept = record(one, trials, orders="coins")
+        found[one is served] = judge(run([one]), {one.cell_id: kept}).cells[0]
+
+    assert found[False].states is not None
+    assert found[True].states is None
+    assert {one.state for one in found[True].gates} == {""}
 
 
 def test_a_small_slowdown_is_blocked_within_a_state() -> None:

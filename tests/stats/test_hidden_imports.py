@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hand_made import iteration, trial
+
+from perfgate.metrics.trial import Probes, Startup
 
 hidden: Any = importlib.import_module("hidden_imports")
 
@@ -36,3 +39,28 @@ def test_rates_of_the_equivalence_test() -> None:
 def test_one_block_tells_nothing() -> None:
     """An interval needs two blocks."""
     assert hidden.effect([0.001]) is None
+
+
+def in_states(states: str, number: int) -> Any:
+    """A trial on a GPU that is slow (s) or fast (f) iteration by iteration, parked as the plan of blocks has it."""
+    own = [(5.3e-3, 215_000) if state == "s" else (5.13e-3, 179_000) for state in states]
+    parked_ns = 10**9 if hidden.PARKED[number] else 0
+    startup = Startup(import_ns=10**9, engine_ns=10**9, ready_ns=3 * 10**9, parked_ns=parked_ns)
+    iterations = tuple(iteration(s, probe_ns=Probes(before=(ns,), after=(ns,))) for s, ns in own)
+    return trial(number, number, "base", startup=startup, iterations=iterations, gpus=("GPU-0",))
+
+
+@pytest.mark.parametrize(
+    ("states", "kept"),
+    [
+        (["s" * 8 + "f" * 16, "s" * 24, "s" * 24, "s" * 10 + "f" * 14], 8),
+        (["f" * 24, "ss" + "f" * 22, "f" * 24, "f" * 24], 22),
+        (["f" * 24, "s" * 24, "f" * 24, "f" * 24], 0),
+    ],
+)
+def test_a_block_counts_in_one_state(states: list[str], kept: int) -> None:
+    """All trials by as many iterations of the state that they share; a jump of 3 % is no effect of imports."""
+    block = [in_states(own, number) for number, own in enumerate(states)]
+    alike = hidden._in_one_state(block, (179_000,))
+    assert [len(one.iterations) for one in alike] == [kept] * (hidden.BLOCK if kept else 0)
+    assert len({one.itl_ns for own in alike for one in own.iterations}) <= 1
