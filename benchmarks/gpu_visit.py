@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,6 +48,7 @@ class Task:
             ``{minutes}``, ``{root}``, ``{into}`` and, for one of several that are alike, ``{each}`` are filled in.
         minutes: What it takes at most; it is stopped then.
         gpus: How many it takes.
+        alone: Whether it takes all there are, whatever it needs, so that nothing runs beside it.
         expect: Exit statuses that are as they should be.
         after: Tasks that must have ended as expected before.
         folder: Shared with other tasks of the same word; its own by default.
@@ -62,6 +63,7 @@ class Task:
     after: list[str] = field(default_factory=list)
     folder: str = ""
     config: str = ""
+    alone: bool = False
 
 
 @dataclass
@@ -154,7 +156,7 @@ class Visit:
         return self._left_s() >= 60 * task.minutes and all(map(self.done, task.after))
 
     def _begin(self, task: Task) -> None:
-        gpus, self._free = self._free[: task.gpus], self._free[task.gpus :]
+        gpus, self._free = sorted(self._free[: task.gpus]), self._free[task.gpus :]
         folder = self._into / (task.folder or task.name)
         folder.mkdir(exist_ok=True)
         if task.config:
@@ -240,7 +242,8 @@ def main() -> None:
     chosen = [*{task.name: task for one in wanted for task in listed if fnmatch.fnmatch(task.name, one)}.values()]
     check_imports(given.build)
     visit = Visit(given.into.resolve(), given.build, given.gpus, given.minutes)
-    visit.take([task for task in chosen if task.gpus <= len(given.gpus)])
+    fitting = (task for task in chosen if task.gpus <= len(given.gpus))
+    visit.take([replace(task, gpus=len(given.gpus)) if task.alone else task for task in fitting])
     print("| task | exit | as expected | minutes | GPUs |\n|---|---|---|---|---|")
     for one in visit.ended:
         print(f"| {one['task']} | {one['status']} | {one['as_expected']} | {one['minutes']} | {one['gpus']} |")

@@ -144,6 +144,8 @@ def _in_one_state(block: list[Trial], fastest: Sequence[int]) -> list[Trial]:
     """
     if not all(trial.gpus for trial in block):
         return block
+    if not all(_readings(one) for trial in block for one in trial.iterations):
+        return []
     states = []
     for slow in (False, True):
         alike = [

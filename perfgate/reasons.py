@@ -80,8 +80,10 @@ _TABLE = (
            "CUDA_VISIBLE_DEVICES means the CPU."),
     Reason("gpu-busy", "Somebody else computes on a GPU, or holds memory there, so nothing was measured.",
            "Wait until it is free, end the process named, or choose another GPU by CUDA_VISIBLE_DEVICES."),
-    Reason("stations-interfere", "Engines on other GPUs of this host change a trial by more than they may.",
-           "Name fewer GPUs (--gpus), or leave it out; see what they share: cores, memory, power, cooling."),
+    Reason("stations-interfere", "Engines on other GPUs of this host change a trial by more than they may, or that is "
+           "not known.",
+           "Name fewer GPUs (--gpus), or leave it out; see what they share: cores, memory, power, cooling. Where "
+           "it is not known, run again."),
     # --- the machine
     Reason("clock-no-permission", "This user may not lock or reset the GPU's clocks.",
            "Install the helper for this (.github/runner/README.md), run as root, or write "

@@ -3,7 +3,8 @@
 One station takes a trial alone, two while all others start, run and stop engines without a pause, and another alone. A
 pair's ratio loses what is the same in both of its trials; what comes and goes with a neighbour's start does not. The
 figure is kept beside the host's locks until the machine is another one, or boots. Where the probe tells the GPU's
-state, trials are compared within one: a jump is 3 % and no neighbour's doing (docs/states.md).
+state, trials are compared in one that all of them beside others have: a jump of 3 % is not what is looked for, and
+whether neighbours cause one cannot be told from so few trials.
 """
 
 from __future__ import annotations
@@ -163,34 +164,34 @@ def _measure(stations: Sequence[Station], record: Record, folder: Path) -> tuple
 def _in_one_state(
     alone: Sequence[Trial], beside: Sequence[Trial], names: Sequence[str]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The figures of trials in the state of the GPU that most of either kind were in; without states, as they are.
+    """The figures of trials in a state of the GPU that all beside others have, and one alone; without states, of all.
 
     Raises:
-        NotMeasuredError: ``stations-interfere``: they have no state in common, so that nothing is known.
+        NotMeasuredError: ``stations-interfere``: there is no such state, so that nothing is known.
     """
     trials = [*alone, *beside]
-    readings = [reading for trial in trials for one in trial.iterations for reading in _readings(one)]
-    if not readings or len({*map(len, readings)}) != 1 or not tells_states(names):
+    iterations = [one for trial in trials for one in trial.iterations]
+    readings = [reading for one in iterations for reading in _readings(one)]
+    if len({*map(len, readings)}) != 1 or not all(map(_readings, iterations)) or not tells_states(names):
         return tuple(map(_value, alone)), tuple(map(_value, beside))
     least = tuple(map(min, zip(*readings, strict=True)))
-    found: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     for slow in (False, True):
         one, other = (
             tuple(_value(cut) for trial in own if (cut := _cut(trial, least, slow=slow)) is not None)
             for own in (alone, beside)
         )
-        if min(len(one), len(other)) > min(map(len, found)):
-            found = one, other
-    if not all(found):
-        text = "what stations do to one another is not known: trials alone and beside others had no GPU state in common"
-        raise NotMeasuredError(text, where="--gpus", remedy="Try again.", code="stations-interfere")
-    return found
+        if one and len(other) == len(beside):
+            return one, other
+    text = ("what stations do to one another is not known: trials alone and beside others had no GPU state in common; "
+            "a further run may tell")  # fmt: skip
+    raise NotMeasuredError(text, where="--gpus", code="stations-interfere")
 
 
 def _cut(trial: Trial, least: Sequence[int], *, slow: bool) -> Trial | None:
     """A trial with its iterations in one state; ``None`` where these are too few."""
     own = tuple(one for one in trial.iterations if all(is_slow(reading, least) is slow for reading in _readings(one)))
-    return trial.model_copy(update={"iterations": own}) if len(own) >= LEAST_ITERATIONS else None
+    needed = min(LEAST_ITERATIONS, len(trial.iterations))
+    return trial.model_copy(update={"iterations": own}) if len(own) >= needed else None
 
 
 def _readings(one: Iteration) -> tuple[tuple[int, ...], ...]:

@@ -186,8 +186,11 @@ def drawn_once(trials: Iterable[Trial]) -> bool:
     """Whether trials, those of warm-up among them, ran what was compiled and tuned once, together.
 
     Caches that grew since they were filled hold what each side compiled on its own; of unknown ones nobody can say it.
+    Who found them empty filled them: what that drew is told by the trials that ran it.
     """
-    found = {(trial.fill.draw, trial.startup and trial.startup.cache_files) if trial.fill else None for trial in trials}
+    found = {(trial.fill.draw, trial.startup and trial.startup.cache_files) if trial.fill else None
+             for trial in trials if trial.fill or trial.pair is not None or not trial.startup
+             or trial.startup.cache_files}  # fmt: skip
     return len(found) == 1 and None not in found
 
 

@@ -169,8 +169,9 @@ class Evidence:
 
     def _started(self, kind: Kind) -> Iterator[Trial]:
         """Trials of a kind whose engine started, those of warm-up among them."""
-        for record in {id(side.record): side.record for side in self.sides.values()}.values():
-            yield from (trial for trial in record.trials if trial.kind == kind and trial.startup)
+        for name, side in self.sides.items():
+            own = (trial for trial in side.record.trials if trial.kind == kind and trial.startup)
+            yield from (trial for trial in own if trial.subject == name)
 
     @cached_property
     def family(self) -> tuple[Judged, ...]:

@@ -227,10 +227,10 @@ def _reason(
     best, declared = numbers
     hardest = max(spreads, key=lambda spread: spread.sd(best) / math.log1p(spread.plan.gate.must_catch))
     restarts, one = (percent(math.sqrt(variance)) for variance in (hardest.restart, hardest.iteration))
-    expected = " as expected" if price.expected else ""
+    takes = "is expected to take" if price.expected else "takes"
     saved = f", {seconds[declared] / 60:.1f} with {declared}" if declared != best else ""
     return (
         f"pairs of {hardest.plan.gate.measured.name} spread by {restarts} between restarts and {one} by an iteration; "
-        f"a restart takes {price.restart_s:.1f} s{expected}, an iteration {price.iteration_s:.2f} s; "
+        f"a restart {takes} {price.restart_s:.1f} s, an iteration {price.iteration_s:.2f} s; "
         f"{seconds[best] / 60:.1f} minutes to a decision{saved}; by {source}"
     )

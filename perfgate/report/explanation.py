@@ -230,8 +230,8 @@ def _what_would_decide(gate: GateOutcome, low: float | None, high: float | None)
             yield (f"If the pairs go on like this, it would {what} with about {pairs} of them, or with a spread of "
                    f"{min(own * 100, 99):.0f} % of this one.")  # fmt: skip
         else:
-            yield (f"More pairs alone would not let it {what} at this look's level: compilations of one build differ "
-                   f"by {percent(gate.carried_sd)}.")  # fmt: skip
+            yield (f"Most of the error is what compilations of one build differ by, {percent(gate.carried_sd)}: more "
+                   "pairs shorten it little.")  # fmt: skip
     if gate.pair_sd is not None:
         blocks = "" if gate.detectable is None else f"; a slowdown of {percent(gate.detectable)} is what it can block"
         draws = f", compilations of one build by {percent(gate.carried_sd)}" if gate.carried_sd else ""
@@ -239,7 +239,7 @@ def _what_would_decide(gate: GateOutcome, low: float | None, high: float | None)
 
 
 def _own_share(gate: GateOutcome, share: float) -> float:
-    """What the pairs' part of the error must shrink to, for all of it to be such a share; 0 where nothing would do."""
+    """What the pairs' part of the error must shrink to, for all of it to be such a share; 0 where no share would do."""
     if not gate.carried_sd or gate.pair_sd is None:
         return share
     now, carried = gate.pair_sd**2 / gate.pairs, gate.carried_sd**2

@@ -194,21 +194,27 @@ def in_states(states: str, beside: float = 1.0) -> Trial:
 
 @pytest.mark.parametrize(
     ("alone", "others"),
-    [(("ssss", "ssff"), ("ssff", "ffff")), (("ffff", "ffff"), ("ssff", "sfff")), (("ssss", "ssss"), ("ssss", "ssff"))],
+    [
+        (("ssss", "ssff"), ("ssff", "ffff")),
+        (("ffff", "ffff"), ("ssff", "sfff")),
+        (("ssss", "ssss"), ("ssss", "ssff")),
+        (("f", "f"), ("f", "f")),
+    ],
 )
 def test_a_jump_of_the_gpu_is_no_neighbours_doing(alone: tuple[str, ...], others: tuple[str, ...]) -> None:
-    """Trials are compared in a state that both kinds have; what neighbours do there is seen as before."""
+    """Trials are compared in a state that all beside others have; what neighbours do there is seen as before."""
     for longer in (1.0, 1.005):
         found = _in_one_state([*map(in_states, alone)], [in_states(own, longer) for own in others], H200)
         assert all(value / found[0][0] == pytest.approx(1.0, abs=1e-6) for value in found[0])
         assert all(value / found[0][0] == pytest.approx(longer, abs=1e-6) for value in found[1])
 
 
-def test_states_that_no_two_trials_share() -> None:
-    """Nothing is known then; without a probe that tells states trials are compared as they are."""
+def test_states_that_trials_do_not_share() -> None:
+    """Nothing is known then, as where only some beside others are slow; without a probe all are compared."""
     alone, beside = [in_states("ssss"), in_states("ssss")], [in_states("ffff"), in_states("sfff")]
-    with pytest.raises(NotMeasuredError, match="no GPU state in common"):
-        _in_one_state(alone, beside, H200)
+    for one, others in ((alone, beside), (beside, [in_states("ffff"), in_states("ssss")])):
+        with pytest.raises(NotMeasuredError, match="no GPU state in common"):
+            _in_one_state(one, others, H200)
     assert len(_in_one_state(alone, beside, ("NVIDIA A100",))[1]) == 2
 
 

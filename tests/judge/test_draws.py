@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hand_made import cell, gate, judged, only, spread, trials
+from hand_made import cell, gate, judged, only, spread, trial, trials
 from stored import lineage
 
 from perfgate.baseline.foresight import ways
@@ -25,7 +25,7 @@ def with_fills(taken: tuple[Trial, ...], head: Fill | None) -> tuple[Trial, ...]
     """Trials whose sides found these fills in their caches."""
     fills = {"base": BASE_FILL, "head": head}
     started = Startup(import_ns=1, engine_ns=1, ready_ns=3, cache_files=213)
-    return tuple(trial.model_copy(update={"fill": fills[trial.subject], "startup": started}) for trial in taken)
+    return tuple(one.model_copy(update={"fill": fills[one.subject], "startup": started}) for one in taken)
 
 
 def decided(slowdown: float, draw_sd: str, head: Fill | None = HEAD_FILL) -> GateOutcome:
@@ -73,16 +73,14 @@ def test_a_gate_without_draws_writes_none() -> None:
     assert "carried_sd" not in decided(0.0, "0%").model_dump()
 
 
-def test_what_more_pairs_cannot_decide_is_said() -> None:
-    """A gate whose margin is narrower than the draws is not promised a decision with more pairs."""
+def test_an_error_of_compilations_is_said() -> None:
+    """A gate whose margin is narrower than the draws is promised no decision with so many pairs more."""
     gated = cell(gates=[gate(draw_sd="0.3%")])
     (found,) = judged(with_fills(trials(spread(0.0, 0.0003, 6)), HEAD_FILL), gated).cells
 
     (told,) = steps(found)
 
-    assert (
-        "More pairs alone would not let it pass at this look's level: compilations of one build differ by 0.42" in told
-    )
+    assert "Most of the error is what compilations of one build differ by, 0.42" in told
     assert "The pairs spread by 0.0" in told
     assert "%, compilations of one build by 0.424 %" in told
 
@@ -133,6 +131,20 @@ def test_a_plan_reckons_with_the_draws() -> None:
     promised = [promised_block(DEFAULT_SCHEDULE, (0.001, 0.005), 0.001, 0.004, alpha=0.01, draw_sd=sd)
                 for sd in (0.0, 0.001)]  # fmt: skip
     assert promised[1] < promised[0]
+
+
+def test_a_warm_up_that_fills_the_caches_is_no_draw_of_its_own() -> None:
+    """On the first visit the base's warm-up finds empty caches, and what it leaves there both sides run."""
+    taken = [
+        one.model_copy(update={"index": one.index + 1})
+        for one in with_fills(trials(spread(0.004, 0.0003, 6)), BASE_FILL)
+    ]
+    cold = Startup(import_ns=1, engine_ns=1, ready_ns=3)
+    warm_up = trial(0, None, "base", startup=cold)
+
+    found = judged([warm_up, *taken], cell(gates=[gate(draw_sd="0.2%")]))
+
+    assert only(found).carried_sd == 0
 
 
 def test_beside_an_anchor_four_compilations_are_in_the_error() -> None:
