@@ -296,7 +296,7 @@ class Session:
             if failure is None and (failure := self._warm_up(station, aim, label, heads)) is not None:
                 if failure.code in OF_THE_GPU and self._leaves(station, failure):
                     return False
-                if failure.code in DISTURBANCES:
+                if failure.code in (*DISTURBANCES, "client-late"):  # its engine ran, and warmed what it should
                     continue
                 failure = Failure(code=failure.code, text=f"{label}: {failure.text}")
             if failure is not None:

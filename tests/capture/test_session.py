@@ -360,6 +360,15 @@ def test_failed_warm_up_trial(tmp_path: Path, index: int, side: str) -> None:
     assert on_disk(tmp_path) == record
 
 
+@pytest.mark.parametrize("code", ["client-late", "foreign-process"])
+def test_a_warm_up_trial_that_was_disturbed_has_warmed_up(tmp_path: Path, code: str) -> None:
+    """What says nothing of the build stops nothing: its caches are filled, and pairs are taken."""
+    record = measure(tmp_path, Watched(spec=FakeSpec(failures={1: code})), pairs=2)
+
+    assert record.stopped is None
+    assert record.measured() == 2
+
+
 class Unstarted(Watched):
     """A fake whose engines do not start, each with the next of these errors; it starts once there is none left."""
 

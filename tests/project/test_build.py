@@ -290,8 +290,8 @@ def test_two_builds_of_one_commit_at_once_make_one(project: Project) -> None:
 def test_a_build_that_was_killed_is_begun_anew(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """After kill -9 the next run ends the command that went on, uses nothing of the half build, and has a whole one."""
     # A mark of its own: any other perfgate of this machine would end the command first.
-    monkeypatch.setenv("PERFGATE_TESTS_OWNER", "PERFGATE_TESTED_BUILD")
-    monkeypatch.setattr("perfgate.machine.orphans.OWNER", "PERFGATE_TESTED_BUILD")
+    monkeypatch.setenv("PERFGATE_TESTS_OWNER", "PERFGATE_KILLED_BUILD")
+    monkeypatch.setattr("perfgate.machine.orphans.OWNER", "PERFGATE_KILLED_BUILD")
     waiting = COPY.replace("mkdir '{env}';", "mkdir '{env}'; echo half > '{env}/python'; "
                            "while ! [ -e '{here}/go' ]; do sleep 0.05; done;")  # fmt: skip
     project.recipe(waiting)
