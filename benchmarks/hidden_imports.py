@@ -44,12 +44,12 @@ from perfgate.capture.job import Collector, Job
 from perfgate.capture.pace import Step
 from perfgate.capture.parking import SWITCH
 from perfgate.capture.session import Session
-from perfgate.capture.settling import is_slow
+from perfgate.capture.settling import in_state, readings_of
 from perfgate.capture.trial_taking import EngineCollector
 from perfgate.errors import InterruptedRunError, PerfgateError
 from perfgate.machine.locks import hold
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import Failure, Iteration, Trial
+from perfgate.metrics.trial import Failure, Trial
 from perfgate.project.subjects import resolve
 from perfgate.record.keeping import make_folder
 from perfgate.record.manifest import read_manifest
@@ -128,7 +128,7 @@ def contrasts(logs: Sequence[float]) -> dict[str, float]:
 def blocks_of(record: Record) -> Iterator[list[Trial]]:
     """Whole blocks of trials that were parked as planned, with the iterations of one state of the GPU."""
     judged = {trial.pair: trial for trial in record.judged_trials("base") if trial.pair is not None}
-    readings = [reading for trial in judged.values() for one in trial.iterations for reading in _readings(one)]
+    readings = [reading for trial in judged.values() for one in trial.iterations for reading in readings_of(one)]
     fastest = tuple(map(min, zip(*readings, strict=True))) if readings else ()
     for start in range(0, max(judged, default=-1) + 1, BLOCK):
         block = [judged[number] for number in range(start, start + BLOCK) if number in judged]
@@ -144,24 +144,17 @@ def _in_one_state(block: list[Trial], fastest: Sequence[int]) -> list[Trial]:
     """
     if not all(trial.gpus for trial in block):
         return block
-    if not all(_readings(one) for trial in block for one in trial.iterations):
+    if not all(readings_of(one) for trial in block for one in trial.iterations):
         return []
     states = []
     for slow in (False, True):
-        alike = [
-            [one for one in trial.iterations if all(is_slow(reading, fastest) is slow for reading in _readings(one))]
-            for trial in block
-        ]
+        alike = [in_state(trial, fastest, slow=slow) for trial in block]
         states.append((min(map(len, alike)), alike))
     least, most = max(states, key=lambda state: state[0])
     if least < LEAST_ALIKE:
         return []
-    cut = [tuple(one[:least]) for one in most]  # as many in each trial: a median of few is noisier
+    cut = [one[:least] for one in most]  # as many in each trial: a median of few is noisier
     return [trial.model_copy(update={"iterations": own}) for trial, own in zip(block, cut, strict=True)]
-
-
-def _readings(one: Iteration) -> list[tuple[int, ...]]:
-    return [one.probe_ns.before, one.probe_ns.after] if one.probe_ns else []
 
 
 def table(folder: Path) -> Iterator[str]:

@@ -84,7 +84,7 @@ def _detectable(baseline: Baseline, cell: Cell, gate: GatePlan, anchor: Build | 
     best = max(found, key=lambda prediction: prediction.df, default=None)
     if best is None or not best.blocks:
         return None
-    carried = drawn(2 * gate.gate.draw_sd**2, beside_anchor=anchor is not None)
+    carried = drawn(gate.gate.drawn, beside_anchor=anchor is not None)
     return replace(best, excess=best.excess + carried).detectable(level, gate.gate.ignorable, 1 - BETA)
 
 

@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 from pydantic import Field, FiniteFloat
 
-from perfgate.capture.settling import is_slow
+from perfgate.capture.settling import in_state, readings_of
 from perfgate.capture.station import Station, at_once, utc_now
 from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.machine.cleanup import remove_tree
@@ -28,7 +28,7 @@ from perfgate.machine.fingerprint import Gpu, Machine, comparable
 from perfgate.machine.locks import state_folder
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import LEAST_ITERATIONS, Failure, Iteration, Side, Trial, tells_states
+from perfgate.metrics.trial import LEAST_ITERATIONS, Failure, Side, Trial, tells_states
 from perfgate.models import Frozen
 from perfgate.record.run_record import Record
 from perfgate.units import percent
@@ -171,8 +171,8 @@ def _in_one_state(
     """
     trials = [*alone, *beside]
     iterations = [one for trial in trials for one in trial.iterations]
-    readings = [reading for one in iterations for reading in _readings(one)]
-    if len({*map(len, readings)}) != 1 or not all(map(_readings, iterations)) or not tells_states(names):
+    readings = [reading for one in iterations for reading in readings_of(one)]
+    if len({*map(len, readings)}) != 1 or not all(map(readings_of, iterations)) or not tells_states(names):
         return tuple(map(_value, alone)), tuple(map(_value, beside))
     least = tuple(map(min, zip(*readings, strict=True)))
     for slow in (False, True):
@@ -189,13 +189,9 @@ def _in_one_state(
 
 def _cut(trial: Trial, least: Sequence[int], *, slow: bool) -> Trial | None:
     """A trial with its iterations in one state; ``None`` where these are too few."""
-    own = tuple(one for one in trial.iterations if all(is_slow(reading, least) is slow for reading in _readings(one)))
+    own = in_state(trial, least, slow=slow)
     needed = min(LEAST_ITERATIONS, len(trial.iterations))
     return trial.model_copy(update={"iterations": own}) if len(own) >= needed else None
-
-
-def _readings(one: Iteration) -> tuple[tuple[int, ...], ...]:
-    return (one.probe_ns.before, one.probe_ns.after) if one.probe_ns else ()
 
 
 def _trial(station: Station, record: Record, side: Side, folder: Path) -> Trial:

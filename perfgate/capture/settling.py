@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perfgate.metrics.trial import LEAST_ITERATIONS, Trial, tells_states
+from perfgate.metrics.trial import LEAST_ITERATIONS, Iteration, Trial, tells_states
 from perfgate.record.run_record import Record
 from perfgate.units import NS_PER_S
 
@@ -150,6 +150,16 @@ def is_slow(readings: Sequence[int], fastest: Sequence[int]) -> bool:
     if len(readings) != len(fastest):
         return False
     return any(own > SLOWER * least for own, least in zip(readings, fastest, strict=True))
+
+
+def readings_of(one: Iteration) -> tuple[tuple[int, ...], ...]:
+    """What the probe read before and after an iteration, on each rank; empty where it read nothing."""
+    return (one.probe_ns.before, one.probe_ns.after) if one.probe_ns else ()
+
+
+def in_state(trial: Trial, fastest: Sequence[int], *, slow: bool) -> tuple[Iteration, ...]:
+    """The iterations of a trial whose readings are all those of a slow GPU, or all of a fast one."""
+    return tuple(one for one in trial.iterations if all(is_slow(own, fastest) is slow for own in readings_of(one)))
 
 
 def state_after(trial: Trial, fastest: Sequence[int]) -> Literal["", "slow", "fast"]:

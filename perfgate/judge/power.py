@@ -110,7 +110,7 @@ def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run
     effects: list[float | None] = []
     passes: list[float | None] = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
-        usual = Estimate(0.0, (sd or 0.0) / math.sqrt(pairs), pairs - 1, resolution).carrying(2 * gate.draw_sd**2)
+        usual = Estimate(0.0, (sd or 0.0) / math.sqrt(pairs), pairs - 1, resolution).carrying(gate.drawn)
         effect = detectable(usual, ALPHA * block / gates_in_run, gate.ignorable, 1 - BETA, sd_df)
         effects.append(effect if sd is not None else None)
         passes.append(_pass_probability(usual, BETA * passing, gate.must_catch) if sd is not None else None)

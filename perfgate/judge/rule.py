@@ -51,7 +51,7 @@ class Series:
     @property
     def carried(self) -> float:
         """The variance of log ratios that restarts do not repeat: one compilation of each side."""
-        return 0.0 if self.one_draw else 2 * self.gate.gate.draw_sd**2
+        return 0.0 if self.one_draw else self.gate.gate.drawn
 
     @property
     def metric(self) -> Metric:

@@ -193,7 +193,7 @@ def _seconds(cell: Cell, spreads: Sequence[_Spread], price: _Price, iterations: 
         chances = []
         for spread in spreads:
             gate = spread.plan.gate
-            error = math.sqrt(spread.sd(iterations) ** 2 / pairs + 2 * gate.draw_sd**2)
+            error = math.sqrt(spread.sd(iterations) ** 2 / pairs + gate.drawn)
             low, high = math.log1p(gate.ignorable), math.log1p(gate.must_catch)
             chances.append(_chance(high / error, BETA * passing, pairs))
             blocked.append((pairs, _chance((high - low) / error, ALPHA * block / gates_in_run, pairs)))

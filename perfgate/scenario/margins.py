@@ -187,6 +187,11 @@ class Gate(Strict):
         return PART_METRICS[self.metric].of(self.role + (f"/{self.place}" if self.place else ""))
 
     @property
+    def drawn(self) -> float:
+        """The variance of a log ratio of two builds that were each compiled once."""
+        return 2 * self.draw_sd**2
+
+    @property
     def floor_value(self) -> float:
         """The floor in the metric's base unit; 0 without one."""
         return parse_quantity(self.floor)[0] if self.floor else 0.0

@@ -33,6 +33,7 @@ from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import Workload
 
 SLOW_NS, FAST_NS = 215_000, 179_000
+SEEDED = ("--base", "python=/bin/true", "--head", "env.BUILD=new", "--seed", "1")
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
@@ -134,16 +135,7 @@ def test_the_shortest_reading_of_the_run_is_known(
             self.read.append(min(own.probe_ns.after[0] for own in taken.iterations if own.probe_ns))
             return taken
 
-    words = [
-        "run",
-        scenario_file(tmp_path).name,
-        "--base",
-        "python=/bin/true",
-        "--head",
-        "env.BUILD=new",
-        "--seed",
-        "1",
-    ]
+    words = ["run", scenario_file(tmp_path).name, *SEEDED]
     asked = Asked()
     CliRunner().invoke(main, words, obj=asked)
     assert asked.told == [(), *((least,) for least in itertools.accumulate(asked.read[:-1], min))]
@@ -400,16 +392,7 @@ def test_patience_is_part_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyP
             told.append((job.pair, job.settle_s))
             return super().collect(job, progress)
 
-    words = [
-        "run",
-        scenario_file(tmp_path).name,
-        "--base",
-        "python=/bin/true",
-        "--head",
-        "env.BUILD=new",
-        "--seed",
-        "1",
-    ]
+    words = ["run", scenario_file(tmp_path).name, *SEEDED]
     states = FakeStates(slow_share={"base": 0.5, "head": 0.5})
     CliRunner().invoke(main, words, obj=Asked(FakeSpec(restart_sd=0.0003, states=states)))
 
