@@ -2,9 +2,11 @@
 
 ``python benchmarks/ray_on_gpus.py SCENARIO... --base python=PYTHON --gpus 0,1 --minutes 12``
 
-Base against base, so both end with 0. A trial before them has read from the disk what engines import, and no compile
-caches are kept, so that both begin alike. Each gets half of the time that is left. Starts a Ray node of its own, beside
-those that the host may have, and ends it. Prints a line for each way, and ends with the worse status of both.
+Base against base, so both end with 0. A trial before each has read from the disk what engines import, and each keeps
+compile caches of its own, empty at first, so that both begin alike. ``--way ray`` or ``--way alone`` measures one of
+them, so that a visit has work for the other GPUs meanwhile. Each gets an equal part of the time that is left. Starts a
+Ray node of its own, beside those that the host may have, and ends it. Prints a line for each way, and ends with the
+worse status.
 """
 
 from __future__ import annotations
@@ -105,23 +107,30 @@ def main() -> None:
     parser.add_argument("--base", required=True, help="the build, as perfgate's --base takes it")
     parser.add_argument("--gpus", required=True, help="indices")
     parser.add_argument("--minutes", type=float, required=True, help="until everything has ended")
+    parser.add_argument("--way", choices=["ray", "alone"], action="append", help="default: both")
     given = parser.parse_args()
     until_s = time.monotonic() + 60 * given.minutes
     gpus = given.gpus.split(",")
-    alone, everywhere = (
-        {**os.environ, "PERFGATE_CACHES": "0", "RAY_USAGE_STATS_ENABLED": "0", "CUDA_VISIBLE_DEVICES": visible}
-        for visible in (gpus[0], given.gpus)
-    )
+    ways = given.way or ["ray", "alone"]
     both = [*map(str, given.scenario), "--base", given.base, "--head", given.base]
+    visible = {"ray": given.gpus, "alone": gpus[0]}
 
     def share_min(ways: int) -> float:
         left_s: float = until_s - time.monotonic()
         return left_s / 60 / ways
 
-    measure("before them", [str(given.scenario[0]), "--base", given.base, "--quick"], alone, share_min(3))
-    with ray_node(len(gpus), everywhere) as address:
-        ray = measure("ray", [*both, "--on", address], everywhere, share_min(2))
-    raise SystemExit(max(abs(ray), abs(measure("alone", both, alone, share_min(1)))))
+    before = {**os.environ, "CUDA_VISIBLE_DEVICES": gpus[0], "PERFGATE_CACHES": "0"}
+    quick = [str(given.scenario[0]), "--base", given.base, "--quick"]
+    measure("before them", quick, before, share_min(1 + len(ways)))
+    statuses = []
+    for place, way in enumerate(ways):
+        with tempfile.TemporaryDirectory(prefix="caches-", ignore_cleanup_errors=True) as caches:
+            own = {"CUDA_VISIBLE_DEVICES": visible[way], "PERFGATE_CACHES": caches, "RAY_USAGE_STATS_ENABLED": "0"}
+            environment = {**os.environ, **own}
+            with contextlib.ExitStack() as stack:
+                on = ["--on", stack.enter_context(ray_node(len(gpus), environment))] if way == "ray" else []
+                statuses.append(measure(way, [*both, *on], environment, share_min(len(ways) - place)))
+    raise SystemExit(max(map(abs, statuses)))
 
 
 if __name__ == "__main__":

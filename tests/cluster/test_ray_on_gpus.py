@@ -68,23 +68,38 @@ def test_ctrl_c_waits_for_the_run_to_end_its_engines(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_both_ways_begin_alike_and_have_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a trial that brings into memory what engines import, without kept caches; the worst status is told."""
-    now_s, runs = 0.0, []
+@pytest.mark.parametrize(
+    ("ways", "cards", "minutes", "status"),
+    [
+        ([], ["2", "2,3", "2"], 4.0, 20),
+        (["--way", "ray"], ["2", "2,3"], 6.0, 20),
+        (["--way", "alone"], ["2", "2"], 6.0, 0),
+    ],
+)
+def test_both_ways_begin_alike_and_share_the_time(
+    ways: list[str], cards: list[str], minutes: float, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a trial that brings into memory what engines import, with empty caches each; the worst status is told."""
+    now_s, runs, caches = 0.0, [], []
 
     def status_of(words: Sequence[str], environment: Mapping[str, str]) -> int:
         nonlocal now_s
         budget = float(words[words.index("--budget") + 1])
-        runs.append((budget, environment["CUDA_VISIBLE_DEVICES"], environment["PERFGATE_CACHES"]))
+        runs.append((budget, environment["CUDA_VISIBLE_DEVICES"]))
+        caches.append(environment["PERFGATE_CACHES"])
+        if len(caches) > 1:
+            assert not any(Path(caches[-1]).iterdir())
         now_s += 60 * budget
         return {"--on": 20}.get(words[-4], 0)
 
     monkeypatch.setattr(benchmark, "status_of", status_of)
     monkeypatch.setattr(benchmark, "time", types.SimpleNamespace(monotonic=lambda: now_s))
-    words = ["ray_on_gpus.py", "a.yaml", "b.yaml", "--base", "python=x", "--gpus", "2,3", "--minutes", "12"]
+    words = ["ray_on_gpus.py", "a.yaml", "b.yaml", "--base", "python=x", "--gpus", "2,3", "--minutes", "12", *ways]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as ended:
         benchmark.main()
 
-    assert runs == [(4.0, "2", "0"), (4.0, "2,3", "0"), (4.0, "2", "0")]
-    assert ended.value.code == 20
+    assert runs == [(minutes, visible) for visible in cards]
+    assert caches[0] == "0"
+    assert len(set(caches)) == len(caches)
+    assert ended.value.code == status
