@@ -36,10 +36,9 @@ from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.job import Collector
 from perfgate.capture.pace import Step
 from perfgate.capture.session import Session
-from perfgate.capture.settling import SLOWER
 from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError
 from perfgate.machine.locks import hold
-from perfgate.metrics.trial import tells_states
+from perfgate.metrics.trial import SLOWER, tells_states
 from perfgate.project.subjects import resolve
 from perfgate.record.keeping import make_folder
 from perfgate.record.manifest import read_manifest

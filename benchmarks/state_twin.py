@@ -7,6 +7,7 @@ Its labels are made by the project's own functions; its tests are vectorised. :f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -23,7 +24,7 @@ from perfgate.gate import parse_gate
 from perfgate.judge.machine_states import Labeller, Source
 from perfgate.judge.rule import Series, decide
 from perfgate.judge.state_series import LEANS, SlowShare, by_state, slow_share
-from perfgate.metrics.trial import LEAST_ITERATIONS, Iteration, Probes, Side, Trial
+from perfgate.metrics.trial import LEAST_ITERATIONS, SLOWER, Iteration, Probes, Side, Trial
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan, orders_bound
 from perfgate.stats import two_states
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, FIRST_PASSING_PAIRS
@@ -103,8 +104,8 @@ class Measured:
         probed = self.source == "probe"
         marks = self.probes[chosen, : 1 + look] if probed else self.steps[chosen, :look]
         slower = np.array([1.0, 1.0 if probed else 1 + getattr(self.margins, null)])[:, None, None]
-        tell = two_states.states_by_probe if probed else two_states.states_by_steps
-        found = tell((marks / slower).reshape(len(chosen), -1, ITERATIONS, 2))
+        rows = (marks / slower).reshape(len(chosen), -1, ITERATIONS, 2)
+        found = two_states.states_by_probe(rows, math.log(SLOWER)) if probed else two_states.states_by_steps(rows)
         labels = found.labels.reshape(len(chosen), -1, 2, ITERATIONS)[:, -look:]
         return labels, np.logical_and(*((labels == state).any(axis=(1, 2, 3)) for state in STATES))
 

@@ -13,15 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perfgate.metrics.trial import LEAST_ITERATIONS, Iteration, Trial, tells_states
+from perfgate.metrics.trial import LEAST_ITERATIONS, SLOWER, Iteration, Trial, tells_states
 from perfgate.record.run_record import Record
 from perfgate.units import NS_PER_S
 
 SETTLE_S = 12
 """How long warm-up goes on for a GPU that is slow: 86 of 87 became fast by then (docs/states.md)."""
-SLOWER = 1.1
-"""What the probe takes more than its shortest reading where a GPU is slow: 1.2 times on an H200, readings of one state
-are 1 % apart."""
 SETTLED = "settle_ns"
 """The figure of a trial that says how long its warm-up went on."""
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from perfgate import stats
 from perfgate.metrics.catalogue import Metric
-from perfgate.metrics.trial import LEAST_ITERATIONS, PROBED_GPUS, SIDES, Iteration, Side, Trial, tells_states
+from perfgate.metrics.trial import LEAST_ITERATIONS, PROBED_GPUS, SIDES, SLOWER, Iteration, Side, Trial, tells_states
 from perfgate.scenario.plan import GatePlan
 from perfgate.stats import two_states
 
@@ -24,7 +24,7 @@ Source = Literal["probe", "steps"]
 State = Literal["slow", "fast"]
 STATES: Final[dict[State, int]] = {"slow": two_states.SLOW, "fast": two_states.FAST}
 
-CARDS_APART: Final[dict[Source, float]] = {"probe": 1.1, "steps": 1.02}
+CARDS_APART: Final[dict[Source, float]] = {"probe": SLOWER, "steps": 1.02}
 """So much more one card of a kind may show than another in the same state: on H200s the probe 1 % and steps 1.6 %, and
 between two states a fifth and 3 % (docs/states.md)."""
 
@@ -158,9 +158,10 @@ class Labeller:
         slower = np.array([1.0, 1 + margin])[:, None, None]
         trials = np.concatenate([before, self._marks[:look] / slower])
         cards = [base.gpus for base, _ in (*earlier, *self.pairs[:look])]
-        tell = two_states.states_by_probe if self.source == "probe" else two_states.states_by_steps
         trials = _as_on_one_card(trials, cards, CARDS_APART[self.source])
-        found = tell(trials.reshape(2 * len(trials), *trials.shape[2:]))
+        marks = trials.reshape(2 * len(trials), *trials.shape[2:])
+        probed = self.source == "probe"
+        found = two_states.states_by_probe(marks, math.log(SLOWER)) if probed else two_states.states_by_steps(marks)
         labels = found.labels.reshape(len(trials), 2, -1)[len(earlier) :]
         if not all((labels == state).any() for state in STATES.values()):
             return None  # none were seen, or the pairs are all in one

@@ -61,10 +61,12 @@ class Probes(NamedTuple):
     after: Figures
 
 
-PROBED_GPUS: Final[tuple[str, ...]] = ("NVIDIA H200",)
+PROBED_GPUS: Final[tuple[str, ...]] = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")
 """GPUs, by the beginning of their name, on which the probe told the state of at least 99 % of the iterations of builds
 that were compared with themselves (docs/states.md)."""
-
+SLOWER: Final = 1.1
+"""What a slow GPU's probe takes at least, in readings of the fast state: 1.2 on an H200, 1.18 on an H100. Readings of
+one state are 1 % apart, and so are cards (docs/states.md)."""
 
 LEAST_ITERATIONS: Final = 2
 """Iterations in a state that a trial needs for a value there."""

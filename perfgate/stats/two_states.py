@@ -57,18 +57,21 @@ class States:
     gap: Floats
 
 
-def states_by_probe(marks: Floats) -> States:
+def states_by_probe(marks: Floats, least_gap: float = 0.0) -> States:
     """States by a probe's readings, see :func:`states_by_steps`; one trial that shows both levels is enough.
 
-    So is, as the probe tells nothing of the step, that either build has trials on both levels, equally far apart. A
+    So is, as the probe tells nothing of the step, that either build has trials on both levels, equally far apart. In a
+    trial that stays on one level too, an iteration with a reading on another is cut: the GPU may have jumped in it. A
     build can move the probe as well: with another attention kernel it took 193 and 229 us in place of 175 and 211 on an
     H200. So levels that are only those of the sides count as states no more than those of step times do.
 
     Args:
         marks: A positive reading before and after each iteration of each trial, shape (..., trials, iterations, 2);
             trials alternate between the builds, and may begin with those before the first pair.
+        least_gap: Levels nearer than this, a natural logarithm, are one state. A probe repeats so well that what is
+            nothing to a step shows: on an H100 its readings had levels 0.35 % apart within either state.
     """
-    return _states(marks, least_jumps=1, least_pairs=1, by_build=True)
+    return _states(marks, 1, 1, least_gap, by_build=True)
 
 
 def states_by_steps(marks: Floats) -> States:
@@ -86,13 +89,15 @@ def states_by_steps(marks: Floats) -> States:
     return _states(marks, LEAST_JUMPS, LEAST_PAIRS)
 
 
-def _states(marks: Floats, least_jumps: int, least_pairs: int, *, by_build: bool = False) -> States:
+def _states(
+    marks: Floats, least_jumps: int, least_pairs: int, least_gap: float = 0.0, *, by_build: bool = False
+) -> States:
     logs = np.log(marks)
     ordered = np.sort(logs.reshape(*logs.shape[:-2], -1))
     noise, middle = _noise(logs), _median(ordered)
-    fast, slow = _two_levels(ordered, np.broadcast_to(noise[..., None], middle.shape))
+    fast, slow = _two_levels(ordered, np.broadcast_to(noise[..., None], middle.shape), least_gap=least_gap)
     jumps = ~np.isnan(fast)
-    builds = _levels_of_builds(logs, noise) if by_build else np.full((*fast.shape[:-1], 2, 2), np.nan)
+    builds = _levels_of_builds(logs, noise, least_gap) if by_build else np.full((*fast.shape[:-1], 2, 2), np.nan)
     shown = ~np.isnan(builds[..., 0, 0])
     fast, slow = (np.concatenate([own, builds[..., n]], axis=-1) for n, own in enumerate((fast, slow)))
     gap = _median(np.sort(slow - fast), (~np.isnan(fast)).sum(axis=-1))
@@ -102,18 +107,22 @@ def _states(marks: Floats, least_jumps: int, least_pairs: int, *, by_build: bool
     )
     stays = np.where(near_slow & ~near_fast, SLOW, np.where(near_fast & ~near_slow, FAST, CUT)).astype(np.int8)
     own = _on_levels(logs, fast[..., :-2, None, None], slow[..., :-2, None, None])
-    labels = np.where(jumps[..., None], own, stays[..., None])
+    kept = np.broadcast_to(stays[..., None], own.shape)
+    if by_build:  # a probe tells the state of one iteration, too; a step time there may as well be a disturbance
+        away = np.abs(logs - middle[..., None, None]) > reach[..., None]
+        kept = np.where(away.any(axis=-1), CUT, kept)
+    labels = np.where(jumps[..., None], own, kept)
     slow_share, fast_share, cut = ((labels == label).mean(axis=(-2, -1)) for label in (SLOW, FAST, CUT))
     common = np.minimum(slow_share, fast_share) >= LEAST_SHARE
     many = (jumps.sum(axis=-1) >= least_jumps) | shown
     told = many & (common | shown) & (cut <= MOST_CUT)
-    lasting = _sticky(middle, noise, least_pairs)
+    lasting = _sticky(middle, noise, least_pairs, least_gap)
     labels = np.where(many[..., None, None], labels, lasting.labels[..., None])
     gap = np.where(many, np.where(told, gap, np.nan), lasting.gap)
     return States(np.where(np.isnan(gap)[..., None, None], CUT, labels).astype(np.int8), gap)
 
 
-def _levels_of_builds(logs: Floats, noise: Floats) -> Floats:
+def _levels_of_builds(logs: Floats, noise: Floats, least_gap: float) -> Floats:
     """The fast and the slow level of either build, shape (..., 2, 2); not a number unless both have two.
 
     Each has as many marks on either level as half a trial, and both are equally far apart: it is the machine's gap.
@@ -121,15 +130,16 @@ def _levels_of_builds(logs: Floats, noise: Floats) -> Floats:
     trials, iterations = logs.shape[-3:-1]
     rows = np.moveaxis(logs.reshape(*logs.shape[:-3], trials // 2, 2, -1), -2, -3)
     rows = np.sort(rows.reshape(*rows.shape[:-2], -1))
-    levels = np.stack(_two_levels(rows, np.broadcast_to(noise[..., None], rows.shape[:-1]), iterations), axis=-1)
+    noise = np.broadcast_to(noise[..., None], rows.shape[:-1])
+    levels = np.stack(_two_levels(rows, noise, iterations, least_gap), axis=-1)
     gaps = levels[..., 1] - levels[..., 0]
     alike = np.abs(gaps[..., 0] - gaps[..., 1]) <= NEAR * gaps.min(axis=-1)
     return np.where(alike[..., None, None], levels, np.nan)
 
 
-def _sticky(medians: Floats, noise: Floats, least_pairs: int) -> States:
+def _sticky(medians: Floats, noise: Floats, least_pairs: int, least_gap: float) -> States:
     """States that last as long as an engine does: a label a trial, shape (..., trials)."""
-    fast, slow = _two_levels(np.sort(medians), noise, least_pairs)
+    fast, slow = _two_levels(np.sort(medians), noise, least_pairs, least_gap)
     labels = _on_levels(medians[..., None], fast[..., None, None], slow[..., None, None])
     pairs = labels.reshape(*labels.shape[:-1], -1, 2)
     both = [(pairs == label).all(axis=-1).sum(axis=-1) >= least_pairs for label in (SLOW, FAST)]
@@ -145,7 +155,7 @@ def _noise(logs: Floats) -> Floats:
     return NORMAL_MAD / math.sqrt(2) * _median(np.sort(steps))
 
 
-def _two_levels(y: Floats, noise: Floats, least: int = LEAST_MARKS) -> tuple[Floats, Floats]:
+def _two_levels(y: Floats, noise: Floats, least: int = LEAST_MARKS, least_gap: float = 0.0) -> tuple[Floats, Floats]:
     """The fast and the slow level of sorted logarithms, on the last axis; not a number where they are on one.
 
     The split with the least sum of squares within (Fisher 1958), each level then the median of its side. The spread
@@ -166,7 +176,7 @@ def _two_levels(y: Floats, noise: Floats, least: int = LEAST_MARKS) -> tuple[Flo
     near, below = away <= NEAR * (high - low)[:, None], place < cut[:, None]
     enough = np.minimum((near & below).sum(axis=-1), (near & ~below).sum(axis=-1)) >= least
     spread = np.maximum(noise, NORMAL_MAD * _median(np.sort(away)))
-    told = enough & (high - low > GAP_SDS * spread)
+    told = enough & (high - low > np.maximum(GAP_SDS * spread, least_gap))
     fast[wide], slow[wide] = np.where(told, low, np.nan), np.where(told, high, np.nan)
     return fast, slow
 

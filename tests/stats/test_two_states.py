@@ -118,6 +118,28 @@ def test_a_probe_tells_states_whatever_the_builds_do() -> None:
     assert (one_level.labels == CUT).all()
 
 
+def test_an_iteration_in_which_a_trial_jumps_is_cut_wherever_it_is() -> None:
+    """By the probe in the first and the last one, too, where a trial has too few marks on the other level to show both.
+
+    A step that is longer once may be a disturbance, so by step times nothing is cut that could be one.
+    """
+    states = ["ssssffff", "tfffffff", "ssssssst", "ffffssss"]
+    both = [np.stack([marks(own, seed=n) for n, own in enumerate(states)]) for _ in range(2)]
+    assert [told(labels) for labels in states_by_probe(both[0]).labels] == states
+    assert by_steps([*both[1]]) == ["ssssffff", "f" * 8, "s" * 8, "ffffssss"]
+
+
+def test_levels_of_a_probe_that_are_too_near_are_one_state() -> None:
+    """However exact its readings are: what lies below the least gap is within a state, what lies above is not."""
+    fine = [marks(own, 100e3, seed=n) for n, own in enumerate(["sssfffff", "ffffffff", "ssssffff", "sstfffff"])]
+    assert not np.isnan(states_by_probe(np.stack(fine), 0.9 * math.log(GAP)).gap)
+    assert np.isnan(states_by_probe(np.stack(fine), 1.1 * math.log(GAP)).gap)
+    coarse = [1.2 * trial if n in {1, 2} else trial for n, trial in enumerate(fine)]
+    coarse += coarse
+    found = states_by_probe(np.stack(coarse), math.log(1.1))
+    assert [told(labels) for labels in found.labels] == ["s" * 8 if n % 4 in {1, 2} else "f" * 8 for n in range(8)]
+
+
 @given(st.lists(st.sampled_from(["ssssssss", "sstfffff", "ffffffff", "ssssssff"]), min_size=8, max_size=16),
        st.lists(st.booleans(), min_size=8, max_size=8))  # fmt: skip
 def test_labels_do_not_know_the_sides(states: list[str], swapped: list[bool]) -> None:
