@@ -2,7 +2,7 @@
 
 ``python benchmarks/ray_on_gpus.py SCENARIO... --base python=PYTHON --gpus 0,1 --minutes 12``
 
-Base against base, so both end with 0. A trial before each has read from the disk what engines import, and each keeps
+Base against base, so both end with 0. A trial before them has read from the disk what engines import, and each keeps
 compile caches of its own, empty at first, so that both begin alike. ``--way ray`` or ``--way alone`` measures one of
 them, so that a visit has work for the other GPUs meanwhile. Each gets an equal part of the time that is left. Starts a
 Ray node of its own, beside those that the host may have, and ends it. Prints a line for each way, and ends with the

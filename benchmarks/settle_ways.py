@@ -39,7 +39,7 @@ MOST_S = 15.0
 SLICE_S = 0.15
 """Between two readings of the probe."""
 SLOW_NS = 196_000
-"""Of the probe on an H200, between its 179 and 215 us."""
+"""Of the probe on an H200, between its 179 and 215 us. On an H100 the fast state takes up to 199: set it anew there."""
 STAY_S = 1.0
 """The engine's own work after a way."""
 

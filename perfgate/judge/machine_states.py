@@ -70,8 +70,9 @@ class Found:
 
     @property
     def unplaced(self) -> int:
-        """Pairs of which a trial is in no state that anybody could tell."""
-        return int((self.labels == two_states.CUT).all(axis=-1).any(axis=-1).sum())
+        """Pairs of which a trial has too few iterations for a value in any state, so that nobody compared it."""
+        placed = np.any([(self.labels == own).sum(axis=-1) >= LEAST_ITERATIONS for own in STATES.values()], axis=0)
+        return int((~placed).any(axis=-1).sum())
 
     @property
     def shares(self) -> list[tuple[float, float]]:

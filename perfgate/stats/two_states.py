@@ -61,8 +61,8 @@ def states_by_probe(marks: Floats, least_gap: float = 0.0) -> States:
     """States by a probe's readings, see :func:`states_by_steps`; one trial that shows both levels is enough.
 
     So is, as the probe tells nothing of the step, that either build has trials on both levels, equally far apart. In a
-    trial that stays on one level too, an iteration with a reading on another is cut: the GPU may have jumped in it. A
-    build can move the probe as well: with another attention kernel it took 193 and 229 us in place of 175 and 211 on an
+    trial that stays on one level too, an iteration with a reading off the trial's median by more than :data:`NEAR` of
+    the gap is cut: the GPU may have jumped in it. A build can move the probe as well: with another attention kernel it took 193 and 229 us in place of 175 and 211 on an
     H200. So levels that are only those of the sides count as states no more than those of step times do.
 
     Args:
@@ -107,11 +107,7 @@ def _states(
     )
     stays = np.where(near_slow & ~near_fast, SLOW, np.where(near_fast & ~near_slow, FAST, CUT)).astype(np.int8)
     own = _on_levels(logs, fast[..., :-2, None, None], slow[..., :-2, None, None])
-    kept = np.broadcast_to(stays[..., None], own.shape)
-    if by_build:  # a probe tells the state of one iteration, too; a step time there may as well be a disturbance
-        away = np.abs(logs - middle[..., None, None]) > reach[..., None]
-        kept = np.where(away.any(axis=-1), CUT, kept)
-    labels = np.where(jumps[..., None], own, kept)
+    labels = np.where(jumps[..., None], own, stays[..., None])
     slow_share, fast_share, cut = ((labels == label).mean(axis=(-2, -1)) for label in (SLOW, FAST, CUT))
     common = np.minimum(slow_share, fast_share) >= LEAST_SHARE
     many = (jumps.sum(axis=-1) >= least_jumps) | shown
@@ -119,6 +115,10 @@ def _states(
     lasting = _sticky(middle, noise, least_pairs, least_gap)
     labels = np.where(many[..., None, None], labels, lasting.labels[..., None])
     gap = np.where(many, np.where(told, gap, np.nan), lasting.gap)
+    if by_build:  # a probe tells the state of one iteration, too; a step time there may as well be a disturbance
+        # Only now: what is cut for one jump says nothing against the states, and short trials would lose them by it.
+        away = (np.abs(logs - middle[..., None, None]) > NEAR * gap[..., None, None, None]).any(axis=-1)
+        labels = np.where(away & ~jumps[..., None], CUT, labels)
     return States(np.where(np.isnan(gap)[..., None, None], CUT, labels).astype(np.int8), gap)
 
 

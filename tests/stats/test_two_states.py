@@ -129,6 +129,14 @@ def test_an_iteration_in_which_a_trial_jumps_is_cut_wherever_it_is() -> None:
     assert by_steps([*both[1]]) == ["ssssffff", "f" * 8, "s" * 8, "ffffssss"]
 
 
+@pytest.mark.parametrize("states", [["ssss"] * 2 + ["tfff"] * 8 + ["ttff"] * 4, ["sss"] * 2 + ["tff"] * 12])
+def test_a_jump_at_the_edge_of_each_trial_leaves_the_states_told(states: list[str]) -> None:
+    """Where trials are short, a jump in each cuts more than a quarter of the iterations, and both levels still show."""
+    found = states_by_probe(np.stack([marks(own, 100e3, seed=n) for n, own in enumerate(states)]))
+    assert [told(labels) for labels in found.labels] == states
+    assert found.gap == pytest.approx(math.log(GAP), abs=3 * NOISE)
+
+
 def test_levels_of_a_probe_that_are_too_near_are_one_state() -> None:
     """However exact its readings are: what lies below the least gap is within a state, what lies above is not."""
     fine = [marks(own, 100e3, seed=n) for n, own in enumerate(["sssfffff", "ffffffff", "ssssffff", "sstfffff"])]
