@@ -223,7 +223,8 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     more, less, labelled = _discordant(over, has_over)
     p_share = np.where(more > 0, special.bdtrc(more - 1, np.maximum(more + less, 1), 0.5), 1.0)
     p_share = np.minimum(1.0, orders_bound(1) * p_share)
-    unplaced = (over == two_states.CUT).all(axis=-1).any(axis=(1, 2)) & has_over
+    placed = np.any([(over == state).sum(axis=-1) >= LEAST_ITERATIONS for state in STATES], axis=0)
+    unplaced = (~placed).any(axis=(1, 2)) & has_over
     leans = (p_share <= LEANS) | unplaced
     return _Look(p, q, p_in, q_in, here, shown, used, _weighted(p_share, block), leans, more, labelled)
 

@@ -62,8 +62,9 @@ def states_by_probe(marks: Floats, least_gap: float = 0.0) -> States:
 
     So is, as the probe tells nothing of the step, that either build has trials on both levels, equally far apart. In a
     trial that stays on one level too, an iteration with a reading off the trial's median by more than :data:`NEAR` of
-    the gap is cut: the GPU may have jumped in it. A build can move the probe as well: with another attention kernel it took 193 and 229 us in place of 175 and 211 on an
-    H200. So levels that are only those of the sides count as states no more than those of step times do.
+    the gap is cut: the GPU may have jumped in it. A build can move the probe as well: with another attention kernel it
+    took 193 and 229 us in place of 175 and 211 on an H200. So levels that are only those of the sides count as states
+    no more than those of step times do.
 
     Args:
         marks: A positive reading before and after each iteration of each trial, shape (..., trials, iterations, 2);

@@ -104,7 +104,7 @@ def test_nothing_is_waited_for(
 
 @pytest.mark.parametrize(("fast", "slow"), [(179_000, 215_000), (194_304, 229_568), (199_423, 234_623)])
 def test_what_counts_as_slow(fast: int, slow: int) -> None:
-    """The slow state of an H200 and of H100s does, next to the fast one; readings of one state, up to 2 % apart, do not."""
+    """The slow state of an H200 and of H100s is; readings of one state, which are up to 2 % apart, are not."""
     assert is_slow((slow,), (fast,))
     assert not is_slow((round(1.02 * fast),), (fast,))
     assert not is_slow((slow,), (round(slow / 1.02),))
