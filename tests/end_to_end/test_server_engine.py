@@ -52,8 +52,9 @@ SLEEPS = f"""\
 def project(tmp_path: Path, engine_cache: Path, engine_python: str) -> GitProject:
     """A repository with a plugin of vLLM, which on topic sleeps 5 ms in each scheduler step.
 
-    A step takes 2 to 3 ms, also beside other tests, so that both margins are far from either commit. The process that
-    computes is the scheduler's, and it is forked from the server's: one process imports vllm in place of three.
+    A step takes 2 to 3 ms, and up to 7 on a slow machine beside other tests, so that topic is slower by more than both
+    margins. The process that computes is the scheduler's, and it is forked from the server's: one process imports vllm
+    in place of three.
     """
     project = GitProject(tmp_path / "plugin")
     scenario = write_engine_scenario(project.folder, engine_cache, MEASURE, 3)
@@ -62,7 +63,7 @@ def project(tmp_path: Path, engine_cache: Path, engine_python: str) -> GitProjec
         "engine:\n": "engine:\n  driver: server\n",
         "  args:\n": "  args:\n    distributed_executor_backend: uni\n",
         "  env: {": '  env: {VLLM_ENABLE_V1_MULTIPROCESSING: "0", ',
-        "ignorable: 10%, must_catch: 50%": "ignorable: 20%, must_catch: 150%",
+        "ignorable: 10%, must_catch: 50%": "ignorable: 20%, must_catch: 60%",
     }.items():
         assert was in text
         text = text.replace(was, now)
