@@ -144,6 +144,16 @@ def own() -> Path:
     return folder
 
 
+@pytest.fixture
+def apart(own: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What this process starts is in a cgroup of its own, where no perfgate of another test looks for dead runs."""
+    folder = own / f"tests-{os.getpid()}"
+    folder.mkdir()
+    monkeypatch.setattr(cgroup, "own_folder", lambda: folder)
+    yield
+    folder.rmdir()
+
+
 Start = Callable[..., tuple[Child, int]]
 
 
@@ -255,7 +265,7 @@ time.sleep(600)
     assert all_ended(pipe)
 
 
-@pytest.mark.usefixtures("orphans_alone")
+@pytest.mark.usefixtures("apart", "orphans_alone")
 def test_what_a_dead_run_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes are found and ended by their cgroup alone, though they show no mark and have no supervisor."""
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
