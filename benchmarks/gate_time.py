@@ -31,9 +31,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perfgate.capture.settling import SETTLED
 from perfgate.gate import outcome_of
-from perfgate.metrics.trial import Trial
+from perfgate.metrics.trial import SETTLED, Trial
 from perfgate.record.run_record import Record, read_records, read_run
 
 WARM_UP, PAIRS, REST = "warm-up trials", "pairs", "the run"

@@ -198,7 +198,8 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     d = measured.log_ratios(going, look)
     carried = 2 * measured.carried**2
     p, q = _weighted(_tail(d - ignorable, carried)[0], block), _weighted(_tail(must_catch - d, carried)[0], passing)
-    p_in, q_in = (np.stack([one] * (len(STATES) + 1)) for one in (p, q))
+    p_in = np.stack([p] * (len(STATES) + 1))
+    q_in = np.ones_like(p_in)  # what was measured before states were seen lets none of them pass
     here, shown = (np.zeros((len(STATES) + 1, len(going)), bool) for _ in range(2))
     differ = (over[used] != under[used]).any(axis=(1, 2, 3))
     samples = []

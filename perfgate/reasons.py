@@ -203,8 +203,8 @@ _TABLE = (
            "Take more pairs (perfgate run --resume RUN --more 4); find what the state is (docs/states.md)."),
     Reason("slow-state-leans", "Where the two trials of a pair differ in how long they were in the slow state, it is "
            "the head so often that chance is a poor explanation, and not often enough to block it.",
-           "Take more pairs (perfgate run --resume RUN --more 4): eight to ten pairs in which only the head is slow "
-           "block, and an even count passes."),
+           "Take more pairs (perfgate run --resume RUN --more 4): from how many in which only the head is slow "
+           "it blocks is said beside the states, and an even count passes."),
     Reason("unplaced-trials", "The machine had two states, and a trial on neither level was compared with nothing.",
            "Look at that trial's iterations: a head that is slow now and then has a third level. Else measure again."),
     # --- cautions
@@ -225,8 +225,16 @@ _TABLE = (
            "Compare the share of slow restarts on both sides; take more pairs."),
     Reason("within-states", "The machine had two states, and the gates passed within each. A head that makes the slow "
            "one come more often is blocked once enough pairs show it; how much it could cost until then is said.",
-           "Nothing, if the gap between the states is not the build's. Otherwise take more pairs: eight to ten in "
-           "which only the head is slow block."),
+           "Nothing, if the gap between the states is not the build's. Otherwise take more pairs: from how many in "
+           "which only the head is slow it blocks is said beside the states."),
+    Reason("waits-lean", "Warm-up went on until the GPU was fast, for one build in many more pairs than for the other. "
+           "What is judged was taken after it: that engines of one build begin in the slow state shows nowhere else.",
+           "Look at what the build does when it starts; PERFGATE_PROBE=0 in the engine's environment measures without "
+           "waiting."),
+    Reason("probe-apart", "The probe, a fixed piece of work beside each iteration, is a tenth slower beside all trials "
+           "of one build than beside any of the other. Either that build moves the probe, or its GPU is in the slow "
+           "state throughout; nobody can tell which, so all was compared as it is.",
+           "Trace both builds: the slow state lengthens the gaps between kernels, and no kernel."),
     Reason("iterations-uneven", "An iteration took more than twice the median of its trial, though all do equal work: "
            "something else used the machine, or the engine compiled late. Percentiles and throughput include it.",
            "Find out what else runs there; give the scenario more warmup_iterations, and on the CPU do not bind "

@@ -17,7 +17,6 @@ from typing import Any, Literal
 from perfgate.baseline.exact_profile import kept_profiles
 from perfgate.baseline.store import as_of, commit, is_baseline, kept, read, verify
 from perfgate.capture.engine import MAX_ANSWER_BYTES
-from perfgate.capture.settling import SETTLED
 from perfgate.capture.window_reading import read_answer
 from perfgate.capture.windows import MORE_WARMUP
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError, UsageError
@@ -26,7 +25,7 @@ from perfgate.judge.next_pairs import due
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import parse_json
-from perfgate.metrics.trial import Artifact, Iteration, Trial
+from perfgate.metrics.trial import SETTLED, Artifact, Iteration, Trial
 from perfgate.metrics.under_load import MAX_RATE
 from perfgate.nightly import BESIDE, HALVES, MANIFEST, check_halves, night_outcome, run_of
 from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest

@@ -28,7 +28,7 @@ from perfgate.machine.fingerprint import Gpu, Machine, comparable
 from perfgate.machine.locks import state_folder
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import LEAST_ITERATIONS, Failure, Side, Trial, tells_states
+from perfgate.metrics.trial import Failure, Side, Trial, least_iterations, tells_states
 from perfgate.models import Frozen
 from perfgate.record.run_record import Record
 from perfgate.units import percent
@@ -190,8 +190,8 @@ def _in_one_state(
 def _cut(trial: Trial, least: Sequence[int], *, slow: bool) -> Trial | None:
     """A trial with its iterations in one state; ``None`` where these are too few."""
     own = in_state(trial, least, slow=slow)
-    needed = min(LEAST_ITERATIONS, len(trial.iterations))
-    return trial.model_copy(update={"iterations": own}) if len(own) >= needed else None
+    enough = len(own) >= least_iterations(len(trial.iterations))
+    return trial.model_copy(update={"iterations": own}) if enough else None
 
 
 def _trial(station: Station, record: Record, side: Side, folder: Path) -> Trial:

@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perfgate.metrics.trial import LEAST_ITERATIONS, SLOWER, Iteration, Trial, tells_states
+from perfgate.metrics.trial import SETTLED, SLOWER, Iteration, Trial, least_iterations, tells_states
 from perfgate.record.run_record import Record
 from perfgate.units import NS_PER_S
 
 SETTLE_S = 12
 """How long warm-up goes on for a GPU that is slow: 86 of 87 became fast by then (docs/states.md)."""
-SETTLED = "settle_ns"
-"""The figure of a trial that says how long its warm-up went on."""
 
 
 def fastest_probe_ns(record: Record, label: str, names: Sequence[str], uuids: Sequence[str]) -> tuple[int, ...]:
@@ -126,7 +124,7 @@ def _in_one_state(onsets_s: Sequence[float], iterations: int, iteration_s: float
     """
     slow = [iterations if math.isinf(own) else min(iterations, own // iteration_s) for own in onsets_s]
     fast = [iterations - own - (onset > 0) for own, onset in zip(slow, onsets_s, strict=True)]  # a change is cut
-    least = min(LEAST_ITERATIONS, iterations)
+    least = least_iterations(iterations)
     most = max(sum(own >= least for own in state) for state in (slow, fast))
     return (most / len(onsets_s)) ** 2
 

@@ -48,6 +48,8 @@ class StatesOutcome(Frozen):
         at_most: What the head's being slow more often could cost at most, with probability 1 - beta, as a ratio: the
             bound on the share of pairs in which it is, times the gap.
         everywhere: Whether that is below the margins, so that a pass holds for the mean over both states.
+        blocks_from: In how many pairs the head must be slow for longer, and in none the base, for it to be blocked;
+            ``None`` where that blocks at no number.
     """
 
     told_by: Literal["probe", "steps"]
@@ -58,6 +60,7 @@ class StatesOutcome(Frozen):
     cut: float
     at_most: float
     everywhere: bool
+    blocks_from: int | None = None
 
 
 class BaselineOutcome(Frozen):

@@ -34,7 +34,8 @@ from perfgate.judge.outcome import (
 from perfgate.judge.ranks import ranks_outcome
 from perfgate.judge.rule import both_sides, judge_series
 from perfgate.judge.setting import setting_of
-from perfgate.judge.state_series import state_cautions, states_outcome
+from perfgate.judge.state_cautions import state_cautions
+from perfgate.judge.state_series import states_outcome
 from perfgate.metrics.catalogue import METRICS, trial_value
 from perfgate.metrics.trial import KINDS, Kind, key_of
 from perfgate.models import Note
@@ -207,9 +208,11 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
         findings = _as_read(evidence, unjudged)
     else:
         gates, findings = _checked(evidence, gates)
-    seen = evidence.labeller and states_outcome(evidence.family, gates, evidence.labeller, beta)
-    if seen:
-        findings.append(Finding(cautions=tuple(state_cautions(seen, gates))))
+    seen = None
+    if evidence.labeller:
+        seen = states_outcome(evidence.family, gates, evidence.labeller, beta)
+        cautions = state_cautions(evidence.labeller, seen, gates, evidence.heads)
+        findings.append(Finding(cautions=tuple(cautions)))
     pairs: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
     outcome = CellOutcome(
         name=f"{evidence.head}: {evidence.cell.name}" if evidence.head else evidence.cell.name,

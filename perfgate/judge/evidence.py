@@ -173,6 +173,11 @@ class Evidence:
             own = (trial for trial in side.record.trials if trial.kind == kind and trial.startup)
             yield from (trial for trial in own if trial.subject == name)
 
+    @property
+    def heads(self) -> int:
+        """How many heads the run has, among which the order of a pair is drawn."""
+        return len(self.record.heads) or 1
+
     @cached_property
     def family(self) -> tuple[Judged, ...]:
         """What can block the cell: each gate, in each state that both sides were in, and the slow state's share."""
@@ -180,8 +185,7 @@ class Evidence:
         if self.labeller is None:
             return (*series,)
         gates = [own for one in series for own in by_state(one, self.labeller)]
-        record = self.record
-        share = slow_share(gates, self.labeller, drawn=record.orders == "coins", heads=len(record.heads) or 1)
+        share = slow_share(gates, self.labeller, drawn=self.record.orders == "coins", heads=self.heads)
         return (*gates, *share)
 
     @cached_property

@@ -16,7 +16,7 @@ import numpy as np
 
 from perfgate import stats
 from perfgate.metrics.catalogue import Metric
-from perfgate.metrics.trial import LEAST_ITERATIONS, PROBED_GPUS, SIDES, SLOWER, Iteration, Side, Trial, tells_states
+from perfgate.metrics.trial import PROBED_GPUS, SIDES, SLOWER, Iteration, Side, Trial, least_iterations, tells_states
 from perfgate.scenario.plan import GatePlan
 from perfgate.stats import two_states
 
@@ -66,12 +66,13 @@ class Found:
     def trials(self, side: Side, state: State) -> int:
         """Trials of a side that have a state."""
         own = (labels[SIDES.index(side)] for labels in self.labels)
-        return sum(int((labels == STATES[state]).sum()) >= LEAST_ITERATIONS for labels in own)
+        return sum(int((labels == STATES[state]).sum()) >= least_iterations(len(labels)) for labels in own)
 
     @property
     def unplaced(self) -> int:
         """Pairs of which a trial has too few iterations for a value in any state, so that nobody compared it."""
-        placed = np.any([(self.labels == own).sum(axis=-1) >= LEAST_ITERATIONS for own in STATES.values()], axis=0)
+        least = least_iterations(self.labels.shape[-1])
+        placed = np.any([(self.labels == own).sum(axis=-1) >= least for own in STATES.values()], axis=0)
         return int((~placed).any(axis=-1).sum())
 
     @property
@@ -105,7 +106,7 @@ def _in_state(
     values = []
     for trial, own in zip(pair, (labels == STATES[state]).tolist(), strict=True):
         kept = tuple(itertools.compress(trial.iterations, own))
-        if len(kept) < LEAST_ITERATIONS:
+        if len(kept) < least_iterations(len(trial.iterations)):
             return None
         values.append(metric.summarise(trial.model_copy(update={"iterations": kept})))
     base, head = values
@@ -118,7 +119,7 @@ class Labeller:
     Args:
         pairs: Valid timed pairs in the order they were taken.
         gpus: Names of the GPUs that they ran on.
-        qualified: GPUs on which the probe tells the states, by the beginning of their name.
+        qualified: Names of GPUs on which the probe tells the states.
         before: The warm-up trials of each visit, base and head: by the probe they show levels, too.
     """
 

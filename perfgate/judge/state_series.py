@@ -6,7 +6,7 @@ The trial stays the unit. Each state that both sides have is a series of its own
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
@@ -23,7 +23,6 @@ from perfgate.models import Note
 from perfgate.scenario.plan import GatePlan, orders_bound
 from perfgate.stats import two_states
 from perfgate.stats.rates import rate_bounds
-from perfgate.units import percent
 
 SLOW_SHARE: Final = "slow_state_share"
 """What the gate on the share of the slow state is called; no scenario declares it."""
@@ -31,6 +30,9 @@ SLOW_SHARE: Final = "slow_state_share"
 BOTH: Final = "both"
 """What the mean over the states that both trials of a pair have is called: a state alone has few pairs where machines
 jump, and blocks a small slowdown of all of them half as often."""
+
+EPSILON: Final = 1e-9
+"""What rounding may add to a number of pairs."""
 
 LEANS = 0.1
 """Where the one-sided p of the discordant pairs is at most this, nothing passes: a head that causes the slow state
@@ -58,11 +60,13 @@ class StateLook:
         over: Under the null of ``ignorable``.
         under: Under that of ``must_catch``.
         spread: Of the pairs of all states under that null; ``None`` where no state was known then, or for too few.
+        told: Whether states were known then. What was measured before they were seen speaks of none of them.
     """
 
     over: Sample
     under: Sample
     spread: Spread | None = None
+    told: bool = True
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ class StateSeries(Series):
     def interim_looks(self) -> tuple[stats.Look, ...]:
         """Every look that has pairs in this state and a spread; none where the last has not.
 
-        Labels may change from look to look, and what an earlier one had in a state is then not known any longer.
+        Labels may change from look to look, and what an earlier one had in a state is then not known any longer. A look
+        before states were seen may block by all that was measured, and lets no state pass.
         """
         seen: list[stats.Look] = []
         if self.fault or self.schedule is None:
@@ -97,7 +102,7 @@ class StateSeries(Series):
                     return ()
                 continue
             least = (block if pairs >= stats.FIRST_BLOCKING_PAIRS else 0.0,
-                     passing if known >= stats.FIRST_PASSING_PAIRS else 0.0)  # fmt: skip
+                     passing if look.told and known >= stats.FIRST_PASSING_PAIRS else 0.0)  # fmt: skip
             own = None if pairs > 1 else look.spread
             above = self.excess(look.over, gate.ignorable, own)
             below = self.excess(look.under, gate.must_catch, look.spread)
@@ -162,6 +167,16 @@ class SlowShare:
             )
         return tuple(seen)
 
+    def blocks_from(self, level: float) -> int | None:
+        """How many pairs block that all lean to the head, at the look that spends most; ``None`` where none do.
+
+        Args:
+            level: Of its p value, once weighted.
+        """
+        if not self.drawn or not level * max(self.schedule.block):
+            return None
+        return math.ceil(math.log2(orders_bound(self.heads) / (level * max(self.schedule.block))) - EPSILON)
+
     def verdict(self, decision: Decision) -> Verdict:
         """Regressed where the head causes the slow state; a pass where nothing speaks for that."""
         if decision.rejected:
@@ -196,7 +211,7 @@ def discordant(shares: Sequence[tuple[float, float]]) -> tuple[int, int]:
 def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     """A series as it is, or one for each state that both sides have, and one for their mean where they have two.
 
-    A look at which no states are known compares all that was measured, and counts for each state.
+    A look at which no states are known compares all that was measured.
     """
     metric, schedule = series.metric, series.schedule
     if schedule is None or series.fault or metric.kind != "timed" or metric.decode == "none":
@@ -243,7 +258,7 @@ def _samples(
 def _at_look(samples: Sequence[tuple[Sample, Sample]], states: int, sign: int) -> list[StateLook]:
     """A look; the first samples are of so many states, which tell the spread of one another."""
     spread = _pooled([stats.log_ratios(under.base, under.head, sign) for _, under in samples[:states]])
-    return [StateLook(*own, spread if n < states else None) for n, own in enumerate(samples)]
+    return [StateLook(*own, spread if n < states else None, told=states > 0) for n, own in enumerate(samples)]
 
 
 def _pooled(states: Sequence[stats.Floats]) -> Spread | None:
@@ -303,12 +318,5 @@ def states_outcome(
         cut=float((every == two_states.CUT).mean()),
         at_most=at_most,
         everywhere=at_most < margin,
+        blocks_from=share.blocks_from(next(gate for gate in gates if gate.metric == SLOW_SHARE).block_level or 0.0),
     )
-
-
-def state_cautions(seen: StatesOutcome, gates: Sequence[GateOutcome]) -> Iterator[Note]:
-    """What a reader of a verdict within states should know."""
-    passed = any(gate.state and gate.verdict in ("pass", "improved") for gate in gates)
-    if passed and not seen.everywhere:
-        yield Note(code="within-states", text="unchanged within each state; by being slow more often the head could "
-                                              f"still lose up to {percent(seen.at_most)}")  # fmt: skip

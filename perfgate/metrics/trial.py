@@ -62,19 +62,27 @@ class Probes(NamedTuple):
 
 
 PROBED_GPUS: Final[tuple[str, ...]] = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")
-"""GPUs, by the beginning of their name, on which the probe told the state of at least 99 % of the iterations of builds
+"""Names of GPUs, as NVML gives them, on which the probe told the state of at least 99 % of the iterations of builds
 that were compared with themselves (docs/states.md)."""
 SLOWER: Final = 1.1
 """What a slow GPU's probe takes at least, in readings of the fast state: 1.2 on an H200, 1.18 on an H100. Readings of
 one state are up to 2 % apart on one card, cards up to 2.5 % (tests/fixtures/h100-probe.csv)."""
 
 LEAST_ITERATIONS: Final = 2
-"""Iterations in a state that a trial needs for a value there."""
+"""Iterations in a state that a trial needs for a value there, if it has as many."""
+
+SETTLED: Final = "settle_ns"
+"""The figure of a trial whose warm-up went on until the GPUs were fast, or for as long as it may: for how long."""
+
+
+def least_iterations(iterations: int) -> int:
+    """Iterations in a state that a trial of so many needs for a value there."""
+    return min(LEAST_ITERATIONS, iterations)
 
 
 def tells_states(gpus: Sequence[str], probed: tuple[str, ...] = PROBED_GPUS) -> bool:
     """Whether the probe tells the state of GPUs of these names."""
-    return bool(gpus) and all(name.startswith(probed) for name in gpus)
+    return bool(gpus) and set(gpus) <= set(probed)
 
 
 class Iteration(Frozen):

@@ -63,7 +63,13 @@ def states_line(cell: CellOutcome) -> str:
     slow = [f"{seen.slow[side]} of {seen.trials[side]} restarts of {side}" for side in SIDES]
     common = " and ".join(f"{plural(pairs, 'pair')} in the {state} one" for state, pairs in seen.common.items())
     told = {"probe": "told by the probe", "steps": "told by the steps' own times"}[seen.told_by]
-    return f"two states {percent(seen.gap)} apart, {told}; {' and '.join(slow)} slow; compared within states, {common}"
+    share = (
+        f"being slow more often blocks from {plural(seen.blocks_from, 'one-way pair')} on" if seen.blocks_from else ""
+    )
+    costs = f"it costs {percent(seen.at_most)} at most, less than must_catch" if seen.everywhere else ""
+    facts = (f"two states {percent(seen.gap)} apart, {told}", f"{' and '.join(slow)} slow",
+             f"compared within states, {common}", share, costs)  # fmt: skip
+    return "; ".join(filter(None, facts))
 
 
 def _detectable(slowdown: float | None) -> str:
@@ -218,7 +224,8 @@ def closing(outcome: Outcome) -> str:
         "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).{_why(outcome)}",
         "pass": f"PASS{_exactly(outcome)}"
         if kernels_only
-        else f"PASS: every gate excludes a slowdown of its must_catch margin ({rates}).{_blunt(outcome)}",
+        else f"PASS: every gate excludes a slowdown of its must_catch margin{_within(outcome)} ({rates})."
+        f"{_blunt(outcome)}",
         "improved": f"PASS, IMPROVED: no gate is slower, at least one is faster beyond its ignorable margin ({rates}).",
         "inconclusive": "INCONCLUSIVE: neither a regression nor its absence is established; this is not a pass.",
         "not-measured": "NOT MEASURED: there is no verdict, and no data is never a pass.",
@@ -227,6 +234,12 @@ def closing(outcome: Outcome) -> str:
         "advisory": f"ADVISORY: would be {outcome.would_be} if {lacking}; nothing is blocked.",
     }
     return sentences[outcome.verdict]
+
+
+def _within(outcome: Outcome) -> str:
+    """Where a pass holds, if it is not everywhere."""
+    apart = any(cell.states and not cell.states.everywhere for cell in outcome.cells)
+    return " in each state of the machine" if apart else ""
 
 
 def _exactly(outcome: Outcome) -> str:

@@ -167,7 +167,8 @@ def test_the_sentence() -> None:
     line = states_line(judged(pairs(BOTH_STATES * 2)))
     assert line == (
         "two states 3.3 % apart, told by the steps' own times; 4 of 12 restarts of base and 4 of 12 restarts of head "
-        "slow; compared within states, 10 pairs in the slow one and 8 pairs in the fast one"
+        "slow; compared within states, 10 pairs in the slow one and 8 pairs in the fast one; "
+        "being slow more often blocks from 11 one-way pairs on"
     )
 
 

@@ -10,8 +10,7 @@ from gate_time import PAIRS, REST, WARM_UP, of_run, of_trial, table
 from hand_made import BOTH, failed, iteration, scenario_file, trial
 
 from perfgate import gate
-from perfgate.capture.settling import SETTLED
-from perfgate.metrics.trial import Startup
+from perfgate.metrics.trial import SETTLED, Startup
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -1,0 +1,63 @@
+"""What a reader of a verdict should know of the states of the machine, beyond the gates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from perfgate.judge.cell_facts import StatesOutcome
+from perfgate.judge.machine_states import Labeller
+from perfgate.judge.outcome import GateOutcome
+from perfgate.judge.state_series import LEANS
+from perfgate.metrics.trial import SETTLED, SLOWER, Trial
+from perfgate.models import Note
+from perfgate.scenario.plan import orders_bound
+from perfgate.stats import two_states
+from perfgate.units import format_ns, percent, plural
+
+
+def state_cautions(
+    labeller: Labeller, seen: StatesOutcome | None, gates: Sequence[GateOutcome], heads: int
+) -> Iterator[Note]:
+    """Of a cell whose timed trials were taken in pairs.
+
+    Args:
+        labeller: Of its pairs.
+        seen: The states that were compared apart; ``None`` where none were.
+        gates: As they were judged.
+        heads: How many heads the run has, among which orders were drawn.
+    """
+    if seen and not seen.everywhere and any(gate.state and gate.verdict in ("pass", "improved") for gate in gates):
+        yield Note(code="within-states", text="unchanged within each state; by being slow more often the head could "
+                                              f"still lose up to {percent(seen.at_most)}")  # fmt: skip
+    yield from _waits(labeller, heads)
+    if seen is None and labeller.source == "probe":
+        yield from _probe_apart(labeller)
+
+
+def _waits(labeller: Labeller, heads: int) -> Iterator[Note]:
+    """Warm-up that waited for the GPU of one build rather than the other: what is judged shows nothing of it."""
+    waited = [tuple(bool(trial.figures.get(SETTLED)) for trial in pair) for pair in labeller.pairs]
+    head, base = waited.count((False, True)), waited.count((True, False))
+    for side, more, less in (("head", head, base), ("base", base, head)):
+        if orders_bound(heads) * two_states.sign_test(more, less) <= LEANS:
+            text = (
+                f"warm-up waited for a fast GPU for the {side} alone in {plural(more, 'pair')}, for the other in {less}"
+            )
+            yield Note(code="waits-lean", text=text)
+
+
+def _probe_apart(labeller: Labeller) -> Iterator[Note]:
+    """The probe is slower beside all trials of one build than beside any of the other."""
+    base, head = ([_reading(pair[n]) for pair in labeller.pairs] for n in range(2))
+    for side, slow, fast in (("head", head, base), ("base", base, head)):
+        if slow and min(slow) > SLOWER * max(fast):
+            longer, shorter = (format_ns(median(own)) for own in (slow, fast))
+            text = f"the probe takes {longer} beside each trial of the {side}, and {shorter} beside the other"
+            yield Note(code="probe-apart", text=text)
+
+
+def _reading(trial: Trial) -> float:
+    """The median reading of the slowest rank, in nanoseconds."""
+    probes = [own.probe_ns for own in trial.iterations if own.probe_ns]
+    return median(max(ranks) for own in probes for ranks in (own.before, own.after))

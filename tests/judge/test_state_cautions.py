@@ -1,0 +1,120 @@
+"""What a verdict says of the machine's states beside its gates, and what it concludes from before they showed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hand_made import codes, gate, trials
+from test_states import (
+    BOTH_STATES,
+    FASTER,
+    JUMPS,
+    KEEPS,
+    by_state,
+    judged_on_gpu,
+    pairs,
+    readings,
+    taken,
+    with_readings,
+)
+
+from perfgate.judge.outcome import Outcome
+from perfgate.metrics.trial import PROBED_GPUS, SETTLED, SIDES, Trial, tells_states
+from perfgate.report.outcome_lines import closing, states_line
+
+
+def waited(taken: Sequence[Trial], labels: str) -> list[Trial]:
+    """Trials that began on a slow GPU: by pair those of ``h`` the head, ``b`` the base, ``x`` both, ``-`` neither."""
+    sides = {"h": ["head"], "b": ["base"], "x": SIDES, "-": []}
+    return [
+        one.model_copy(update={"figures": {SETTLED: 9 * 10**9}}) if one.label in sides[labels[one.pair or 0]] else one
+        for one in taken
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [("hhhhxx", "for the head alone in 4 pairs, for the other in 0"), ("bbbb--", "for the base alone in 4 pairs"),
+     ("hhhb--", ""), ("hhh-xx", ""), ("xxxxxx", "")],
+)  # fmt: skip
+def test_a_build_whose_engines_begin_slow_is_named(labels: str, said: str) -> None:
+    """Waiting for the fast state hides that from every iteration that is judged, so where it leans is said."""
+    found = judged_on_gpu(waited(with_readings([(FASTER, FASTER)] * 6), labels))
+    assert found.verdict == "pass"
+    leaning = [own.text for own in found.cautions if own.code == "waits-lean"]
+    assert len(leaning) == bool(said)
+    assert all(said in text for text in leaning)
+
+
+def test_a_build_beside_which_the_probe_is_always_slow_is_named() -> None:
+    """A head that is slow in all its trials is blocked as it is; that the probe is slow beside it is said."""
+    found = judged_on_gpu(with_readings([(FASTER, KEEPS)] * 6))
+    assert (found.verdict, found.states) == ("regressed", None)
+    (caution,) = (own for own in found.cautions if own.code == "probe-apart")
+    assert caution.text == ("the probe takes 215.0 us beside each trial of the head, and 179.0 us beside the other")
+    assert "probe-apart" not in codes(judged_on_gpu(with_readings([(FASTER, FASTER)] * 6)).cautions)
+
+
+def test_what_was_measured_before_a_state_was_seen_lets_it_not_pass() -> None:
+    """Four fast pairs pass as they are, and say nothing of a head that is 5 % slower in the slow state."""
+    apart = itertools.cycle([0.9, 1.1])
+    both = list[Trial]()
+    for n, (states, ratio) in enumerate([(FASTER, 1.0)] * 4 + [(KEEPS, 1.05)] * 4):
+        for side in SIDES:
+            one = readings(taken(len(both), n, side, states, ratio if side == "head" else 1.0), states)
+            noisy = [own.model_copy(update={"ttft_ns": (round(2e7 * next(apart)),) * 4}) for own in one.iterations]
+            both.append(one.model_copy(update={"iterations": tuple(noisy)}))
+    gates = [gate(), gate("ttft_median", "2%", "8%")]
+    found = {pairs: judged_on_gpu(both[: 2 * pairs], gates) for pairs in (4, 8)}
+
+    assert next(own.verdict for own in found[4].gates if own.metric == "itl_median") == "pass"
+    slow = next(own for own in found[8].gates if own.state == "slow")
+    assert slow.change == pytest.approx(0.05, abs=0.002)
+    assert slow.verdict == "inconclusive"
+
+
+def test_a_single_iteration_is_a_value_where_trials_have_no_more() -> None:
+    """A cell of one iteration a trial is decided within states, too."""
+    states = [(KEEPS, KEEPS), (FASTER, FASTER)] * 6
+    for ratio, verdict in ((1.0, "pass"), (1.5, "regressed")):
+        single = [
+            one.model_copy(update={"iterations": one.iterations[:1]})
+            for one in itertools.starmap(readings, zip(pairs(states, ratio), itertools.chain(*states), strict=True))
+        ]
+        assert judged_on_gpu(single).verdict == verdict
+
+
+def test_the_pairs_from_which_the_slow_state_blocks_are_said() -> None:
+    """As many pairs that all lean to the head block as the sentence says, and one less do not."""
+    shares = {}
+    for leaning in range(6, 13):
+        found = judged_on_gpu(with_readings([(JUMPS, "ssssstff")] * leaning + [(JUMPS, JUMPS)] * (12 - leaning)))
+        assert found.states is not None
+        shares[leaning] = (by_state(found)["slow_state_share"].verdict, found.states.blocks_from)
+        assert f"blocks from {found.states.blocks_from} one-way pairs on" in states_line(found)
+    blocked = [leaning for leaning, (verdict, _) in shares.items() if verdict == "regressed"]
+    assert blocked == [leaning for leaning, (_, least) in shares.items() if least is not None and leaning >= least]
+    assert 0 < len(blocked) < len(shares)
+
+
+def test_a_pass_says_that_it_holds_in_each_state() -> None:
+    """Until a head can lose little by being slow more often, a pass claims no more than it tested."""
+    found = judged_on_gpu(with_readings(BOTH_STATES * 2))
+    whole = Outcome(run="r", perfgate="1", verdict="pass", exit_status=0, alpha=0.01, beta=0.05, cells=(found,))
+    assert found.states is not None
+    assert not found.states.everywhere
+    assert "excludes a slowdown of its must_catch margin in each state of the machine (alpha" in closing(whole)
+    one_state = whole.model_copy(update={"cells": (judged_on_gpu(trials([0.0] * 6)),)})
+    assert "must_catch margin (alpha" in closing(one_state)
+    everywhere = found.model_copy(update={"states": found.states.model_copy(update={"everywhere": True})})
+    assert "it costs 2" in states_line(everywhere)
+    assert "must_catch margin (alpha" in closing(whole.model_copy(update={"cells": (everywhere,)}))
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H200 NVL", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H100 PCIe"])
+def test_cards_of_another_kind_are_not_trusted(name: str) -> None:
+    """A name that begins as that of a card on which the probe was held against steps is another card."""
+    assert tells_states([PROBED_GPUS[0]])
+    assert not tells_states([PROBED_GPUS[0], name])
