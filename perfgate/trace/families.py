@@ -163,6 +163,8 @@ SHIPPED = (
     RoleRule(SAMPLER, r"[Gg]umbel|[Ss]ampl|[Tt]op_?[KkPp]|(?<!With)[Aa]rg_?[Mm]ax|[Ss]oft_?[Mm]ax|multinomial|"
              r"exponential|penalt|[Ll]ogits|bincount|temperature|min_p|philox|distribution_|aten::sort|build_tree|verify_tree|"
              "rejection", "from logits to tokens; trees of drafts"),
+    RoleRule(SAMPLER, "(bitonic|radix)Sort|(Radix|Segmented|Merge)Sort|sort_postprocess|fill_reverse_indices|"
+             "fill_index_and_segment", "PyTorch, CUB: logits in order, for top-k and top-p"),
     RoleRule(SAMPLER, r"_bad_words|_bias_kernel|_ranks_kernel|logprobs?_|thinking_budget|bitmask|_num_nans|"
              r"residual_mass|_log_p_|max_sumexp|^expand_kernel$",
              "vLLM's Triton: what may be chosen, how drafts are accepted"),
@@ -170,8 +172,8 @@ SHIPPED = (
              r"[Gg]ather|[Ss]catter|PoolGrad|" + _ASCEND % "Index", "lookups; CANN"),
     RoleRule(COPY, r"[Cc]opy|CatArray|swap_blocks|memcpy|[Tt]ranspose|n[hw]*c[hw]*ToN|"
              r"^aten::(cat|to|clone|contiguous|stack|repeat|_pin_memory)$", "PyTorch, MIOpen's layouts"),
-    RoleRule(REDUCE, r"[Rr]educe_?[Kk]ernel|ReduceOp|[Ss]can|cumsum|[Mm]ax_?[Pp]ool|^mean_kernel$|_order_sum|"
-             "^aten::(sum|mean|max|min|amax|any|all)$", "PyTorch; pooling"),
+    RoleRule(REDUCE, r"[Rr]educe_?[Kk]ernel|DeviceReduce|ReduceOp|[Ss]can|cumsum|[Mm]ax_?[Pp]ool|^mean_kernel$|"
+             "_order_sum|^aten::(sum|mean|max|min|amax|any|all)$", "PyTorch; pooling"),
     RoleRule(ELEMENTWISE, r"[Ee]lementwise|FillFunctor|sigmoid_mul|SubTensorOp|^PWN\(", "PyTorch, MIOpen, TensorRT"),
     RoleRule(ELEMENTWISE, r"^aten::(add|sub|mul|div|rsub|neg|pow|exp|log|eq|ne|lt|le|gt|ge|where|clamp|minimum|maximum|"
              r"bitwise_\w+|logical_\w+|fill|zero|zeros|ones|full|arange|cos|sin|remainder|floor_divide|masked_fill)_?$",
