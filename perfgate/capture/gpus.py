@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
@@ -50,8 +51,8 @@ class Gpus:
         self.machine = self._find(nvml)
         self.uuids = tuple(gpu.uuid for gpu in self.machine.gpus)
         self.names = tuple(gpu.name for gpu in self.machine.gpus)
-        self.node = self.machine.gpus[0].numa_node if self.machine.gpus else None
-        """The memory node that they are attached to, where it is known."""
+        self.nodes = tuple(gpu.numa_node for gpu in self.machine.gpus)
+        """The memory node that each is attached to, where it is known."""
         self.name = f"GPU {environment.get(VISIBLE, '')}"
         """For people, where there are several stations."""
         self.architecture = nvml.architecture(self.uuids[0]) if nvml and self.uuids else None
@@ -170,7 +171,7 @@ def stations(needed: int, environment: Mapping[str, str]) -> list[str]:
         gpus = nvml.gpus(environment)
         identifiers = _identifiers(environment) or [str(n) for n in range(len(gpus))]
         free = [
-            identifier
+            (identifier, gpu.numa_node)
             for identifier, gpu in zip(identifiers[: len(gpus)], gpus, strict=True)
             if not company(nvml, [gpu.uuid])
         ]
@@ -240,6 +241,8 @@ def _asked_for(asked: str, needed: int, environment: Mapping[str, str]) -> list[
     with connect() or contextlib.nullcontext() as nvml:
         if nvml is None or not nvml.gpus(environment):
             raise NotMeasuredError("there is no GPU here", where=f"--gpus {asked}", code="gpu-missing")
+        # The list ends before a name that is of no GPU; who connects to its station says so.
+        nodes = [gpu.numa_node for gpu in nvml.gpus({VISIBLE: asked})]
     if asked == "all":
         if not (found := stations(needed, environment)):
             raise NotMeasuredError(f"no {needed} GPUs here are free", where="--gpus all", code="gpu-busy")
@@ -252,7 +255,7 @@ def _asked_for(asked: str, needed: int, environment: Mapping[str, str]) -> list[
     if wrong:
         remedy = f"Name GPUs as CUDA_VISIBLE_DEVICES does, {needed} for each engine, or: --gpus all"
         raise UsageError(f"--gpus {asked}: {wrong}", remedy=remedy)
-    return _groups(names, needed)
+    return _groups(list(itertools.zip_longest(names, nodes)), needed)
 
 
 def _require_pairs(run: Run) -> None:
@@ -270,5 +273,16 @@ def _identifiers(environment: Mapping[str, str]) -> list[str]:
     return [name.strip() for name in environment.get(VISIBLE, "").split(",") if name.strip()]
 
 
-def _groups(names: Sequence[str], needed: int) -> list[str]:
-    return [",".join(names[n : n + needed]) for n in range(0, len(names) - needed + 1, needed)]
+def _groups(gpus: Sequence[tuple[str, int | None]], needed: int) -> list[str]:
+    """Names, each with its memory node, in groups of so many: in order, and within one node as far as that goes."""
+    here: dict[int | None, list[int]] = defaultdict(list)
+    for place, (_, node) in enumerate(gpus):
+        here[node].append(place)
+    groups, left = list[list[int]](), list[int]()
+    for places in here.values():
+        whole = len(places) - len(places) % needed
+        groups += [places[n : n + needed] for n in range(0, whole, needed)]
+        left += places[whole:]
+    left.sort()
+    groups += [left[n : n + needed] for n in range(0, len(left) - needed + 1, needed)]
+    return [",".join(gpus[place][0] for place in group) for group in sorted(groups)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -79,29 +80,32 @@ def _working(program: str, arguments: Sequence[str], environment: Mapping[str, s
     return command if tried.returncode == 0 else []
 
 
-def shares_of_cores(stations: Sequence[tuple[int | None, int]], folder: Path = SYSTEM) -> list[frozenset[int]]:
-    """The logical cores of each station: of its GPU's memory node, no core in two stations.
+def shares_of_cores(stations: Sequence[Sequence[int | None]], folder: Path = SYSTEM) -> list[frozenset[int]]:
+    """The logical cores of each station: of its GPUs' memory nodes, by its GPUs there, no core in two stations.
 
     What is started on cores of a node takes its memory there too, as long as nothing else is asked of the kernel
-    (numa(7), first touch). A station whose node is not known, or which would get fewer than :data:`CORES_PER_GPU` for
-    each of its GPUs, gets none of its own and may use all.
+    (numa(7), first touch). A station of which a node is not known, or which would get fewer than :data:`CORES_PER_GPU`
+    for each of its GPUs, gets none of its own and may use all.
 
     Args:
-        stations: The memory node and the number of GPUs of each.
+        stations: The memory node of each GPU of each.
         folder: Where the kernel describes its processors.
     """
     shares = [frozenset[int]()] * len(stations)
-    for node in {node for node, _ in stations} - {None}:
-        here = [number for number, (own, _) in enumerate(stations) if own == node]
+    placed = [() if None in nodes else tuple(nodes) for nodes in stations]
+    for node in {*itertools.chain(*placed)}:
         allowed = _numbers(folder / f"node/node{node}/cpulist") & os.sched_getaffinity(0)
         # Both threads of a core go to one station.
         siblings = (_numbers(folder / f"cpu/cpu{n}/topology/thread_siblings_list") & allowed | {n} for n in allowed)
         cores = set(siblings)
-        in_order, each = sorted(cores, key=min), len(cores) // len(here)
-        for place, number in enumerate(here):
-            share = frozenset(n for core in in_order[place * each : (place + 1) * each] for n in core)
-            shares[number] = share if len(share) >= CORES_PER_GPU * stations[number][1] else frozenset()
-    return shares
+        gpus, in_order = [nodes.count(node) for nodes in placed], iter(sorted(cores, key=min))
+        for number, own in enumerate(gpus):
+            share = itertools.islice(in_order, len(cores) * own // sum(gpus))
+            shares[number] |= frozenset(itertools.chain(*share))
+    return [
+        share if len(share) >= CORES_PER_GPU * len(nodes) else frozenset()
+        for share, nodes in zip(shares, stations, strict=True)
+    ]
 
 
 def _numbers(file: Path) -> frozenset[int]:

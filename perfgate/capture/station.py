@@ -42,7 +42,7 @@ class Place:
         number: From 0.
         owner: The mark of the processes of its trials, see :mod:`perfgate.machine.processes`.
         alone: Whether there is no other.
-        cores: How many logical cores fall to it.
+        cores: How many logical cores fall to it: no more than it is held to.
         held: The cores that its engines are held to; none where they may use all.
     """
 
@@ -57,9 +57,10 @@ def places(run_name: str, found: Sequence[Gpus]) -> list[Place]:
     """A place for each station; one alone may use the whole machine."""
     if len(found) == 1:
         return [Place(0, owner_mark(run_name), alone=True, cores=usable_cores())]
-    shares = shares_of_cores([(gpus.node, len(gpus.uuids)) for gpus in found])
+    shares, each = shares_of_cores([gpus.nodes for gpus in found]), usable_cores() // len(found)
     return [
-        Place(number, owner_mark(f"{run_name}:{number}"), alone=False, cores=usable_cores() // len(found), held=held)
+        # A cgroup may allow less than all cores at once, and then all stations share that.
+        Place(number, owner_mark(f"{run_name}:{number}"), alone=False, cores=min(len(held) or each, each), held=held)
         for number, held in enumerate(shares)
     ]
 

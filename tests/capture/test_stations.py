@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Collection
@@ -15,12 +16,12 @@ from fake_nvml import FakeMachine, fake_uuid
 from hand_made import BASE, cell, run
 
 from perfgate.capture.engine import APART, BLOCKS, engine_settings
-from perfgate.capture.gpus import VISIBLE, stations
+from perfgate.capture.gpus import VISIBLE, find_gpus, stations
 from perfgate.capture.job import Job
 from perfgate.capture.pace import Step
 from perfgate.capture.pinning import shares_of_cores
 from perfgate.capture.session import Session
-from perfgate.capture.station import at_once
+from perfgate.capture.station import at_once, places
 from perfgate.errors import InterruptedRunError, NotMeasuredError, RecordError, UsageError
 from perfgate.machine.locks import hold_devices, state_folder
 from perfgate.machine.processes import AHEAD, Ladder
@@ -187,6 +188,33 @@ def test_engines_of_two_gpus(tmp_path: Path) -> None:
         record = opened.measure(wide, 4)
     groups = {(fake_uuid(0), fake_uuid(1)), (fake_uuid(2), fake_uuid(3))}
     assert {base.gpus for base, _ in record.pairs()} == groups
+
+
+@pytest.mark.parametrize(
+    ("gpus", "busy", "groups"),
+    [
+        ("all", [0], ["1,2", "4,5", "6,7"]),
+        ("all", [0, 4], ["1,2", "3,7", "5,6"]),
+        ("1,2,3,5,6,7", [], ["1,2", "3,7", "5,6"]),
+        ("5,1,4,2", [], ["5,4", "1,2"]),
+    ],
+)
+def test_groups_are_of_one_memory_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeMachine, gpus: str, busy: list[int],
+    groups: list[str],
+) -> None:  # fmt: skip
+    """Only what is left over of two nodes makes a group of both, and that one is held to cores of both."""
+    monkeypatch.delenv(VISIBLE, raising=False)
+    monkeypatch.setenv("PERFGATE_STATE", str(tmp_path / "state"))
+    machine = FakeMachine.build(fake_nvml.file, *({"numa_node": n // 4} for n in range(8)))
+    for number in busy:
+        machine.gpu(number).update(processes=[{"pid": os.getpid(), "memory_bytes": 2**30}])
+    wide = cell()
+    wide = wide.model_copy(update={"engine": wide.engine.model_copy(update={"args": {"tensor_parallel_size": 2}})})
+    with contextlib.ExitStack() as stack:
+        found = find_gpus(stack, run([wide]), {}, gpus, lambda _: None)
+    assert [own.environment[VISIBLE] for own in found] == groups
+    assert [own.nodes for own in found] == [tuple(int(n) // 4 for n in group.split(",")) for group in groups]
 
 
 # --- what goes wrong
@@ -468,17 +496,38 @@ def nodes(folder: Path, lists: Collection[str]) -> Path:
 
 
 def test_cores_are_of_the_gpus_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stations of one node share its cores, whole ones, and none is in two stations."""
+    """Stations of one node share its cores, whole ones, by their GPUs, and none is in two stations."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
     folder = nodes(tmp_path, ["0-3,8-11", "4-7,12-15"])
-    assert shares_of_cores([(0, 1), (0, 1), (1, 1)], folder) == [
-        {0, 1, 8, 9},
-        {2, 3, 10, 11},
+    halves = [{0, 1, 8, 9}, {2, 3, 10, 11}]
+    assert shares_of_cores([[0], [0], [1]], folder) == [*halves, {*range(4, 8), *range(12, 16)}]
+    assert shares_of_cores([[None], [0, 0]], folder) == [frozenset(), {*range(4), *range(8, 12)}]
+    assert shares_of_cores([[0], [0], [0]], folder) == [frozenset()] * 3
+    assert shares_of_cores([[5]], folder) == [frozenset()]
+    assert shares_of_cores([[0, 1], [0, 1]], folder) == [
+        {0, 1, 8, 9, 4, 5, 12, 13},
+        {2, 3, 10, 11, 6, 7, 14, 15},
+    ]
+    assert shares_of_cores([[0, None], [0], [1]], folder)[1:] == [
+        {*range(4), *range(8, 12)},
         {*range(4, 8), *range(12, 16)},
     ]
-    assert shares_of_cores([(None, 1), (0, 2)], folder) == [frozenset(), {*range(4), *range(8, 12)}]
-    assert shares_of_cores([(0, 1), (0, 1), (0, 1)], folder) == [frozenset()] * 3
-    assert shares_of_cores([(5, 1)], folder) == [frozenset()]
+
+
+@pytest.mark.parametrize(("usable", "cores"), [(16, 4), (4, 2)])
+def test_cores_that_a_station_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeMachine, usable: int, cores: int
+) -> None:
+    """Two stations on one of two nodes have the cores of that one, and no more than a cgroup allows."""
+    monkeypatch.setenv("PERFGATE_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setattr("perfgate.capture.station.usable_cores", lambda: usable)
+    folder = nodes(tmp_path, ["0-3,8-11", "4-7,12-15"])
+    monkeypatch.setattr("perfgate.capture.station.shares_of_cores", lambda own: shares_of_cores(own, folder))
+    FakeMachine.build(fake_nvml.file, {}, {})
+    with contextlib.ExitStack() as stack:
+        found = find_gpus(stack, run([cell()]), {}, "0,1", lambda _: None)
+        assert [place.cores for place in places("run", found)] == [cores] * 2
 
 
 @pytest.mark.usefixtures("four_gpus")
