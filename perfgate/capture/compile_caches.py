@@ -122,9 +122,9 @@ class CompileCaches:
         """Remove it; what is kept stays."""
         remove_tree(self._folder, ignore_errors=True)
 
-    def folder(self, cell: Cell, label: str, subject: Subject, index: int) -> Path:
+    def folder(self, cell: Cell, label: str, subject: Subject, index: int, *, cold: bool) -> Path:
         """Where the engine of a trial keeps its caches, absolute; whether it exists says nothing."""
-        if starts_cold(cell):
+        if cold:
             return self._folder / f"{label}-cold-{index}"
         engine = digest_of([cell.model_digest, cell.engine.model_dump(mode="json"), subject.model_dump(mode="json")])
         return self._folder / f"{label}-{engine[:12]}"
@@ -132,7 +132,7 @@ class CompileCaches:
     def prepare(self, job: Job) -> None:
         """Fill the folder of a trial that is the first to use it, with what was kept."""
         folder = job.cache_folder
-        if self._store is None or folder in self._engines or starts_cold(job.cell) or job.subject.url:
+        if self._store is None or folder in self._engines or job.cold or job.subject.url:
             return
         self._engines[folder] = _Engine()  # whatever happens now, it is not tried again
         try:
@@ -158,7 +158,7 @@ class CompileCaches:
 
     def note(self, job: Job, trial: Trial) -> Trial:
         """Keep what a warm-up trial filled; the trial with the fill that it had, or its cold start."""
-        if starts_cold(job.cell):
+        if job.cold:
             remove_tree(job.cache_folder, ignore_errors=True)
             started = trial.startup if trial.kind == "timed" else None
             figures = {COLD_START: started.ready_ns} if started and not started.cache_files else {}

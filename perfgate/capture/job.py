@@ -31,6 +31,7 @@ class Job:
         run_folder: The run's folder; artifacts are named relative to it.
         folder: The trial's own folder, which exists and is empty.
         cache_folder: Where this subject's compile caches live during the visit.
+        cold: Whether it begins with empty ones, which nobody keeps.
         environment: The allow-listed variables of this machine, before the scenario's and the subject's own.
         owner: The mark that every process of this trial carries, see :mod:`perfgate.machine.processes`.
         decode: What the last valid traced trial of this side saw; ``None`` where there is none.
@@ -64,6 +65,7 @@ class Job:
     fastest_probe_ns: tuple[int, ...] = ()
     settle_s: float = SETTLE_S
     architecture: int | None = None
+    cold: bool = False
     iterations: int | None = None
     ahead: Job | None = None
     station: int = 0

@@ -1,10 +1,11 @@
 """What the stations of a host do to one another, measured before several are used there for the first time.
 
-One station takes a trial alone, two while all others start, run and stop engines without a pause, and another alone. A
+One station takes a trial alone, two while all others start, run and stop engines without a pause, and another alone.
+Its own caches are warm; each of the others begins with empty ones, as on a first visit, and so compiles beside it. A
 pair's ratio loses what is the same in both of its trials; what comes and goes with a neighbour's start does not. The
-figure is kept beside the host's locks until the machine is another one, or boots. Where the probe tells the GPU's
-state, trials are compared in one that all of them beside others have: a jump of 3 % is not what is looked for, and
-whether neighbours cause one cannot be told from so few trials.
+figure is kept beside the host's locks until the machine is another one, or boots. Where the probe tells the GPU's state, trials
+are compared in one that all of them beside others have: a jump of 3 % is not what is looked for, and whether neighbours
+cause one cannot be told from so few trials.
 """
 
 from __future__ import annotations
@@ -135,12 +136,13 @@ def _measure(stations: Sequence[Station], record: Record, folder: Path) -> tuple
     alone: list[Trial] = []
     beside: list[Trial] = []
 
-    def take(station: Station, trials: list[Trial]) -> None:
-        trials.append(_trial(station, record, side, folder / FOLDER / f"{next(numbers):03}"))
+    def take(station: Station, trials: list[Trial], *, cold: bool = False) -> None:
+        trials.append(_trial(station, record, side, folder / FOLDER / f"{next(numbers):03}", cold=cold))
 
     def work(station: Station) -> None:
         try:
             if station is not first:
+                take(station, [], cold=True)
                 while not over.is_set():
                     take(station, [])
                 return
@@ -194,9 +196,9 @@ def _cut(trial: Trial, least: Sequence[int], *, slow: bool) -> Trial | None:
     return trial.model_copy(update={"iterations": own}) if enough else None
 
 
-def _trial(station: Station, record: Record, side: Side, folder: Path) -> Trial:
+def _trial(station: Station, record: Record, side: Side, folder: Path, *, cold: bool) -> Trial:
     folder.mkdir()
-    job = station.job(record, side, int(folder.name), folder, kind="timed", pair=None, position=0)
+    job = station.job(record, side, int(folder.name), folder, cold=cold, kind="timed", pair=None, position=0)
     trial = station.take(replace(job, fastest_probe_ns=()), lambda _: None)
     if trial.failure is not None:
         text = f"{side}: {trial.failure.text} (while it was measured what stations do to one another)"

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from perfgate.capture.compile_caches import CompileCaches
+from perfgate.capture.compile_caches import CompileCaches, starts_cold
 from perfgate.capture.gpus import Gpus
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.parking import FOLDERS
@@ -95,7 +95,7 @@ class Station:
         self.stopping = False
         """Whether its engine is being ended because the visit is over."""
 
-    def job(self, record: Record, label: str, index: int, folder: Path, **place: Any) -> Job:
+    def job(self, record: Record, label: str, index: int, folder: Path, *, cold: bool = False, **place: Any) -> Job:
         """A trial to be taken here.
 
         Args:
@@ -103,14 +103,17 @@ class Station:
             label: What its build is called in the run.
             index: Number of the trial in its run.
             folder: Its own, which is empty.
+            cold: Whether its engine compiles anew, although no gate rests on that.
             place: Its ``kind``, ``pair`` and ``position``, and among several heads its ``heads``.
         """
         subject, gpus = record.built[label], self.gpus.of(record.cell)
         iterations = record.chosen.iterations if record.chosen else None
+        cold = cold or starts_cold(record.cell)
         return Job(
             cell=record.cell, side=_side(label), subject=subject, index=index, visit=len(record.visits) - 1,
             run_folder=self._run_folder, folder=folder, environment=self.gpus.environment, owner=self.place.owner,
-            cache_folder=self._caches.folder(record.cell, label, subject, index), station=self.place.number,
+            cache_folder=self._caches.folder(record.cell, label, subject, index, cold=cold), cold=cold,
+            station=self.place.number,
             decode=_last_seen(record, label), iterations=iterations,
             gpu=bool(self.gpus.uuids), architecture=self.gpus.architecture,
             fastest_probe_ns=fastest_probe_ns(record, label, self.gpus.names, gpus),
@@ -120,7 +123,7 @@ class Station:
     def job_ahead(self, job: Job, kind: Kind, label: str, subject: Subject) -> Job:
         """The job of a trial that comes after another, in a folder that does not exist yet."""
         folder = self._run_folder.resolve() / f"{FOLDERS}{job.index + 1}"
-        caches = self._caches.folder(job.cell, label, subject, job.index + 1)
+        caches = self._caches.folder(job.cell, label, subject, job.index + 1, cold=job.cold)
         return replace(
             job, kind=kind, side=_side(label), heads=(), subject=subject, cache_folder=caches, folder=folder
         )  # fmt: skip

@@ -17,6 +17,7 @@ from hand_made import cell, gate, run
 from perfgate.capture import compile_caches
 from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.job import Job
+from perfgate.capture.neighbours import FOLDER
 from perfgate.capture.session import Session
 from perfgate.machine.fingerprint import Machine
 from perfgate.machine.sealed_folders import Store
@@ -375,3 +376,32 @@ def test_stations_go_on_with_what_was_kept_first(
     assert len(fills) == 1
     assert None not in fills
     assert {trial.gpus for trial in record.judged_trials("base")} == {(fake_nvml.gpu(n).uuid,) for n in range(3)}
+
+
+@pytest.mark.usefixtures("store")
+def test_neighbours_compile_when_a_host_is_checked(
+    tmp_path: Path, build: Callable[[str], Subject], fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each begins with empty caches beside the station that is measured, whose own are warm; nobody keeps these."""
+    FakeMachine.build(fake_nvml.file, {}, {}, {})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PERFGATE_STATE", str(tmp_path / "state"))
+    found: list[tuple[int, bool]] = []
+
+    def look(job: Job) -> None:
+        if FOLDER in job.folder.parts:
+            kernels = job.cache_folder / "vllm" / "kernel.so"
+            found.append((job.station, "before" in kernels.read_text()))
+            kernels.write_text(f"before, {job.cold}")
+
+    base = build("base")
+    (tmp_path / "run").mkdir()
+    manifest, collector = run([cell()], subjects={"base": base, "head": base}), Compiling(look)
+    with Session(tmp_path / "run", manifest, collector, lambda _: None, gpus="all") as opened:
+        opened.measure(cell(), 3)
+    own = {number: [warm for station, warm in found if station == number] for number in range(3)}
+    assert own[0] == [False, True, True, True, True]
+    for number in (1, 2):
+        assert not own[number][0]
+        assert all(own[number][1:])
+    assert {there for _, pair, there in collector.found if pair is not None} == {"before, False"}
