@@ -50,6 +50,7 @@ from perfgate.machine import nvml  # noqa: E402
 from perfgate.machine.fingerprint import read_machine  # noqa: E402
 from perfgate.machine.locks import STATE, hold_devices  # noqa: E402
 from perfgate.machine.versioned_json import write_model  # noqa: E402
+from perfgate.metrics.catalogue import METRICS  # noqa: E402
 from perfgate.record.run_record import read_records, read_run  # noqa: E402
 
 SLEEP_S = 0.01
@@ -212,8 +213,9 @@ def on_gpus(folder: Path) -> Iterator[None]:
         with nvml.Nvml() as driver:
             gpus = driver.gpus({})
             here = read_machine(gpus[:1], driver.driver, driver.cuda)
+        figures = {name: neighbours.Figure(alone=(1.0,), beside=(1.0,)) for name in METRICS}
         found = neighbours.Neighbours(
-            machine=here, uuids=tuple(gpu.uuid for gpu in gpus), alone=(1.0,), beside=(1.0,), t0_utc=utc_now()
+            machine=here, uuids=tuple(gpu.uuid for gpu in gpus), figures=figures, gates=(), t0_utc=utc_now()
         )
         write_model(neighbours.kept_in(), found)
         yield

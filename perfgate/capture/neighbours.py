@@ -3,42 +3,55 @@
 One station takes a trial alone, two while all others start, run and stop engines without a pause, and another alone.
 Its own caches are warm; each of the others begins with empty ones, as on a first visit, and so compiles beside it. A
 pair's ratio loses what is the same in both of its trials; what comes and goes with a neighbour's start does not. The
-figure is kept beside the host's locks until the machine is another one, or boots. Where the probe tells the GPU's state, trials
-are compared in one that all of them beside others have: a jump of 3 % is not what is looked for, and whether neighbours
-cause one cannot be told from so few trials.
+figures are kept beside the host's locks until the machine is another one, or boots, and each cell holds those of its
+gates against its margins. Where the probe tells the GPU's state, decode steps are compared in one that all trials
+beside others have: a jump of 3 % is not what is looked for, and whether neighbours cause one cannot be told from so few
+trials.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import statistics
 import threading
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from pydantic import Field, FiniteFloat
 
+from perfgate.capture.pace import Pace
 from perfgate.capture.settling import in_state, readings_of
 from perfgate.capture.station import Station, at_once, utc_now
-from perfgate.errors import NotMeasuredError, RecordError
+from perfgate.errors import InterruptedRunError, NotMeasuredError, RecordError
 from perfgate.machine.cleanup import remove_tree
 from perfgate.machine.fingerprint import Gpu, Machine, comparable
 from perfgate.machine.locks import state_folder
 from perfgate.machine.versioned_json import read_model, write_model
-from perfgate.metrics.catalogue import METRICS
+from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.metrics.trial import Failure, Side, Trial, least_iterations, tells_states
 from perfgate.models import Frozen
 from perfgate.record.run_record import Record
-from perfgate.units import percent
+from perfgate.scenario.margins import Gate
+from perfgate.scenario.plan import Cell
+from perfgate.units import NS_PER_S, format_value, percent
 
-REFUSED: Final = 0.01
-"""A trial that neighbours change by more is not measured beside them: twice the slowdown that the scenarios here must
-catch, and five times what restarts of one build differ by on an H200."""
-TOLD: Final = 0.003
-"""From here on the figure comes with a warning."""
+LEAST: Final = 0.01
+"""What neighbours may change any metric by: five times what restarts of one build differ by on an H200. One whose gate
+must catch a slowdown that is larger they may change by so much."""
+TOLD: Final = 0.3
+"""From this share of what they may on the figure comes with a warning."""
+TRIALS: Final = 6
+"""It takes as long as so many: one that fills caches, two alone, two beside others, and one until those have ended."""
+ELAPSED: Final = Metric(
+    "elapsed", "s", "lower", "median duration of an iteration", decode="part",
+    summarise=lambda trial: statistics.median(iteration.elapsed_ns for iteration in trial.iterations) / NS_PER_S,
+)  # fmt: skip
+"""What is compared where no token follows the first, and no gate has another metric."""
 FOLDER: Final = "neighbours"
 """Where a run folder keeps the trials of this check."""
 
@@ -51,44 +64,87 @@ class StationFailedError(Exception):
         self.station, self.failure = station, failure
 
 
+class Figure(Frozen):
+    """What the first station's trials gave of a metric, in its unit: those taken alone, and beside the others."""
+
+    alone: tuple[FiniteFloat, ...] = Field(min_length=1)
+    beside: tuple[FiniteFloat, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What neighbours do to a metric.
+
+    Args:
+        metric: What is compared.
+        usual: The mean of the trials alone.
+        beside: The trial beside neighbours that differs most from it.
+        accepted: By which share it may differ.
+    """
+
+    metric: Metric
+    usual: float
+    beside: float
+    accepted: float
+
+    @classmethod
+    def on(cls, metric: Metric, figure: Figure, gate: Gate | None = None) -> Self:
+        """What figures say, by the margins of a gate where there is one."""
+        usual = statistics.fmean(figure.alone)
+        most = max(figure.beside, key=lambda value: abs(value - usual))
+        accepted = max(LEAST, gate.must_catch, gate.floor_value / usual) if gate else LEAST
+        return cls(metric, usual, most, accepted)
+
+    @property
+    def share(self) -> float:
+        """The change, of what is accepted: above 1 nothing is measured."""
+        return abs(self.beside / self.usual - 1) / self.accepted
+
+    def __str__(self) -> str:
+        """For people."""
+        beside, usual = (format_value(value, self.metric.unit) for value in (self.beside, self.usual))
+        words = f"{self.metric.name} of a trial changed by {percent(self.beside / self.usual - 1)}"
+        return f"{words} ({beside}, alone {usual}), at most {percent(self.accepted)} is accepted"
+
+
 class Neighbours(Frozen):
     """What was found on a host.
 
     Args:
         machine: With the GPUs of the first station.
         uuids: All GPUs that were at work.
-        alone: What each trial that the first station took alone measured, in seconds: the median ITL, or the median
-            duration of an iteration where there is none.
-        beside: The same of those that it took beside the others.
+        figures: By metric: of all that its timed trials had a value of.
+        gates: Those on timed trials of the cell that was measured.
         t0_utc: When, ISO 8601.
     """
 
-    format: Literal["perfgate-neighbours/1"] = "perfgate-neighbours/1"
+    format: Literal["perfgate-neighbours/2"] = "perfgate-neighbours/2"
     machine: Machine
     uuids: tuple[str, ...]
-    alone: tuple[FiniteFloat, ...] = Field(min_length=1)
-    beside: tuple[FiniteFloat, ...] = Field(min_length=1)
+    figures: dict[str, Figure]
+    gates: tuple[Gate, ...]
     t0_utc: str
 
-    @property
-    def change(self) -> float:
-        """The trial beside neighbours that differs most from those alone, as a ratio minus one."""
-        usual = statistics.fmean(self.alone)
-        return max((value / usual - 1 for value in self.beside), key=abs)
+    def worst(self, gates: Sequence[Gate]) -> Effect:
+        """What is the largest share of what its gate accepts; where no gate has figures, of ITL or of an iteration."""
+        known = [(gate.measured, self.figures.get(gate.measured.name), gate) for gate in gates]
+        effects = [Effect.on(metric, figure, gate) for metric, figure, gate in known if figure]
+        usual = METRICS["itl_median"] if "itl_median" in self.figures else ELAPSED
+        return max(effects or [Effect.on(usual, self.figures[usual.name])], key=lambda effect: effect.share)
 
-    def fits(self, machine: Machine, uuids: Sequence[str]) -> bool:
-        """Whether it speaks for these GPUs of a machine: as it was, and since its last boot."""
+    def fits(self, machine: Machine, uuids: Sequence[str], gates: Sequence[Gate]) -> bool:
+        """Whether it speaks for these gates on these GPUs of a machine: as it was, and since its last boot."""
         same = machine.boot_id == self.machine.boot_id and not comparable(self.machine, machine)
-        return same and {*uuids} <= {*self.uuids}
+        read = {*self.figures, *(gate.measured.name for gate in self.gates)}
+        return same and {*uuids} <= {*self.uuids} and {gate.measured.name for gate in gates} <= read
 
-    def __str__(self) -> str:
-        """For people."""
-        words = f"beside {len(self.uuids)} GPUs at work a trial changed by {percent(self.change)}"
-        return f"{words}, at most {percent(REFUSED)} is accepted ({self.t0_utc})"
+    def words(self, effect: Effect) -> str:
+        """An effect for people."""
+        return f"beside {len(self.uuids)} GPUs at work {effect} ({self.t0_utc})"
 
 
-def known(machine: Machine, gpus: Sequence[Gpu]) -> Neighbours | None:
-    """What is kept for these GPUs, if this user measured it; ``None`` where it has to be measured."""
+def known(machine: Machine, gpus: Sequence[Gpu], gates: Sequence[Gate] = ()) -> Neighbours | None:
+    """What is kept for these GPUs and gates, if this user measured it; ``None`` where it has to be measured."""
     file = kept_in()
     try:
         if file.is_symlink() or file.stat().st_uid != os.geteuid():
@@ -96,10 +152,17 @@ def known(machine: Machine, gpus: Sequence[Gpu]) -> Neighbours | None:
         found = read_model(Neighbours, file)
     except (RecordError, OSError):
         return None
-    return found if found.fits(machine, [gpu.uuid for gpu in gpus]) else None
+    return found if found.fits(machine, [gpu.uuid for gpu in gpus], gates) else None
 
 
-def check_neighbours(stations: Sequence[Station], record: Record, folder: Path, tell: Callable[[str], None]) -> None:
+def check_neighbours(
+    stations: Sequence[Station],
+    record: Record,
+    folder: Path,
+    tell: Callable[[str], None],
+    pace: Pace,
+    deadline_s: float,
+) -> None:
     """See that stations may be at work at once; measure it where that is not known.
 
     Args:
@@ -107,86 +170,134 @@ def check_neighbours(stations: Sequence[Station], record: Record, folder: Path, 
         record: Of the cell whose engine is used, on the side that comes first.
         folder: The run's folder.
         tell: Told what is found.
+        pace: Tells how long it takes, and is told of trials alone.
+        deadline_s: Monotonic time at which the visit is to be over.
 
     Raises:
         NotMeasuredError: ``stations-interfere``.
         StationFailedError: A trial failed, so that nothing is known.
+        InterruptedRunError: ``out-of-budget``: nothing is known, and there is no time to measure it.
         OSError: A folder cannot be written.
     """
     gpus = [gpu for station in stations for gpu in station.gpus.machine.gpus]
-    machine = stations[0].gpus.machine
-    found = known(machine, gpus)
+    machine, uuids = stations[0].gpus.machine, tuple(gpu.uuid for gpu in gpus)
+    gates = tuple(gate.gate for gate in record.cell.gates if gate.gate.measured.kind == "timed")
+    found = known(machine, gpus, gates)
     if found is None:
-        tell(f"measuring what {len(stations)} stations do to one another, once on this host: some minutes")
-        alone, beside = _measure(stations, record, folder)
-        uuids = tuple(gpu.uuid for gpu in gpus)
-        found = Neighbours(machine=machine, uuids=uuids, alone=alone, beside=beside, t0_utc=utc_now())
+        figures = _measure(stations, record, folder, tell, pace, deadline_s)
+        if (other := known(machine, gpus)) is not None:  # of a cell with other gates
+            figures = {**other.figures, **figures}
+        found = Neighbours(machine=machine, uuids=uuids, figures=figures, gates=gates, t0_utc=utc_now())
         write_model(kept_in(), found)
-    if abs(found.change) > REFUSED:
-        raise NotMeasuredError(str(found), where="--gpus", code="stations-interfere")
-    tell(f"{'warning: ' if abs(found.change) > TOLD else ''}{found}")
+    effect = found.worst(gates)
+    if effect.share > 1:
+        raise NotMeasuredError(found.words(effect), where="--gpus", code="stations-interfere")
+    tell(f"{'warning: ' if effect.share > TOLD else ''}{found.words(effect)}")
 
 
-def _measure(stations: Sequence[Station], record: Record, folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _measure(
+    stations: Sequence[Station],
+    record: Record,
+    folder: Path,
+    tell: Callable[[str], None],
+    pace: Pace,
+    deadline_s: float,
+) -> dict[str, Figure]:
     """What the first station measured alone, and beside the others."""
     side, first, over = next(iter(record.subjects)), stations[0], threading.Event()
+    about = _price(len(stations), record, pace, deadline_s, TRIALS)
+    tell(f"measuring what {len(stations)} stations do to one another, once on this host: {about}")
     remove_tree(folder / FOLDER, ignore_errors=True)  # of a visit that was killed
     (folder / FOLDER).mkdir()
     numbers = itertools.count()
     alone: list[Trial] = []
     beside: list[Trial] = []
 
-    def take(station: Station, trials: list[Trial], *, cold: bool = False) -> None:
-        trials.append(_trial(station, record, side, folder / FOLDER / f"{next(numbers):03}", cold=cold))
+    def take(station: Station, *, cold: bool = False) -> Trial:
+        return _trial(station, record, side, folder / FOLDER / f"{next(numbers):03}", cold=cold)
 
     def work(station: Station) -> None:
         try:
             if station is not first:
-                take(station, [], cold=True)
+                take(station, cold=True)
                 while not over.is_set():
-                    take(station, [])
+                    take(station)
                 return
-            for _ in range(2):
-                take(station, beside)
+            beside.extend(take(station) for _ in range(2))
         finally:
             over.set()
             station.release()
 
-    def by_itself(trials: list[Trial]) -> None:
-        at_once([first], lambda station: take(station, trials))  # held to the cores that it has beside others
+    def by_itself() -> None:
+        at_once([first], lambda station: alone.append(take(station)))  # held to the cores that it has beside others
+        pace.note(record.cell.cell_id, alone[-1])
 
-    by_itself([])  # fills its caches
-    by_itself(alone)
+    by_itself()
+    alone.clear()  # it filled the caches
+    _price(len(stations), record, pace, deadline_s, TRIALS - 1)
+    by_itself()
     at_once(stations, work)
-    by_itself(alone)
+    by_itself()
     first.release()
-    return _in_one_state(alone, beside, first.gpus.names)
+    return _figures(record.cell, alone, beside, first.gpus.names)
+
+
+def _price(stations: int, record: Record, pace: Pace, deadline_s: float, trials: int) -> str:
+    """How long so many trials take, in words.
+
+    Raises:
+        InterruptedRunError: ``out-of-budget``: with them no first pair would end in time.
+    """
+    trial_s = pace.expected_s(record.cell.cell_id, "timed") or 0.0
+    needed_s = (trials + 2 * len(record.built)) * trial_s  # each build is warmed up before its first trial
+    if time.monotonic() + needed_s > deadline_s:
+        takes = f"that and a first pair take about {math.ceil(needed_s)} s, more than" if needed_s else "nothing"
+        text = f"what {stations} stations do to one another has to be measured; {takes} is left of the budget"
+        raise InterruptedRunError(text, code="out-of-budget")
+    return f"about {math.ceil(trials * trial_s)} s" if trial_s else "some minutes"
+
+
+def _figures(cell: Cell, alone: Sequence[Trial], beside: Sequence[Trial], names: Sequence[str]) -> dict[str, Figure]:
+    """What trials have a value of; decode steps in a state of the GPU that all beside others have, and one alone.
+
+    Raises:
+        NotMeasuredError: ``stations-interfere``: there is no such state, so that nothing is known.
+    """
+    gated = [gate.gate.measured for gate in cell.gates if gate.gate.measured.kind == "timed"]
+    metrics = [*(metric for metric in METRICS.values() if metric.kind == "timed"), ELAPSED, *gated]
+    alike = _in_one_state(alone, beside, names)
+    if alike is None and any(metric.decode != "none" for metric in gated or [ELAPSED]):
+        text = ("what stations do to one another is not known: trials alone and beside others had no GPU state in "
+                "common; a further run may tell")  # fmt: skip
+        raise NotMeasuredError(text, where="--gpus", code="stations-interfere")
+    figures = {}
+    for metric in metrics:
+        own = (alone, beside) if metric.decode == "none" else alike or ()
+        values = [tuple(value for trial in trials if (value := metric.summarise(trial) or 0.0) > 0) for trials in own]
+        if values and all(map(len, values)) and len(values[1]) == len(beside):
+            figures[metric.name] = Figure(alone=values[0], beside=values[1])
+    return figures
 
 
 def _in_one_state(
     alone: Sequence[Trial], beside: Sequence[Trial], names: Sequence[str]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The figures of trials in a state of the GPU that all beside others have, and one alone; without states, of all.
+) -> tuple[Sequence[Trial], Sequence[Trial]] | None:
+    """Trials in a state of the GPU that all beside others have, and one alone; all of them where there are no states.
 
-    Raises:
-        NotMeasuredError: ``stations-interfere``: there is no such state, so that nothing is known.
+    Returns:
+        ``None`` where there is no such state.
     """
     trials = [*alone, *beside]
     iterations = [one for trial in trials for one in trial.iterations]
     readings = [reading for one in iterations for reading in readings_of(one)]
     if len({*map(len, readings)}) != 1 or not all(map(readings_of, iterations)) or not tells_states(names):
-        return tuple(map(_value, alone)), tuple(map(_value, beside))
+        return alone, beside
     least = tuple(map(min, zip(*readings, strict=True)))
     for slow in (False, True):
-        one, other = (
-            tuple(_value(cut) for trial in own if (cut := _cut(trial, least, slow=slow)) is not None)
-            for own in (alone, beside)
-        )
+        one, other = ([*filter(None, (_cut(trial, least, slow=slow) for trial in own))] for own in (alone, beside))
         if one and len(other) == len(beside):
             return one, other
-    text = ("what stations do to one another is not known: trials alone and beside others had no GPU state in common; "
-            "a further run may tell")  # fmt: skip
-    raise NotMeasuredError(text, where="--gpus", code="stations-interfere")
+    return None
 
 
 def _cut(trial: Trial, least: Sequence[int], *, slow: bool) -> Trial | None:
@@ -204,11 +315,6 @@ def _trial(station: Station, record: Record, side: Side, folder: Path, *, cold: 
         text = f"{side}: {trial.failure.text} (while it was measured what stations do to one another)"
         raise StationFailedError(station, Failure(code=trial.failure.code, text=text))
     return trial
-
-
-def _value(trial: Trial) -> float:
-    itl = METRICS["itl_median"].summarise(trial)
-    return itl or statistics.median(iteration.elapsed_ns for iteration in trial.iterations) / 1e9
 
 
 def kept_in() -> Path:

@@ -5,11 +5,14 @@ Measured durations for what is decided by them, and what was known before for wh
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from perfgate.errors import InterruptedRunError
 from perfgate.metrics.trial import Kind, Trial
 
 WARM_UP = "warm-up"
@@ -86,6 +89,17 @@ class Pace:
             if seconds:
                 return statistics.median(seconds)
         return 0.0
+
+    def afford(self, cell_id: str, trials: int, deadline_s: float, kind: Kind = "timed") -> None:
+        """Stop before that many more trials if, by the median of those finished, they would end after the deadline.
+
+        Raises:
+            InterruptedRunError: ``out-of-budget``.
+        """
+        needed_s = self.measured_s(cell_id, kind) * trials
+        if time.monotonic() + needed_s > deadline_s:
+            takes = f"the next {trials} trials take about {math.ceil(needed_s)} s, more than" if needed_s else "nothing"
+            raise InterruptedRunError(f"{takes} is left of the budget", code="out-of-budget")
 
     def expected_s(self, cell_id: str, kind: Kind) -> float | None:
         """What the next trial will take: by this cell's own, by what is known of it, by any other; else ``None``."""

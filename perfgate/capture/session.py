@@ -75,7 +75,8 @@ class Session:
         self._pace = Pace()
         self._asked = gpus
         self._rounds = Rounds(run)
-        self._neighbours: set[Station] = set()  # that may measure at once
+        self._neighbours: set[tuple[str, Station]] = set()  # that may measure a cell at once
+        self._most: dict[str, int] = {}  # stations that a cell is measured on, where time is short
         # Over all of these, and over what is told: stations work in threads of their own.
         self._lock = threading.RLock()
 
@@ -147,7 +148,7 @@ class Session:
             lacking = pairs - aim.done(self._opened[cell.cell_id])
             if lacking <= 0:
                 break
-            at_work = self._ready(cell)[:lacking]
+            at_work = self._ready(cell)[: min(lacking, self._most.get(cell.cell_id, lacking))]
             if at_work and self._may_neighbour(cell, at_work):
                 at_once(at_work, lambda station: self._work(station, aim))
         return self._opened[cell.cell_id]
@@ -169,10 +170,17 @@ class Session:
 
     def _may_neighbour(self, cell: Cell, at_work: list[Station]) -> bool:
         """Whether stations may measure at once; where not, one that failed was left out, or the cell is stopped."""
-        if len(at_work) == 1 or {*at_work} <= self._neighbours:
+        wanted = {(cell.cell_id, station) for station in at_work}
+        if len(at_work) == 1 or wanted <= self._neighbours:
             return True
+        record = self._opened[cell.cell_id]
         try:
-            check_neighbours(at_work, self._opened[cell.cell_id], self._folder, self._tell)
+            check_neighbours(at_work, record, self._folder, self._tell, self._pace, self._deadline_s)
+        except InterruptedRunError as error:
+            most = self._most[cell.cell_id] = max(len(wanted & self._neighbours), 1)
+            names = " and ".join(station.name for station in at_work[:most])
+            self._tell(f"{cell.name} is measured on {names} alone: {error.finding}")
+            return False
         except StationFailedError as error:
             if error.failure.code not in OF_THE_GPU or not self._leaves(error.station, error.failure):
                 self._keep(cell, stopped=error.failure)
@@ -180,7 +188,7 @@ class Session:
         except NotMeasuredError as error:
             self._keep(cell, stopped=_failure(error))
             return False
-        self._neighbours.update(at_work)
+        self._neighbours |= wanted
         return True
 
     def _work(self, station: Station, aim: Aim) -> None:
@@ -208,7 +216,7 @@ class Session:
         if aim.kind == "timed" and not self._condition(station, aim):
             return
         heads = self._rounds.heads(station.pair, self._opened[aim.cell.cell_id])
-        self._afford(aim.cell, len(self._rounds.builds(heads)), aim.kind)
+        self._pace.afford(aim.cell.cell_id, len(self._rounds.builds(heads)), self._deadline_s, aim.kind)
         for position, label in self._rounds.order(aim.cell, station.pair, heads):
             failed = self._take(station, aim, label, heads, position).failure
             if failed:
@@ -266,13 +274,6 @@ class Session:
         self._pace.begin(cell.cell_id, record.trials, trial_seconds(cell, self._folder.parent))
         return reopened(record).model_copy(update={"visits": (*record.visits, self._visit)})
 
-    def _afford(self, cell: Cell, trials: int, kind: Kind = "timed") -> None:
-        """Stop before that many more trials if, by the median of those finished, they would end after the deadline."""
-        needed_s = self._pace.measured_s(cell.cell_id, kind) * trials
-        if time.monotonic() + needed_s > self._deadline_s:
-            text = f"the next {trials} trials take about {needed_s:.0f} s, more than is left of the budget"
-            raise InterruptedRunError(text, code="out-of-budget")
-
     def _condition(self, station: Station, aim: Aim) -> bool:
         """Before a station's first round one trial a build, never judged: it fills caches, and the engine runs.
 
@@ -287,7 +288,7 @@ class Session:
         if not wanted:
             return True
         # Warm-up trials that leave no time for a pair are wasted: the next visit warms up again.
-        self._afford(cell, len(wanted) * (1 if self._run.quick else 2))
+        self._pace.afford(cell.cell_id, len(wanted) * (1 if self._run.quick else 2), self._deadline_s)
         for label in wanted:
             subject = self._run.built[label]
             failure = self._starts.certain(cell, subject, label, "timed")
@@ -330,7 +331,7 @@ class Session:
             folder = trials / f"{index:03}"
             folder.mkdir()
             own = () if not record.several else (label,) if label in heads else heads
-            place = {"kind": kind, "pair": pair, "position": position or 0, "heads": own}
+            place: dict[str, Any] = {"kind": kind, "pair": pair, "position": position or 0, "heads": own}
             job = station.job(record, label, index, folder, **place)
             job = replace(job, ahead=self._ahead(station, record, job, aim))
         builds = self._rounds.builds(heads)

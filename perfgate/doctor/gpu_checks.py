@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from perfgate.capture.neighbours import REFUSED, known
+from perfgate.capture.neighbours import known
 from perfgate.doctor.diagnosis import Check, Finding
 from perfgate.doctor.profilers import CAP_SYS_ADMIN, has_capability
 from perfgate.machine.clock_helper import helper_command, is_permitted
@@ -126,9 +126,10 @@ def _neighbours(nvml: Nvml, gpus: Sequence[Gpu]) -> Finding:
     found = next(filter(None, (known(read_machine((gpu,), nvml.driver, nvml.cuda), [gpu]) for gpu in gpus)), None)
     if found is None:
         return NEIGHBOURS.skipped("not measured since the last boot: the first perfgate run --gpus does")
-    if abs(found.change) > REFUSED:
-        return NEIGHBOURS.warning(str(found), "Measure on one GPU, or on fewer at once.")
-    return NEIGHBOURS.ok(str(found))
+    effect = found.worst(found.gates)
+    if effect.share > 1:
+        return NEIGHBOURS.warning(found.words(effect), "Measure on one GPU, or on fewer at once.")
+    return NEIGHBOURS.ok(found.words(effect))
 
 
 def _leases(gpus: Sequence[Gpu]) -> Finding:

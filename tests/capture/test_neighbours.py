@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,22 +13,25 @@ import pytest
 from click.testing import CliRunner
 from fake_collector import FakeCollector, FakeSpec
 from fake_nvml import FakeMachine, fake_uuid
-from hand_made import cell, iteration, run, trial
+from hand_made import cell, gate, iteration, run, trial
 
 from perfgate.capture.gpus import VISIBLE
 from perfgate.capture.job import Job
-from perfgate.capture.neighbours import FOLDER, Neighbours, _in_one_state
+from perfgate.capture.neighbours import FOLDER, Neighbours, _figures
 from perfgate.capture.session import Session
 from perfgate.cli.main import main
-from perfgate.errors import NotMeasuredError
+from perfgate.errors import InterruptedRunError, NotMeasuredError
 from perfgate.machine.locks import state_folder
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.trial import Failure, Probes, Trial
 from perfgate.record.run_record import Record
+from perfgate.scenario.declaration import Expect
+from perfgate.scenario.plan import Cell
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 DEADLINE_S = 20.0
+TEN_SECONDS = Expect.model_validate({"trial_s": 10, "pair_sd": {"itl_median": "0.1%"}})
 DIED = Failure(code="engine-died", text="died")
 BESIDE = (2, 3)
 """Numbers of the first station's trials that are taken while others work."""
@@ -38,11 +43,12 @@ class Host(FakeCollector):
     Args:
         longer: By this factor.
         broken: The GPU on which the trials of the check fail.
+        later: The first token comes later by this one.
     """
 
-    def __init__(self, longer: float = 1.0, broken: str = "") -> None:
+    def __init__(self, longer: float = 1.0, broken: str = "", later: float = 1.0) -> None:
         super().__init__(FakeSpec(restart_sd=0.0, iteration_sd=0.0))
-        self.longer, self.broken = longer, broken
+        self.longer, self.broken, self.later = longer, broken, later
         self.others_at_work = threading.Event()
         self.checked: list[str] = []
 
@@ -64,8 +70,13 @@ class Host(FakeCollector):
             return trial
         assert self.others_at_work.wait(DEADLINE_S)
         slow = [
-            iteration.model_copy(update={"itl_ns": tuple(round(ns * self.longer) for ns in iteration.itl_ns)})
-            for iteration in trial.iterations
+            own.model_copy(
+                update={
+                    "itl_ns": tuple(round(ns * self.longer) for ns in own.itl_ns),
+                    "ttft_ns": tuple(round(ns * self.later) for ns in own.ttft_ns),
+                }
+            )
+            for own in trial.iterations
         ]
         return trial.model_copy(update={"iterations": tuple(slow)})
 
@@ -78,12 +89,15 @@ def two_gpus(fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     return FakeMachine.build(fake_nvml.file, {}, {})
 
 
-def measure(folder: Path, host: Host, gpus: str = "all") -> tuple[Record, list[str]]:
+def measure(
+    folder: Path, host: Host, gpus: str = "all", measured: Cell | None = None, **more: Any
+) -> tuple[Record, list[str]]:
     """A visit, and the sentences that were said in it."""
     folder.mkdir()
     said: list[Any] = []
-    with Session(folder, run([cell()]), host, said.append, gpus=gpus) as opened:
-        record = opened.measure(cell(), 4)
+    measured = measured or cell()
+    with Session(folder, run([measured]), host, said.append, gpus=gpus, **more) as opened:
+        record = opened.measure(measured, 4)
     return record, [text for text in said if isinstance(text, str)]
 
 
@@ -93,7 +107,7 @@ def test_a_noisy_host_is_refused(tmp_path: Path) -> None:
     record, _ = measure(tmp_path / "run", Host(1.03))
     assert record.stopped is not None
     assert record.stopped.code == "stations-interfere"
-    assert "changed by 3 %" in record.stopped.text
+    assert "itl_median of a trial changed by 3 % (5.459 ms, alone 5.300 ms), at most 1 %" in record.stopped.text
     assert not record.trials
     alone, _ = measure(tmp_path / "alone", Host(1.03), "1")
     assert len(alone.pairs()) == 4
@@ -105,8 +119,47 @@ def test_a_quiet_host_is_measured_on(tmp_path: Path, longer: float, *, warned: b
     """The figure is told, with a warning from 0.3 % on, and the run goes on."""
     record, said = measure(tmp_path / "run", Host(longer))
     assert len(record.pairs()) == 4
-    (told,) = [text for text in said if "GPUs at work a trial changed by" in text]
+    (told,) = [text for text in said if "GPUs at work itl_median of a trial changed by" in text]
     assert told.startswith("warning: ") is warned
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_each_gate_has_its_own_margin(tmp_path: Path) -> None:
+    """The metric that comes closest to what its gate accepts decides, by figures of another cell on this host too."""
+    wide = gate("ttft_median", "2%", "8%")
+    both = cell("both", [gate(), wide])
+    host = Host(longer=1.002, later=1.06)
+    record, said = measure(tmp_path / "both", host, measured=both)
+    assert len(record.pairs()) == 4
+    (told,) = [text for text in said if "GPUs at work" in text]
+    assert told.startswith("warning: beside 2 GPUs at work ttft_median of a trial changed by 6 %")
+    assert "at most 8 % is accepted" in told
+    host.checked.clear()
+    for name, gates, refused in (
+        ("narrow", [gate(), gate("ttft_median", "1%", "5%")], True),
+        ("itl", [gate()], False),
+        ("floor", [gate("ttft_median", "1%", "5%", floor="1s")], False),
+    ):
+        record, _ = measure(tmp_path / name, host, measured=cell(name, gates))
+        assert (record.stopped is not None) is refused
+    assert not host.checked
+    unknown = cell("unknown", [gate(), gate("max_rate", "1%", "5%")])
+    for name, checks in (("first", True), ("again", False)):
+        host = Host()
+        measure(tmp_path / name, host, measured=unknown)
+        assert bool(host.checked) is checks  # no value of it was kept; that there is none is known then
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_every_cell_of_a_visit_is_held_against_its_own_gates(tmp_path: Path) -> None:
+    """That stations may measure one cell at once says nothing of another."""
+    cells = [cell("itl"), cell("ttft", [gate("ttft_median", "1%", "5%")])]
+    (tmp_path / "run").mkdir()
+    with Session(tmp_path / "run", run(cells), Host(later=2.0), lambda _: None, gpus="all") as opened:
+        one, other = (opened.measure(measured, 4) for measured in cells)
+    assert len(one.pairs()) == 4
+    assert other.stopped is not None
+    assert "ttft_median of a trial changed by 100 %" in other.stopped.text
 
 
 def test_it_is_measured_once(tmp_path: Path, two_gpus: FakeMachine) -> None:
@@ -128,7 +181,7 @@ def test_it_is_measured_once(tmp_path: Path, two_gpus: FakeMachine) -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize("text", ["", "{}", '{"format": "perfgate-neighbours/1", "alone": []}'])
+@pytest.mark.parametrize("text", ["", "{}", '{"format": "perfgate-neighbours/1", "alone": [1.0], "beside": [1.0]}'])
 def test_a_broken_file_is_measured_anew(tmp_path: Path, text: str) -> None:
     """What cannot be read tells nothing."""
     measure(tmp_path / "one", Host())
@@ -137,7 +190,55 @@ def test_a_broken_file_is_measured_anew(tmp_path: Path, text: str) -> None:
     host = Host()
     measure(tmp_path / "two", host)
     assert host.checked
-    assert read_model(Neighbours, file).change == 0.0
+    assert read_model(Neighbours, file).worst(()).share == 0.0
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("left_s", "expected", "checked", "said"),
+    [
+        (60, True, 0, "that and a first pair take about 100 s, more than is left"),
+        (1000, True, 5, "about 60 s"),
+        (60, False, 1, "that and a first pair take about 90 s, more than is left"),
+        (1000, False, 5, "some minutes"),
+        (-1, False, 0, "has to be measured; nothing is left"),
+    ],
+)
+def test_the_check_has_to_fit_the_budget(
+    tmp_path: Path, left_s: int, checked: int, said: str, *, expected: bool
+) -> None:
+    """It is priced with a first pair, by what the scenario expects of a trial or its own first one takes: 10 s each."""
+
+    class Slow(Host):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            return super().collect(job, progress).model_copy(update={"duration_ns": 10**10})
+
+    host, told = Slow(), list[Any]()
+    measured = cell(expect=TEN_SECONDS if expected else None)
+    (tmp_path / "run").mkdir()
+    with (
+        Session(tmp_path / "run", run([measured]), host, told.append, time.monotonic() + left_s, gpus="all") as opened,
+        contextlib.suppress(InterruptedRunError),
+    ):
+        opened.measure(measured, 4)
+    assert host.checked.count("0") == checked
+    assert [text for text in told if isinstance(text, str) and said in text]
+    alone = [text for text in told if isinstance(text, str) and text.startswith("cell is measured on GPU 0 alone: ")]
+    assert len(alone) == (checked < 5)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_where_the_check_does_not_fit_one_station_measures(tmp_path: Path) -> None:
+    """Pairs are taken there, at this look and the next, and it is said once."""
+    measured = cell(expect=TEN_SECONDS)
+    (tmp_path / "run").mkdir()
+    told = list[Any]()
+    with Session(tmp_path / "run", run([measured]), Host(), told.append, time.monotonic() + 60, gpus="all") as opened:
+        opened.measure(measured, 2)
+        record = opened.measure(measured, 4)
+    assert len(record.pairs()) == 4
+    assert {trial.gpus for trial in record.trials} == {(fake_uuid(0),)}
+    assert len([text for text in told if isinstance(text, str) and "GPU 0 alone" in text]) == 1
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -204,18 +305,24 @@ def in_states(states: str, beside: float = 1.0) -> Trial:
 def test_a_jump_of_the_gpu_is_no_neighbours_doing(alone: tuple[str, ...], others: tuple[str, ...]) -> None:
     """Trials are compared in a state that all beside others have; what neighbours do there is seen as before."""
     for longer in (1.0, 1.005):
-        found = _in_one_state([*map(in_states, alone)], [in_states(own, longer) for own in others], H200)
-        assert all(value / found[0][0] == pytest.approx(1.0, abs=1e-6) for value in found[0])
-        assert all(value / found[0][0] == pytest.approx(longer, abs=1e-6) for value in found[1])
+        found = _figures(cell(), [*map(in_states, alone)], [in_states(own, longer) for own in others], H200)
+        for metric in ("itl_median", "elapsed"):
+            usual = found[metric].alone[0]
+            assert all(value / usual == pytest.approx(1.0, abs=1e-6) for value in found[metric].alone)
+            assert all(value / usual == pytest.approx(longer, abs=1e-6) for value in found[metric].beside)
+        assert len(found["ttft_median"].alone) == len(alone)  # no jump touches that: of whole trials
 
 
 def test_states_that_trials_do_not_share() -> None:
-    """Nothing is known then, as where only some beside others are slow; without a probe all are compared."""
+    """Nothing is known of decode steps then, as where only some beside others are slow; without a probe all count."""
     alone, beside = [in_states("ssss"), in_states("ssss")], [in_states("ffff"), in_states("sfff")]
     for one, others in ((alone, beside), (beside, [in_states("ffff"), in_states("ssss")])):
         with pytest.raises(NotMeasuredError, match="no GPU state in common"):
-            _in_one_state(one, others, H200)
-    assert len(_in_one_state(alone, beside, ("NVIDIA A100",))[1]) == 2
+            _figures(cell(), one, others, H200)
+        prefill = _figures(cell(gates=[gate("ttft_median")]), one, others, H200)
+        assert "ttft_median" in prefill
+        assert not {"itl_median", "elapsed"} & {*prefill}
+    assert len(_figures(cell(), alone, beside, ("NVIDIA A100",))["itl_median"].beside) == 2
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -224,8 +331,10 @@ def test_doctor_tells(tmp_path: Path) -> None:
     words = ["doctor", "--format", "text"]
     assert "not measured since the last boot" in CliRunner().invoke(main, words).output
     measure(tmp_path / "run", Host(1.002))
-    assert "beside 2 GPUs at work a trial changed by 0.2 %" in CliRunner().invoke(main, words).output
+    assert "beside 2 GPUs at work itl_median of a trial changed by 0.2 %" in CliRunner().invoke(main, words).output
     (file,) = state_folder().glob("neighbours-*.json")
     found = read_model(Neighbours, file)
-    write_model(file, found.model_copy(update={"beside": tuple(2 * value for value in found.beside)}))
+    itl = found.figures["itl_median"]
+    twice = itl.model_copy(update={"beside": tuple(2 * value for value in itl.beside)})
+    write_model(file, found.model_copy(update={"figures": {**found.figures, "itl_median": twice}}))
     assert "Measure on one GPU, or on fewer at once." in CliRunner().invoke(main, words).output
