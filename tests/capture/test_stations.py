@@ -371,7 +371,7 @@ def test_budget(tmp_path: Path) -> None:
     opened = Session(folder, run([cell()]), AtOnce(), lambda _: None, deadline_s=0.0, gpus="all")
     with opened, pytest.raises(InterruptedRunError) as stopped:
         opened.measure(cell(), 4)
-    assert stopped.value.code == "out-of-budget"
+    assert (stopped.value.code, stopped.value.text) == ("out-of-budget", "nothing is left of the budget")
 
 
 def test_locks_of_all(tmp_path: Path, four_gpus: FakeMachine) -> None:
