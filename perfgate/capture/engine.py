@@ -80,10 +80,15 @@ one after the other have blocks that are."""
 
 CACHES = {
     "VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "torch-extensions", "PYTORCH_KERNEL_CACHE_PATH": "torch-kernels",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer", "DG_JIT_CACHE_DIR": "deep-gemm", "CUDA_CACHE_PATH": "cuda",
+    "TILELANG_CACHE_DIR": "tilelang", "HUMMING_CACHE_DIR": "humming", "HUMMING_TMP_DIR": "humming-modules",
+    "QUACK_CACHE_DIR": "quack", "CUTE_DSL_CACHE_DIR": "cute-dsl", "TVM_FFI_CACHE_DIR": "tvm-ffi",
+    "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": "flash-attention",
 }  # fmt: skip
-"""Folders of what is compiled or tuned, by the variable that names them: vLLM, Triton, inductor, FlashInfer, DeepGEMM
-and the driver, which compiles PTX. By default most are in the user's home, where one side would use the other's."""
+"""Folders of what is compiled or tuned, by the variable that names them: of vLLM, of the packages that its CUDA build
+needs, as their sources read them, and of the driver, which compiles PTX. By default they are in the user's home or in
+``/tmp``, where one side would use the other's and a cold start would find what an earlier one compiled."""
 
 
 def engine_settings(cache: Path, station: int = 0) -> dict[str, str]:

@@ -150,6 +150,23 @@ def test_environment_of_the_engine(prepare: Callable[..., Job], monkeypatch: pyt
     assert set(seen) - ours <= {"LC_CTYPE", "PWD", "SHLVL", "_"}
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH",
+        "PYTORCH_KERNEL_CACHE_PATH", "FLASHINFER_WORKSPACE_BASE", "DG_JIT_CACHE_DIR", "TILELANG_CACHE_DIR",
+        "HUMMING_CACHE_DIR", "HUMMING_TMP_DIR", "QUACK_CACHE_DIR", "CUTE_DSL_CACHE_DIR", "TVM_FFI_CACHE_DIR",
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR",
+    ],
+)  # fmt: skip
+def test_what_packages_compile_stays_below_the_trials_caches(prepare: Callable[..., Job], name: str) -> None:
+    """Each has a folder of its own there, in place of one in the home or in /tmp that all engines would share."""
+    job = prepare()
+    environment = engine_environment(job)
+    assert Path(environment[name]).parent == job.cache_folder
+    assert list(environment.values()).count(environment[name]) == 1
+
+
 def test_engines_side_by_side_ask_for_other_ports(prepare: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each process of perfgate has ports of its own for its engine, below those that the kernel gives away."""
     job, seen = prepare(), []
