@@ -1,10 +1,9 @@
 """Where engines keep what they compile and tune: folders of a visit, filled from what earlier visits kept.
 
-Engines of one side, with the same arguments, share a folder for the length of a visit. Before its first trial it gets a
-copy of what is kept for such an engine, if anything is; after a warm-up trial that succeeded its content is kept. What
-is kept is sealed (:mod:`perfgate.machine.sealed_folders`) and has a key of all that it depends on: the build's files
+Engines of one side and cell share a folder for the length of a visit. Before its first trial it gets a copy of what is
+kept for such an engine, if anything is; after a warm-up trial that succeeded its content is kept. What is kept is sealed (:mod:`perfgate.machine.sealed_folders`) and has a key of all that it depends on: the build's files
 and where they are, engine arguments, model, environment, compilers, driver, GPUs and processor. Workloads are not in
-it: those of one engine add to one entry.
+it: those of one engine add to one entry, which says whose warm-up trials filled it, because each may compile more.
 
 **Who gets what.** A base is filled by bases only; a head gets what a base of the very same build filled, else what a
 head of the same commit did. So no code under test fills what a base uses, nor what another change's head uses.
@@ -79,14 +78,21 @@ class _Engine:
     """What the engines of one folder have in common.
 
     Args:
+        workload: Names what they run, and whose warm-up trial fills the folder.
         keys: Those by which its caches may be kept, the one to look at first first; it is filled under the last one.
         seal: Of what its folder was filled with, or was kept of it.
         grows: Whether what it holds may be kept: nothing is, or what it grew from.
     """
 
+    workload: str = ""
     keys: tuple[str, ...] = ()
     seal: Seal | None = None
     grows: bool = True
+
+    @property
+    def draw(self) -> str | None:
+        """Of what a warm-up trial of the workload left; ``None`` where none did."""
+        return self.seal.draws.get(self.workload) if self.seal else None
 
 
 class CompileCaches:
@@ -126,7 +132,8 @@ class CompileCaches:
         """Where the engine of a trial keeps its caches, absolute; whether it exists says nothing."""
         if cold:
             return self._folder / f"{label}-cold-{index}"
-        engine = digest_of([cell.model_digest, cell.engine.model_dump(mode="json"), subject.model_dump(mode="json")])
+        # Each cell's own: what another one's judged trials wrote would be kept with what a warm-up trial of it fills.
+        engine = digest_of([cell.cell_id, subject.model_dump(mode="json")])
         return self._folder / f"{label}-{engine[:12]}"
 
     def prepare(self, job: Job) -> None:
@@ -134,13 +141,13 @@ class CompileCaches:
         folder = job.cache_folder
         if self._store is None or folder in self._engines or job.cold or job.subject.url:
             return
-        self._engines[folder] = _Engine()  # whatever happens now, it is not tried again
+        self._engines[folder] = engine = _Engine(_workload(job.cell))  # whatever happens now, it is not tried again
         try:
             keys = self._keys(job)
         except (UnknownBuildError, OSError) as error:
             self._say(f"{job.label}: compile caches are not kept: {error}")
             return
-        self._engines[folder] = _Engine(keys)
+        self._engines[folder] = engine = replace(engine, keys=keys)
         for number, key in enumerate(keys, 1):
             try:
                 seal = self._store.take(key, folder)
@@ -148,13 +155,13 @@ class CompileCaches:
                 self._say(f"{job.label}: kept compile caches are made anew: {error}")
                 continue
             if seal is not None:
-                self._engines[folder] = _Engine(keys, seal, grows=number == len(keys))
+                self._engines[folder] = replace(engine, seal=seal, grows=number == len(keys))
                 return
 
     def warm(self, job: Job) -> bool:
-        """Whether the folder of a trial was filled by a warm-up trial of the very same engine, or nothing fills it."""
+        """Whether a warm-up trial of the very same engine and workload filled the folder of a trial, or left nothing."""
         self.prepare(job)
-        return self._engines.get(job.cache_folder, _Engine()).seal is not None
+        return self._engines.get(job.cache_folder, _Engine()).draw is not None
 
     def note(self, job: Job, trial: Trial) -> Trial:
         """Keep what a warm-up trial filled; the trial with the fill that it had, or its cold start."""
@@ -166,7 +173,7 @@ class CompileCaches:
         engine = self._engines.get(job.cache_folder, _Engine())
         # An engine that leaves no file has no draw.
         seal = engine.seal if engine.seal and engine.seal.files else None
-        fill = seal and Fill(draw=seal.draw, filled_utc=seal.filled_utc)
+        fill = Fill(draw=engine.draw, filled_utc=seal.filled_utc) if seal and engine.draw else None
         if job.pair is None and job.kind == "timed" and trial.failure is None:
             self._keep(job, engine)
         return trial.model_copy(update={"fill": fill}) if fill else trial
@@ -174,11 +181,11 @@ class CompileCaches:
     def _keep(self, job: Job, engine: _Engine) -> None:
         if self._store is None or not engine.keys or not engine.grows:
             return
-        if engine.seal and count_files(job.cache_folder) <= len(engine.seal.files):
+        if engine.seal and engine.draw and count_files(job.cache_folder) <= len(engine.seal.files):
             return
         try:
             job.cache_folder.mkdir(parents=True, exist_ok=True)  # an engine that leaves no file is known by that
-            seal = self._store.keep(engine.keys[-1], job.cache_folder, engine.seal)
+            seal = self._store.keep(engine.keys[-1], job.cache_folder, engine.workload, engine.seal)
         except (UnfitError, PerfgateError, OSError) as error:
             self._say(f"{job.label}: compile caches are not kept: {error}")
             return
@@ -224,3 +231,8 @@ class CompileCaches:
                 digest.update(f"{name} {found} {status and (status.st_size, status.st_mtime_ns)}\n".encode())
             self._compilers[path] = digest.hexdigest()
         return self._compilers[path]
+
+
+def _workload(cell: Cell) -> str:
+    """What the shapes depend on for which an engine compiles."""
+    return digest_of(cell.workload.model_dump(mode="json"))

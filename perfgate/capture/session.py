@@ -277,8 +277,8 @@ class Session:
     def _condition(self, station: Station, aim: Aim) -> bool:
         """Before a station's first round one trial a build, never judged: it fills caches, and the engine runs.
 
-        One that was only disturbed has done both. After the first of a visit a build whose compile caches are whole
-        needs none: what the first one warms is the machine (docs/measurements.md, first trials of a visit).
+        One that was only disturbed has done both. After the first of a visit a build whose compile caches this workload
+        filled needs none: what the first one warms is the machine (docs/measurements.md, first trials of a visit).
 
         Returns:
             Whether pairs may be taken there.

@@ -129,7 +129,7 @@ class Station:
         )  # fmt: skip
 
     def warm(self, record: Record, label: str) -> bool:
-        """Whether a build needs no warm-up trial of its own: its compile caches are here, whole, before it ran.
+        """Whether a build needs no warm-up trial of its own: its compile caches were filled for the workload.
 
         The base always has one, which warms the machine; so has each build whose start is gated, as that reads more
         than its caches.

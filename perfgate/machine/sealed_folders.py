@@ -65,14 +65,15 @@ class Seal(Frozen):
 
     Args:
         key: Under which it is kept.
-        draw: Twelve digits that name its first content: whoever got a copy of it, or of what grew from it, had these.
-        filled_utc: When that was kept, ISO 8601.
+        draws: By who filled it, twelve digits that name the content then: who gets a copy of it, or of what grew from
+            it, and is of that name, has these.
+        filled_utc: When its first content was kept, ISO 8601.
         files: By path from ``files``, with slashes.
     """
 
-    format: Literal["perfgate-sealed/1"] = "perfgate-sealed/1"
+    format: Literal["perfgate-sealed/2"] = "perfgate-sealed/2"
     key: str
-    draw: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+    draws: Annotated[dict[str, Annotated[str, Field(pattern="^[0-9a-f]{12}$")]], Field(min_length=1)]
     filled_utc: str
     files: dict[str, SealedFile]
 
@@ -133,13 +134,14 @@ class Store:
             _remove(entry)
             return None
 
-    def keep(self, key: str, folder: Path, grown_from: Seal | None = None) -> Seal | None:
-        """Keep a copy of a folder's content; what is there already is replaced only by what grew from it.
+    def keep(self, key: str, folder: Path, by: str, grown_from: Seal | None = None) -> Seal | None:
+        """Keep a copy of a folder's content; what is there already is replaced only by what grew from just that.
 
         Args:
             key: Under which.
             folder: Nothing writes into it meanwhile.
-            grown_from: The seal of what the folder held at first; its draw and date are kept.
+            by: Who filled it.
+            grown_from: The seal of what the folder held at first; its draws and date are kept.
 
         Returns:
             Its seal; ``None`` where something else is there, which stays.
@@ -151,12 +153,12 @@ class Store:
         entry, part = self.root / key, self.root / f"{key}{PART}"
         with self._held(key):
             there = _seal_or_none(entry, key)
-            if there is not None and (grown_from is None or there.draw != grown_from.draw):
+            if there is not None and there != grown_from:
                 return None
             _remove(part)
             try:
                 files = _copy_sealing(folder, part / FILES)
-                seal = _seal_of(key, files, grown_from)
+                seal = _seal_of(key, files, by, grown_from)
                 write_model(part / SEAL, seal)
                 _remove(entry)
                 part.rename(entry)
@@ -217,12 +219,11 @@ def _used_s(entry: Path) -> float:
     return 0.0
 
 
-def _seal_of(key: str, files: dict[str, SealedFile], grown_from: Seal | None) -> Seal:
+def _seal_of(key: str, files: dict[str, SealedFile], by: str, grown_from: Seal | None) -> Seal:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    if grown_from is not None:
-        return Seal(key=key, draw=grown_from.draw, filled_utc=grown_from.filled_utc, files=files)
     content = {"filled": now, "files": {name: file.sha256 for name, file in files.items()}}
-    return Seal(key=key, draw=sha256_hex(canonical_json(content))[:12], filled_utc=now, files=files)
+    draws = {by: sha256_hex(canonical_json(content))[:12], **(grown_from.draws if grown_from else {})}
+    return Seal(key=key, draws=draws, filled_utc=grown_from.filled_utc if grown_from else now, files=files)
 
 
 def _read_seal(entry: Path, key: str) -> Seal:

@@ -215,24 +215,86 @@ def test_another_driver_compiles_anew(
     assert visit(tmp_path / "two", base).first("base") == ""
 
 
-@pytest.mark.usefixtures("store")
-def test_workloads_of_one_engine_share(tmp_path: Path, build: Callable[[str], Subject]) -> None:
-    """Another batch finds what was compiled, adds what it needs, and the first then finds both."""
-    base, other = build("base"), cell()
-    other = other.model_copy(update={"cell_id": "f" * 64, "workload": other.workload.model_copy(update={"batch": 2})})
-    visit(tmp_path / "one", base)
+class ByBatch(FakeCollector):
+    """Engines that compile for the batch they run, as tuned kernels are."""
 
-    def add(job: Job) -> None:
-        (job.cache_folder / "more.so").write_text("for a batch of two")
+    def __init__(self) -> None:
+        super().__init__()
+        self.compiled: list[tuple[int, Side, bool]] = []
+        """Batch and side of each trial that had to compile, and whether it is judged."""
 
-    record, _ = measure(tmp_path / "two", two := Compiling(add), base, measured=other)
-    assert two.first("base") == "by base of one"
-    found: list[bool] = []
-    again, _ = measure(
-        tmp_path / "three", Compiling(lambda job: found.append((job.cache_folder / "more.so").exists())), base
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """Take one."""
+        batch = job.cell.workload.model_dump()["batch"]
+        kernel = job.cache_folder / "triton" / f"batch-{batch}.so"
+        if not kernel.exists():
+            self.compiled.append((batch, job.side, job.pair is not None))
+            kernel.parent.mkdir(parents=True, exist_ok=True)
+            kernel.write_text(f"by {job.side} of {job.run_folder.name}")
+        if job.pair is not None:
+            (job.cache_folder / f"judged-{batch}").write_text("")
+        return super().collect(job, progress)
+
+
+def of_batch(batch: int) -> Cell:
+    """A cell of that batch."""
+    plain = cell(f"batch-{batch}")
+    return plain.model_copy(
+        update={"cell_id": f"{batch:064}", "workload": plain.workload.model_copy(update={"batch": batch})}
     )
-    assert all(found)
-    assert {trial.fill for trial in again.trials} == {trial.fill for trial in record.trials}
+
+
+def measure_batches(folder: Path, base: Subject, head: Subject, *batches: int) -> tuple[ByBatch, list[Record]]:
+    """One visit that measures a cell after the other."""
+    folder.mkdir()
+    cells = [of_batch(batch) for batch in batches]
+    manifest = run(cells, subjects={"base": base, "head": head})
+    with Session(folder, manifest, collector := ByBatch(), lambda _: None) as opened:
+        return collector, [opened.measure(measured, 2) for measured in cells]
+
+
+def draws(record: Record, side: Side) -> set[str | None]:
+    """What the judged trials of a side ran."""
+    return {trial.fill.draw if trial.fill else None for trial in record.judged_trials(side)}
+
+
+@pytest.mark.usefixtures("store")
+def test_another_workload_of_an_engine_is_warmed_up(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """It finds what others filled, compiles the rest before it is judged, and the next visit finds both."""
+    base, head = build("base"), build("head")
+    one, _ = measure_batches(tmp_path / "one", base, head, 2)
+    two, (first,) = measure_batches(tmp_path / "two", base, head, 4)
+    three, (again, other) = measure_batches(tmp_path / "three", base, head, 4, 2)
+
+    assert one.compiled == [(2, "base", False), (2, "head", False)]
+    assert two.compiled == [(4, "base", False), (4, "head", False)]
+    assert three.compiled == []
+    assert [trial.subject for trial in again.trials if trial.pair is None] == ["base"]
+    assert draws(first, "head") == draws(again, "head")
+    assert len(draws(again, "base") | draws(again, "head") | draws(other, "base") | draws(other, "head")) == 4
+
+
+@pytest.mark.usefixtures("store")
+def test_workloads_of_one_visit(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """No judged trial of a second cell compiles; where both sides are one build they share its draw, too."""
+    base, head = build("base"), build("head")
+    apart, _ = measure_batches(tmp_path / "one", base, head, 2, 4)
+    assert apart.compiled == [(2, "base", False), (2, "head", False), (4, "base", False), (4, "head", False)]
+
+    alike, records = measure_batches(tmp_path / "two", head, head, 2, 4)
+    assert alike.compiled == [(2, "base", False), (4, "base", False)]
+    for record in records:
+        assert None not in draws(record, "base")
+        assert len(draws(record, "base") | draws(record, "head")) == 1
+
+
+def test_what_judged_trials_of_another_cell_write_is_not_kept(
+    tmp_path: Path, build: Callable[[str], Subject], store: Path
+) -> None:
+    """The warm-up trial of a cell fills what is kept with its own files alone."""
+    base = build("base")
+    measure_batches(tmp_path / "one", base, base, 2, 4)
+    assert {file.name for file in store.glob("*/files/**/*") if file.is_file()} == {"batch-2.so", "batch-4.so"}
 
 
 @pytest.mark.usefixtures("store")
@@ -303,8 +365,9 @@ def test_a_store_that_is_named_is_trusted(tmp_path: Path, build: Callable[[str],
     forged = tmp_path / "forged"
     (forged / "vllm").mkdir(parents=True)
     (forged / "vllm" / "kernel.so").write_text("by another job")
+    (workload,) = json.loads((entry / "seal.json").read_text())["draws"]
     shutil.rmtree(entry)
-    Store(store).keep(entry.name, forged)
+    Store(store).keep(entry.name, forged, workload)
     assert visit(tmp_path / "two", base).first("base") == "by another job"
 
 

@@ -140,7 +140,7 @@ def test_clean_makes_room_in_the_caches(tmp_path: Path) -> None:
     (filled / "kernel.so").write_bytes(b"compiled")
     old, new = "0" * 64, "1" * 64
     for key in (old, new):
-        Store(root).keep(key, filled)
+        Store(root).keep(key, filled, "batch 1")
     os.utime(root / old / SEAL, (1, 1))
 
     ended = CliRunner().invoke(main, ["clean", "--caches"], env={VARIABLE: str(root)})

@@ -37,9 +37,9 @@ def filled(tmp_path: Path) -> Path:
     return folder
 
 
-def keep(store: Store, folder: Path, key: str = KEY, grown_from: Seal | None = None) -> Seal:
+def keep(store: Store, folder: Path, key: str = KEY, grown_from: Seal | None = None, by: str = "batch 1") -> Seal:
     """The seal of what had to be kept."""
-    seal = store.keep(key, folder, grown_from)
+    seal = store.keep(key, folder, by, grown_from)
     assert seal is not None
     return seal
 
@@ -139,7 +139,7 @@ def test_links_are_not_kept(store: Store, filled: Path) -> None:
     """A folder that names files elsewhere would be another folder the next time; nothing of it is left."""
     (filled / "secret").symlink_to("/etc/hostname")
     with pytest.raises(UnfitError, match="a link"):
-        store.keep(KEY, filled)
+        store.keep(KEY, filled, "batch 1")
     assert [item.name for item in store.root.iterdir()] == ["locks"]
 
 
@@ -151,7 +151,7 @@ def test_what_is_nested_too_deep_is_not_kept(store: Store, filled: Path, monkeyp
             Path("d").mkdir()
             context.chdir("d")
     with pytest.raises(UnfitError, match="64 folders deep"):
-        store.keep(KEY, filled)
+        store.keep(KEY, filled, "batch 1")
     assert [item.name for item in store.root.iterdir()] == ["locks"]
     remove_tree(filled)
     assert not filled.exists()
@@ -162,7 +162,7 @@ def test_what_is_too_large_is_not_copied(store: Store, filled: Path) -> None:
     with (filled / "sparse").open("wb") as stream:
         stream.truncate(1 << 40)
     with pytest.raises(UnfitError, match="4 GiB"):
-        store.keep(KEY, filled)
+        store.keep(KEY, filled, "batch 1")
     assert [item.name for item in store.root.iterdir()] == ["locks"]
 
 
@@ -181,18 +181,19 @@ def test_half_a_copy_is_none(store: Store, filled: Path, tmp_path: Path) -> None
 
 
 def test_the_first_stays_unless_it_grew(store: Store, filled: Path, tmp_path: Path) -> None:
-    """Another fill replaces nothing; what grew from the entry does, under the name of its first draw."""
+    """Another fill replaces nothing, nor does what grew beside another growth; who filled it first keeps its draw."""
     first = keep(store, filled)
     (filled / "more").write_text("later")
-    assert store.keep(KEY, filled) is None
+    assert store.keep(KEY, filled, "batch 1") is None
 
-    grown = keep(store, filled, grown_from=first)
-    assert (grown.draw, grown.filled_utc, set(grown.files) - set(first.files)) == (
-        first.draw,
-        first.filled_utc,
-        {"more"},
-    )
+    grown = keep(store, filled, grown_from=first, by="batch 2")
+    assert set(grown.files) - set(first.files) == {"more"}
+    assert grown.filled_utc == first.filled_utc
+    assert grown.draws == {**first.draws, "batch 2": grown.draws["batch 2"]}
+    assert len({*grown.draws.values()}) == 2
+    assert store.keep(KEY, filled, "batch 3", first) is None
     assert store.take(KEY, tmp_path / "one") == grown
+    assert keep(store, filled, grown_from=grown, by="batch 1").draws == grown.draws
 
 
 def test_old_content_is_made_anew(store: Store, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
