@@ -1,9 +1,10 @@
 """Where engines keep what they compile and tune: folders of a visit, filled from what earlier visits kept.
 
 Engines of one side and cell share a folder for the length of a visit. Before its first trial it gets a copy of what is
-kept for such an engine, if anything is; after a warm-up trial that succeeded its content is kept. What is kept is sealed (:mod:`perfgate.machine.sealed_folders`) and has a key of all that it depends on: the build's files
-and where they are, engine arguments, model, environment, compilers, driver, GPUs and processor. Workloads are not in
-it: those of one engine add to one entry, which says whose warm-up trials filled it, because each may compile more.
+kept for such an engine, if anything is; after a warm-up trial that succeeded its content is kept. What is kept is
+sealed (:mod:`perfgate.machine.sealed_folders`) and has a key of all that it depends on: the build's files and where
+they are, engine arguments, model, environment, compilers, driver, GPUs and processor. Workloads are not in it: those of
+one engine add to one entry, which says whose warm-up trials filled it, because each may compile more.
 
 **Who gets what.** A base is filled by bases only; a head gets what a base of the very same build filled, else what a
 head of the same commit did. So no code under test fills what a base uses, nor what another change's head uses.
@@ -159,7 +160,10 @@ class CompileCaches:
                 return
 
     def warm(self, job: Job) -> bool:
-        """Whether a warm-up trial of the very same engine and workload filled the folder of a trial, or left nothing."""
+        """Whether the folder of a trial was filled by a warm-up trial of the very same engine, or nothing fills it.
+
+        One of another workload may have compiled less than this one needs.
+        """
         self.prepare(job)
         return self._engines.get(job.cache_folder, _Engine()).draw is not None
 

@@ -168,17 +168,20 @@ class Store:
         return seal
 
     def sweep(self, days: float) -> Iterator[Swept]:
-        """Remove what nobody used for so long, what is broken, and what a killed process left half written."""
+        """Remove what nobody used for so long, what is broken, and what a killed process left half written.
+
+        Every file of what stays is read: whoever sweeps has the time.
+        """
         oldest = datetime.now(UTC) - timedelta(days=days)
         before_s = oldest.timestamp()
         for entry in self._entries():
             try:
                 with self._held(entry.name.removesuffix(PART), 0.0):
                     seal = _seal_or_none(entry, entry.name)
-                    if seal is not None and not seal.too_old and (entry / SEAL).stat().st_mtime >= before_s:
-                        continue
-                    _remove(entry)
-                    yield Swept(entry)
+                    old = seal is not None and (seal.too_old or (entry / SEAL).stat().st_mtime < before_s)
+                    if seal is None or old or not _is_whole(entry / FILES, seal):
+                        _remove(entry)
+                        yield Swept(entry)
             except (UnfitError, OSError) as error:
                 yield Swept(entry, str(error))
 
@@ -290,8 +293,16 @@ def _walk(folder: Path, below: str = "") -> Iterator[tuple[str, Path]]:
                 raise UnfitError(f"{item.path}: a link, or not the file or folder that was made")
 
 
-def _copy_checked(source: Path, into: Path, seal: Seal) -> None:
-    """Copy what a seal names, and only while there is nothing else.
+def _is_whole(source: Path, seal: Seal) -> bool:
+    try:
+        _copy_checked(source, None, seal)
+    except UnfitError:
+        return False
+    return True
+
+
+def _copy_checked(source: Path, into: Path | None, seal: Seal) -> None:
+    """Copy what a seal names, or only read it, and only while there is nothing else.
 
     Raises:
         UnfitError: A file is missing, is one too many, or is not what was kept.
@@ -300,13 +311,15 @@ def _copy_checked(source: Path, into: Path, seal: Seal) -> None:
     found = dict(_walk(source))
     if found.keys() != seal.files.keys():
         raise UnfitError(f"{source}: {min(found.keys() ^ seal.files.keys())} is missing, or one file too many")
-    into.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if into:
+        into.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, file in found.items():
-        sealed = seal.files[name]
-        if _copy(file, into / name, sealed=True) != sealed.model_copy(update={"mtime_ns": 0}):
+        sealed, copy = seal.files[name], into / name if into else None
+        if _copy(file, copy, sealed=True) != sealed.model_copy(update={"mtime_ns": 0}):
             raise UnfitError(f"{file}: is not what was kept")
-        (into / name).chmod(0o700 if sealed.executable else 0o600)
-        os.utime(into / name, ns=(sealed.mtime_ns, sealed.mtime_ns))
+        if copy:
+            copy.chmod(0o700 if sealed.executable else 0o600)
+            os.utime(copy, ns=(sealed.mtime_ns, sealed.mtime_ns))
 
 
 def _copy_sealing(source: Path, into: Path) -> dict[str, SealedFile]:
@@ -327,9 +340,10 @@ def _copy_sealing(source: Path, into: Path) -> dict[str, SealedFile]:
     return files
 
 
-def _copy(file: Path, into: Path, *, sealed: bool) -> SealedFile:
-    """Copy one file that is not a link, and say what was copied, but for its time."""
-    into.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _copy(file: Path, into: Path | None, *, sealed: bool) -> SealedFile:
+    """Copy one file that is not a link, or only read it, and say what it is, but for its time."""
+    if into:
+        into.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
         status = os.fstat(stream.fileno())
@@ -339,7 +353,7 @@ def _copy(file: Path, into: Path, *, sealed: bool) -> SealedFile:
             raise UnfitError(f"{file}: not a regular file")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         executable = bool(status.st_mode & stat.S_IXUSR)
-        with os.fdopen(os.open(into, flags, 0o500 if executable else 0o400), "wb") as copy:
+        with os.fdopen(os.open(into or os.devnull, flags, 0o500 if executable else 0o400), "wb") as copy:
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
                 size += len(chunk)

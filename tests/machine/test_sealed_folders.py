@@ -258,6 +258,16 @@ def test_sweeping(store: Store, filled: Path) -> None:
     assert {item.name[0] for item in store.root.iterdir()} == {"3", "4", "l"}
 
 
+@pytest.mark.parametrize("tamper", TAMPERED.values(), ids=TAMPERED)
+def test_sweeping_reads_what_it_leaves(store: Store, filled: Path, tamper: Callable[[Path], object]) -> None:
+    """What is not what was kept goes, however young, and though its seal is whole."""
+    for key in (KEY, "b" * 64):
+        keep(store, filled, key)
+    tamper(store.root / KEY)
+    assert [str(item) for item in store.sweep(7)] == [f"removed {store.root / KEY}"]
+    assert (store.root / ("b" * 64) / "files" / "triton" / "run").exists()
+
+
 def test_an_entry_in_use_is_done_without(
     store: Store, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
