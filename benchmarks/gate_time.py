@@ -14,6 +14,7 @@ settling   warm-up that went on until the GPU was fast
 measuring  first measured iteration to the last
 waiting    for the engine to stop, and for the next worker to be parked
 other      trials of other kinds, and failed ones
+neighbours before the first trial of a visit to several GPUs: the check of what they do to one another
 between    locks, checks before a trial, writing records, GPUs that wait for others
 before     from the command to the visit: what is wrong with scenario and builds, the run folder
 judging    judging it once, now and on this machine
@@ -37,7 +38,8 @@ from perfgate.record.run_record import Record, read_records, read_run
 
 WARM_UP, PAIRS, REST = "warm-up trials", "pairs", "the run"
 PHASES = (
-    "import", "engine", "spawn", "warm-up", "settling", "measuring", "waiting", "other", "between", "before", "judging",
+    "import", "engine", "spawn", "warm-up", "settling", "measuring", "waiting", "other", "neighbours", "between",
+    "before", "judging",
 )  # fmt: skip
 STARTED = re.compile(r"-(\d{8}T\d{6})Z-")
 
@@ -76,7 +78,7 @@ def of_run(folder: Path) -> Spent:
     spent: Spent = defaultdict(float)
     for begun in sorted({visit.t0_utc for record in records for visit in record.visits}):
         taken = [*_of_visit(records, begun)]
-        for name, seconds in _of_wall(taken, datetime.fromisoformat(begun)).items():
+        for name, seconds in of_wall(taken, datetime.fromisoformat(begun)).items():
             spent[name] += seconds
     named = STARTED.search(run.name)
     if named and records:
@@ -97,16 +99,18 @@ def _of_visit(records: Iterable[Record], begun: str) -> Iterator[tuple[Trial, in
                 yield trial, record.cell.measure.warmup_iterations
 
 
-def _of_wall(taken: Sequence[tuple[Trial, int]], begun: datetime) -> Spent:
+def of_wall(taken: Sequence[tuple[Trial, int]], begun: datetime) -> Spent:
     """What the wall clock of a visit went to: what each GPU did, in the mean over those that were at work."""
     spent: Spent = defaultdict(float)
     if not taken:
         return spent
-    lanes = len({trial.gpus for trial, _ in taken})
+    lanes = len({trial.gpus[:1] for trial, _ in taken})  # a smaller cell takes the first GPUs of a station
     for trial, warm_ups in taken:
         for name, seconds in of_trial(trial, warm_ups).items():
             spent[name, WARM_UP if trial.pair is None else PAIRS] += seconds / lanes
-    ends = [(datetime.fromisoformat(t.t0_utc) - begun).total_seconds() + t.duration_ns / 1e9 for t, _ in taken]
+    starts = [(datetime.fromisoformat(trial.t0_utc) - begun).total_seconds() for trial, _ in taken]
+    ends = [start + trial.duration_ns / 1e9 for start, (trial, _) in zip(starts, taken, strict=True)]
+    spent["neighbours", REST] = max(min(starts), 0.0) if lanes > 1 else 0.0
     spent["between", REST] = max(max(ends) - sum(spent.values()), 0.0)
     return spent
 
