@@ -515,5 +515,7 @@ def test_iterations_that_pay(tmp_path: Path) -> None:
     assert next(check.result for check in verify_path(second.folder) if check.what == "times") == "ok"
     checked = CliRunner().invoke(main, ["check", str(scenario), "--runs", str(runs)])
     assert ", from 2 to 30: pairs of itl_median spread by" in checked.stdout
+    assert f"engine starts of 1 + {kept.chosen.iterations} iterations\n" in checked.stdout
+    assert f"iterations: {kept.chosen.iterations}, from" in checked.stdout
     unknown = CliRunner().invoke(main, ["check", str(scenario), "--runs", str(tmp_path / "none")])
     assert "iterations: from 2 to 30, chosen by the warm-up trials; 6 in these" in unknown.stdout

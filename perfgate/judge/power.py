@@ -78,7 +78,7 @@ def cell_power(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int, he
     return CellPower(
         tuple(_with_window(cell, cost, history) if cost.kind == "counted" else cost for cost in costs),
         tuple(_gate_price(cell, gate, history.get(gate.gate.measured.kind), gates_in_run) for gate in cell.gates),
-        choose_iterations(cell, (), newest.pairs(), newest.visits[-1].t0_utc, gates_in_run) if newest else None,
+        choose_iterations(cell, (), newest.pairs(), newest.visits[-1].t0_utc, gates_in_run, heads) if newest else None,
     )
 
 

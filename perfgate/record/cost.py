@@ -81,7 +81,7 @@ def with_iterations(record: Record, run: Run, runs: Path) -> Record:
     pairs, measured_utc = (newest.pairs(), newest.visits[-1].t0_utc) if newest else ([], "")
     warm_up = [trial for trial in record.trials if trial.failure is None]
     gates = sum(len(cell.gates) for cell in run.plan.cells) * len(run.compared)
-    chosen = choose_iterations(record.cell, warm_up, pairs, measured_utc, gates)
+    chosen = choose_iterations(record.cell, warm_up, pairs, measured_utc, gates, len(run.compared))
     return record.model_copy(update={"chosen": chosen})
 
 

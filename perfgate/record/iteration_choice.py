@@ -86,7 +86,12 @@ class _Price:
 
 
 def choose_iterations(
-    cell: Cell, warm_up: Sequence[Trial], pairs: Sequence[tuple[Trial, Trial]], measured_utc: str, gates_in_run: int
+    cell: Cell,
+    warm_up: Sequence[Trial],
+    pairs: Sequence[tuple[Trial, Trial]],
+    measured_utc: str,
+    gates_in_run: int,
+    heads: int = 1,
 ) -> IterationChoice | None:
     """The number of iterations for the judged trials of a cell; ``None`` where it is declared, or nothing is known.
 
@@ -96,6 +101,7 @@ def choose_iterations(
         pairs: Timed pairs of the newest earlier run of the same cell.
         measured_utc: When that was.
         gates_in_run: They share alpha.
+        heads: In the run beside one base; each round has a trial of every build.
     """
     bounds = cell.measure.choose
     gates = [plan for plan in cell.gates if plan.gate.measured.kind == "timed"]
@@ -111,10 +117,11 @@ def choose_iterations(
     declared = min(max(cell.measure.iterations, bounds.least), bounds.most)
     ratio = (bounds.most / bounds.least) ** (1 / (TRIED - 1))
     tried = sorted({declared, *(round(bounds.least * ratio**step) for step in range(TRIED))})
-    seconds = {n: _seconds(cell, spreads, price, n, gates_in_run) for n in tried}
+    seconds = {n: (1 + heads) * _seconds(cell, spreads, price, n, gates_in_run) for n in tried}
     best = min(tried, key=lambda n: (seconds[n], n))
-    source = f"the record of {measured_utc}" if pairs else "the warm-up trials"
-    return IterationChoice(iterations=best, reason=_reason(spreads, price, seconds, (best, declared), source))
+    beside = {1: "", 2: ", beside another head"}.get(heads, f", beside {heads - 1} other heads")
+    source = f"{beside}; by the record of {measured_utc}" if pairs else f"{beside}; by the warm-up trials"
+    return IterationChoice(iterations=best, reason=_reason(spreads, price, seconds, (best, declared)) + source)
 
 
 def _price(trials: Sequence[Trial]) -> _Price | None:
@@ -181,13 +188,13 @@ def _within(metric: Metric, trials: Sequence[Trial]) -> float | None:
 
 
 def _seconds(cell: Cell, spreads: Sequence[_Spread], price: _Price, iterations: int, gates_in_run: int) -> float:
-    """Mean time to a decision: half the runs are of unchanged builds, half of a slowdown that one gate must catch.
+    """Mean time of a build to a decision: half are of unchanged builds, half of a slowdown that one gate must catch.
 
     A run that its last look leaves open is followed by another, until one decides.
     """
     schedule = cell.schedule("timed")
     trial_s = price.restart_s + iterations * price.iteration_s
-    until = [2 * pairs * trial_s for pairs in schedule.looks]
+    until = [pairs * trial_s for pairs in schedule.looks]
     passed, blocked = [], []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
         chances = []
@@ -221,7 +228,6 @@ def _reason(
     price: _Price,
     seconds: Mapping[int, float],
     numbers: tuple[int, int],
-    source: str,
 ) -> str:
     """The gate that is hardest to decide, what it spreads by, the prices, and what the choice saves."""
     best, declared = numbers
@@ -232,5 +238,5 @@ def _reason(
     return (
         f"pairs of {hardest.plan.gate.measured.name} spread by {restarts} between restarts and {one} by an iteration; "
         f"a restart {takes} {price.restart_s:.1f} s, an iteration {price.iteration_s:.2f} s; "
-        f"{seconds[best] / 60:.1f} minutes to a decision{saved}; by {source}"
+        f"{seconds[best] / 60:.1f} minutes to a decision{saved}"
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from perfgate.baseline.foresight import Way
 from perfgate.judge.power import CellPower, GatePower
 from perfgate.record.cost import KindCost
+from perfgate.record.iteration_choice import IterationChoice
 from perfgate.report.document import Document, Section
 from perfgate.scenario.plan import Cell
 from perfgate.units import percent
@@ -23,7 +24,7 @@ def power_document(cell: Cell, price: CellPower, against: Iterable[Way] = (), bu
         budget_s: Of a run of this cell alone, seconds.
     """
     lines = [
-        *(line for kind in price.kinds for line in _kind_lines(cell, kind)),
+        *(line for kind in price.kinds for line in _kind_lines(cell, kind, price.chosen)),
         *_budget_lines(price.kinds, budget_s),
         *_choice_lines(cell, price),
         *(_gate_line(cell, gate) for gate in price.gates),
@@ -68,14 +69,14 @@ def _gate_line(cell: Cell, price: GatePower) -> str:
     return f"{price.metric}: {margins}; pair spread {spread}; detectable{own} {effects}"
 
 
-def _kind_lines(cell: Cell, price: KindCost) -> tuple[str, str]:
+def _kind_lines(cell: Cell, price: KindCost, chosen: IterationChoice | None) -> tuple[str, str]:
     pairs, until = f"looks at {_list(price.looks)} pairs", " until each look"
     if price.looks == (1,):
         seen = {"counted": "kernels count", "called": "host calls"}.get(price.kind, "decode steps run")
         pairs, until = f"one pair, to see what the {seen}", ""
     starts = " to ".join(dict.fromkeys(map(str, (price.starts[0], price.starts[-1]))))
     return (
-        f"{price.kind}: {pairs}; {starts} engine starts of {_amount(cell, price)}",
+        f"{price.kind}: {pairs}; {starts} engine starts of {_amount(cell, price, chosen)}",
         f"{price.kind}: minutes{until}: {_minutes(price)}",
     )
 
@@ -90,7 +91,7 @@ def _budget_lines(kinds: Iterable[KindCost], budget_s: float) -> Iterator[str]:
         yield f"{kind.kind}: {budget_s / 60:g} minutes are {enough}"
 
 
-def _amount(cell: Cell, price: KindCost) -> str:
+def _amount(cell: Cell, price: KindCost, chosen: IterationChoice | None) -> str:
     """What a trial of a kind does."""
     warmup = cell.measure.warmup_iterations
     if price.kind == "counted":
@@ -99,7 +100,7 @@ def _amount(cell: Cell, price: KindCost) -> str:
     if price.kind == "called" and cell.calls is not None:
         return f"{max(warmup, 1)} + {cell.calls.iterations} iterations"
     if price.kind == "timed" or cell.kernels is None:
-        return f"{warmup} + {cell.measure.iterations} iterations"
+        return f"{warmup} + {chosen.iterations if chosen else cell.measure.iterations} iterations"
     # A trace never begins with a cold engine.
     return f"{max(warmup, 1)} + {cell.kernels.traced.iterations} iterations"
 

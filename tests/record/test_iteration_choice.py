@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,18 @@ def test_sides_and_their_difference_do_not_matter() -> None:
     ]  # fmt: skip
     assert chosen(exchanged) == before
     assert chosen(slower).iterations == before.iterations
+
+
+def test_the_minutes_are_those_of_every_build() -> None:
+    """Each round of a run with three heads has four trials; what pays is the same."""
+    pairs = record(measured(), recorded("same build")).pairs()
+    one, three = (choose_iterations(measured(), (), pairs, "2026-01-01", 1, heads) for heads in (1, 3))
+    assert one is not None
+    assert three is not None
+    assert one.iterations == three.iterations
+    (alone,) = re.findall(r"([0-9.]+) minutes to a decision,", one.reason)
+    (beside,) = re.findall(r"([0-9.]+) minutes to a decision, [^;]*, beside 2 other heads; by the record", three.reason)
+    assert float(beside) == pytest.approx(2 * float(alone), abs=0.15)
 
 
 def test_warm_up_trials_tell_where_there_is_no_history() -> None:
