@@ -76,12 +76,16 @@ class Drift:
     @property
     def window(self) -> tuple[Night, ...]:
         """The nights of the window."""
-        return tuple(night for night in self.nights if night.day >= self.nights[-1].day - self.budget.days)
+        begun = self.nights[-1].day - self.budget.days if self.nights else math.inf
+        return tuple(night for night in self.nights if night.day >= begun)
 
     @property
-    def builds(self) -> tuple[str, ...]:
-        """The builds measured in the window, each once, in order: the loss is of changes between the first and last."""
-        return tuple(dict.fromkeys(night.build.title for night in self.window))
+    def builds(self) -> tuple[Night, ...]:
+        """The first night of each build in the window: the loss is of changes between the first build and the last."""
+        met: dict[str, Night] = {}
+        for night in self.window:
+            met.setdefault(_identity(night.build), night)
+        return tuple(met.values())
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,10 @@ def _nights(lineage: Baseline, metric: Metric) -> Iterator[Night]:
             )
 
 
+def _identity(build: Build) -> str:
+    return canonical_json(build.model_dump(mode="json"))
+
+
 def linked(nights: Sequence[_Night]) -> tuple[tuple[_Night, ...], float]:
     """Nights beside the newest anchor, and those before it as if beside that one; what is added to their error.
 
@@ -197,7 +205,7 @@ def linked(nights: Sequence[_Night]) -> tuple[tuple[_Night, ...], float]:
     """
     anchors: dict[str, list[_Night]] = {}  # that of the newest night first
     for night in reversed(nights):
-        anchors.setdefault(canonical_json(night.anchor.model_dump(mode="json")), []).append(night)
+        anchors.setdefault(_identity(night.anchor), []).append(night)
     found: tuple[_Night, ...] = ()
     error = 0.0
     for own in reversed(anchors.values()):

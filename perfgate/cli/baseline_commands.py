@@ -11,8 +11,9 @@ from typing import Any
 import click
 
 from perfgate.cli.github_commands import lines
-from perfgate.cli.output_options import RUNS_OPTION, echo_document
+from perfgate.cli.output_options import RUNS_OPTION, echo_document, format_option, terminal_width
 from perfgate.errors import ExitStatus, RecordError, UsageError
+from perfgate.report.formats import render
 
 BASELINES_OPTION = click.option(
     "--baselines",
@@ -141,7 +142,8 @@ def diff(file: Path, other: Path | None, ref: str | None) -> None:
 @baseline.command()
 @click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
 @BASELINES_OPTION
-def drift(scenarios: tuple[Path, ...], baselines: Path) -> None:
+@format_option("drift")
+def drift(scenarios: tuple[Path, ...], baselines: Path, form: str) -> None:
     """Hold the nights of each cell against the budgets of its scenario's drift: key; draw them and their anchor.
 
     Every visit beside an anchor counts, of whatever build. Ends with 10 where a budget is overdrawn, and names the
@@ -149,7 +151,6 @@ def drift(scenarios: tuple[Path, ...], baselines: Path) -> None:
     left out.
     """
     from perfgate.baseline.night_series import held_to_budgets
-    from perfgate.report.drift_page import drift_document
 
     found = held_to_budgets(scenarios, baselines)
     if len(found.unbudgeted) == len(scenarios):
@@ -159,7 +160,7 @@ def drift(scenarios: tuple[Path, ...], baselines: Path) -> None:
         click.echo(f"perfgate: {file}: no drift budget, so it is left out", err=True)
     for cell, file in found.without_nights:
         click.echo(f"perfgate: {baselines}: no nights of {cell} as {file} has it: promote some", err=True)
-    echo_document(drift_document(found.drifts))
+    click.echo(render("drift", form, found.drifts, terminal_width()), nl=False)
     undecided = ExitStatus.PASS if found.decided else ExitStatus.INCONCLUSIVE
     status = ExitStatus.REGRESSED if found.over else undecided
     click.get_current_context().exit(status)

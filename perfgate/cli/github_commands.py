@@ -204,7 +204,7 @@ def drift(baselines: Path, scenarios: tuple[str, ...]) -> None:
     """
     from perfgate.baseline.night_series import held_to_budgets
     from perfgate.github.workflow_job import GithubJob
-    from perfgate.report.drift_page import between, drift_document
+    from perfgate.report.drift_page import drift_document, finding, measured_builds
     from perfgate.report.github_markdown import SUMMARY_BYTES
     from perfgate.report.markdown import to_markdown
 
@@ -214,7 +214,8 @@ def drift(baselines: Path, scenarios: tuple[str, ...]) -> None:
     for cell, file in found.without_nights:
         click.echo(f"{baselines}: no nights of {cell} as {file} has it yet", err=True)
     for lineage, lost in found.over:
-        _annotate("error", f"{lineage.cell.name}: {lost.metric} lost more than {lost.budget}: {between(lost.window)}")
+        said = f"{lineage.cell.name}: {lost.metric} lost more than {lost.budget}: {finding(lost)}"
+        _annotate("error", "\n".join([said, *measured_builds(lost)]))
     if found.over:
         click.get_current_context().exit(ExitStatus.REGRESSED)
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from perfgate.baseline.lineage import Baseline
-from perfgate.baseline.night_series import Drift, Night
+from perfgate.baseline.night_series import Drift
+from perfgate.baseline.stored_visit import Build
 from perfgate.metrics.catalogue import METRICS
 from perfgate.report.document import Document, Section
 from perfgate.stats.estimate import to_ratio
-from perfgate.units import format_value, plural, signed_percent
+from perfgate.units import format_value, listed, plural, signed_percent
 
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 60
 """Nights drawn, the newest ones."""
+ENDS = 5
+"""Builds named at either end of a window; JSON has all of them."""
+MOST_WORDS = 6
+"""What is told of a build beside its title."""
 
 
 def drift_document(found: Iterable[tuple[Baseline, Sequence[Drift]]]) -> Document:
@@ -22,19 +28,50 @@ def drift_document(found: Iterable[tuple[Baseline, Sequence[Drift]]]) -> Documen
     return Document.of((), [section for lineage, drifts in found for section in _sections(lineage, drifts)])
 
 
-def _sections(lineage: Baseline, drifts: Sequence[Drift]) -> Iterable[Section]:
+def drift_json(found: Iterable[tuple[Baseline, Sequence[Drift]]]) -> str:
+    """The same as JSON: each budget with its nights, and every build of its window."""
+    rows = [_content(lineage, drift) for lineage, drifts in found for drift in drifts]
+    return json.dumps(rows, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _content(lineage: Baseline, drift: Drift) -> dict[str, object]:
+    builds = drift.builds
+    names = named([night.build for night in builds])
+    return {
+        "cell": lineage.cell.name,
+        "machine_class": lineage.machine_class,
+        "metric": drift.metric,
+        "budget": drift.budget._asdict(),
+        "moved": None if drift.change is None else to_ratio(drift.change.mean),
+        "over": drift.over,
+        "finding": finding(drift) if drift.over else "",
+        "nights": [
+            {"date": night.date, "moved": to_ratio(night.level), "anchor": night.beside} for night in drift.nights
+        ],
+        "builds": [
+            {"date": night.date, "name": name, **night.build.model_dump(mode="json")}
+            for night, name in zip(builds, names, strict=True)
+        ],
+    }
+
+
+def _sections(lineage: Baseline, drifts: Sequence[Drift]) -> Iterator[Section]:
     rows = [("metric", "budget", "moved", "nights", "verdict"), *map(_row, drifts)]
     yield Section(title=f"{lineage.cell.name} on {lineage.machine_class}", rows=rows)
-    yield Section(lines=tuple(line for drift in drifts if drift.nights for line in _lines(drift)), close=True)
+    for drift in drifts:
+        if drift.nights:
+            yield Section(lines=tuple(_lines(drift)), close=True)
+        if drift.over:
+            yield Section(lines=tuple(measured_builds(drift)), style="items", close=True)
 
 
 def _row(drift: Drift) -> tuple[str, ...]:
     moved = "unknown" if drift.change is None else signed_percent(to_ratio(drift.change.mean))
     verdict = "too few nights" if drift.change is None else "OVER BUDGET" if drift.over else "within"
-    return (drift.metric, str(drift.budget), moved, str(len(drift.window) if drift.nights else 0), verdict)
+    return (drift.metric, str(drift.budget), moved, str(len(drift.window)), verdict)
 
 
-def _lines(drift: Drift) -> Iterable[str]:
+def _lines(drift: Drift) -> Iterator[str]:
     nights, unit = drift.nights[-MOST_BARS:], METRICS[drift.metric].unit
     levels = [night.level for night in nights]
     first, last = (signed_percent(to_ratio(levels[n])) for n in (0, -1))
@@ -44,16 +81,44 @@ def _lines(drift: Drift) -> Iterable[str]:
     ends = " to ".join(format_value(newest[n].beside, unit) for n in (0, -1))
     yield f"the anchor's own, {newest[0].anchor.title}: {bars([math.log(night.beside) for night in newest])} {ends}"
     if drift.over:
-        yield between(drift.window)
+        yield finding(drift)
 
 
-def between(window: Sequence[Night]) -> str:
+def finding(drift: Drift) -> str:
     """Between which builds a loss is, in words."""
-    builds = list(dict.fromkeys(night.build.title for night in window))
-    if len(builds) == 1:
-        return f"one build was measured all along, {builds[0]}: the machine did this"
-    others = plural(len(builds) - 2, "build")
-    return f"the loss is of changes after {builds[0]} and up to {builds[-1]}, with {others} measured in between"
+    names = named([night.build for night in drift.builds])
+    if len(names) == 1:
+        return (
+            f"by all that can be told one build was measured all along, {names[0]}: what slows the anchor as much "
+            "cancels, so look for what slows this build more: files that were edited in place, or a part of the "
+            "machine that it uses more"
+        )
+    between = f"with {plural(len(names) - 2, 'build')} measured in between"
+    return f"the loss is of changes after {names[0]} and up to {names[-1]}, {between}"
+
+
+def measured_builds(drift: Drift) -> Iterator[str]:
+    """The builds of a window, each with its first night; of many the first and last few; none where all are one."""
+    builds = drift.builds
+    names = named([night.build for night in builds])
+    lines = [f"{night.date}: {name}" for night, name in zip(builds, names, strict=True)]
+    more = len(lines) - 2 * ENDS
+    if more > 1:
+        lines[ENDS:-ENDS] = [f"... {more} more"]
+    return iter(lines if len(lines) > 1 else [])
+
+
+def named(builds: Sequence[Build]) -> list[str]:
+    """Each build by title and vLLM's commit; where titles are alike, by everything else in which the builds differ."""
+    titles = [build.title for build in builds]
+    shared = set.intersection(*(set(build.words) for build in builds)) if builds else set()
+    alike = len({*titles}) < len(titles)
+    names = []
+    for build, title in zip(builds, titles, strict=True):
+        further = [word for word in build.words if word not in shared and word.removeprefix("built from ") not in title]
+        told = further if alike else [word for word in further if word.startswith("vllm commit ")]
+        names.append(f"{title}, {listed(told, MOST_WORDS)}" if told else title)
+    return names
 
 
 def bars(levels: Sequence[float]) -> str:

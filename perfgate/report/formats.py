@@ -44,6 +44,7 @@ FORMATS: dict[str, Format] = {
             "drill": "perfgate.drill.board_document:board_json",
             "replay": "perfgate.drill.replay_document:replay_json",
             "bisect": "perfgate.bisect.bisect_document:bisect_json",
+            "drift": "perfgate.report.drift_page:drift_json",
         },
         suffix=".json",
     ),
@@ -70,6 +71,7 @@ REPORTS: dict[str, str] = {
     "drill": "perfgate.drill.board_document:board_document",
     "replay": "perfgate.drill.replay_document:replay_document",
     "bisect": "perfgate.bisect.bisect_document:bisect_document",
+    "drift": "perfgate.report.drift_page:drift_document",
 }
 """What makes the document of each report."""
 

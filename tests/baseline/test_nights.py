@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from hand_made import BASE, HEAD, MACHINE, STEP_S, scenario_file, trial
 from stored import GATES, measured
 
 from perfgate.baseline.lineage import Baseline, Entry, draft
-from perfgate.baseline.night_series import drifts
+from perfgate.baseline.night_series import Drift, drifts
 from perfgate.baseline.store import baseline_path
 from perfgate.cli.main import main
 from perfgate.record.run_record import Record, Visit
+from perfgate.report.drift_page import finding, measured_builds
 from perfgate.scenario.declaration import load
 from perfgate.scenario.margins import Budget
 from perfgate.scenario.plan import Cell, resolve_cells
@@ -138,14 +140,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequen
     """A function that runs ``baseline drift`` for nights of a scenario with this budget."""
     monkeypatch.chdir(tmp_path)
 
-    def told(nights: Sequence[tuple[int, float]], budget: str) -> Any:
+    def told(nights: Sequence[tuple[int, float]], budget: str, *words: str) -> Any:
         file = scenario_file(tmp_path, more=budget)
         (cell,) = resolve_cells(load(file))
         baseline = lineage([night(number, ratio, of=cell) for number, ratio in nights])
         target = tmp_path / "heads" / baseline_path(cell, baseline.machine_class)
         target.parent.mkdir(parents=True)
         target.write_text(baseline.text)
-        return CliRunner().invoke(main, ["baseline", "drift", str(file), "--baselines", "heads"])
+        return CliRunner().invoke(main, ["baseline", "drift", str(file), "--baselines", "heads", *words])
 
     return told
 
@@ -158,8 +160,70 @@ def test_the_builds_in_between_are_named(project: Callable[..., Any]) -> None:
     assert "OVER BUDGET" in ended.stdout
     assert "changes after vllm 1.0 and up to vllm 1.29, with 28 builds measured in between" in ended.stdout
     assert "▁" in ended.stdout
+    assert "2026-01-05: vllm 1.4\n- ... 20 more\n- 2026-01-26: vllm 1.25\n" in ended.stdout
     assert "2026-01-01 to 2026-01-30" in ended.stdout
     assert "the anchor's own, vllm 0.8" in ended.stdout
+
+
+def test_every_build_in_json(project: Callable[..., Any]) -> None:
+    """It names all builds of the window, which text cuts short, each with its night and with all that it is told by."""
+    budget = "drift: {itl_median: 1% in 30 days}\n"
+    (found,) = json.loads(project([(n, 0.0005 * n) for n in range(30)], budget, "--format", "json").stdout)
+
+    assert (found["metric"], found["over"], len(found["nights"])) == ("itl_median", True, 30)
+    assert found["budget"] == {"most": pytest.approx(0.01), "days": 30}
+    told = [(build["date"], build["name"], build["versions"]) for build in found["builds"]]
+    assert told[11] == ("2026-01-12", "vllm 1.11", {"vllm": "1.11"})
+    assert len(told) == 30
+
+
+def test_no_night_beside_an_anchor(project: Callable[..., Any]) -> None:
+    """Nights of other metrics leave a budget undecided, in every format."""
+    ended = project([(n, 0.0) for n in range(9)], "drift: {kv_token_capacity: 1% in 30 days}\n", "--format", "json")
+
+    assert ended.exit_code == 20, ended.output
+    (found,) = json.loads(ended.stdout)
+    assert (found["nights"], found["builds"], found["moved"]) == ([], [], None)
+
+
+def of_builds(builds: Iterable[tuple[dict[str, str], dict[str, Any]]]) -> Drift:
+    """The drift of losing nights whose heads have these packages and arguments."""
+    nights = []
+    for number, (versions, args) in enumerate(builds):
+        one = night(number, 0.0005 * number)
+        head = one.subjects["head"].model_copy(update={"args": args})
+        taken = [t if t.subject == "base" else t.model_copy(update={"versions": versions}) for t in one.trials]
+        nights.append(one.model_copy(update={"trials": tuple(taken), "subjects": {**one.subjects, "head": head}}))
+    ((_, (found,)),) = drifts([(lineage(nights), {"itl_median": Budget(0.01, 30)})])
+    assert found.over
+    return found
+
+
+@pytest.mark.parametrize(
+    ("builds", "first", "last"),
+    [
+        ([({"vllm": "1", "torch": f"2.{n}"}, {}) for n in range(30)], "vllm 1, torch 2.0", "vllm 1, torch 2.29"),
+        ([({"vllm": "1"}, {"seed": n}) for n in range(30)], "vllm 1, args.seed=0", "vllm 1, args.seed=29"),
+        (
+            [({"vllm": f"1.{n}", "vllm commit": f"c{n}", "torch": f"2.{n}"}, {}) for n in range(30)],
+            "vllm 1.0, vllm commit c0", "vllm 1.29, vllm commit c29",
+        ),
+    ],
+)  # fmt: skip
+def test_builds_are_told_apart(builds: list[tuple[dict[str, str], dict[str, Any]]], first: str, last: str) -> None:
+    """Builds of one version of vLLM that differ in other packages or arguments are several, named by what differs."""
+    found = of_builds(builds)
+
+    assert finding(found).startswith(f"the loss is of changes after {first} and up to {last}, with 28 builds")
+    assert [*measured_builds(found)][-1] == f"2026-01-30: {last}"
+
+
+def test_one_build_all_along() -> None:
+    """Its ratio to the anchor moved, which no machine that slows both does: that is said, and no list of one build."""
+    found = of_builds([({"vllm": "1"}, {})] * 30)
+
+    assert "one build was measured all along, vllm 1: what slows the anchor as much cancels" in finding(found)
+    assert [*measured_builds(found)] == []
 
 
 @pytest.mark.parametrize(
@@ -210,6 +274,7 @@ def test_the_step_of_a_job(
     assert ended.exit_code == status, ended.output
     said = "tiny: itl_median lost more than 1%25 in 30 days: the loss is of changes after vllm 1.0"
     assert (said in ended.stdout) == (status == 10)
+    assert ("%0A2026-01-30: vllm 1.29" in ended.stdout) == (status == 10)
     assert "| itl_median | 1% in 30 days |" in summary.read_text().replace("`", "")
 
 
