@@ -174,8 +174,8 @@ PROFILE_REASONS = (
     Reason("launches-without-base", "The scenario has its kernels traced, and the profile holds no launches of steps "
            "that were traced alike: it is of before they were kept, or of other roles or iterations.",
            "Learn it again from the build to compare with: perfgate profile learn SCENARIO --base ... --reason '...'."),
-    Reason("capacity-changed", "The head's engine holds other amounts of memory than the profile says: of weights, or "
-           "tokens of its KV cache.",
+    Reason("capacity-changed", "The head's engine holds other amounts of memory than the profile says, or than any "
+           "visit of the baseline: of weights, or tokens of its KV cache.",
            "Nothing, if the change is meant. A smaller KV cache costs throughput under load, which no decode step "
            "shows: gate kv_token_capacity."),
     Reason("host-calls-vary", "Part of what the host runs depends on time or chance: it is compared by its range.",

@@ -29,6 +29,18 @@ def _beside(stored: list[T], measured: dict[Side, list[T]]) -> dict[Side, list[T
     return {"base": stored, **measured} if stored and measured.get("head") else measured
 
 
+def capacity_changed(
+    before: Mapping[str, tuple[float, float]], head: Mapping[str, tuple[float, float]]
+) -> Iterator[Note]:
+    """What of an engine's memory the head holds otherwise: the least and the most of each, by name of the metric."""
+    for name, (least, most) in before.items():
+        low, high = head.get(name, (least, most))
+        if high < least or low > most:
+            was, now = (least, high) if high < least else (most, low)
+            unit = METRICS[name].unit
+            yield Note(code="capacity-changed", text=f"{name}: {format_value(was, unit)} -> {format_value(now, unit)}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProfiledEvidence(Evidence):
     """One side, whose calls are held against a stored profile where one fits.
@@ -73,13 +85,7 @@ class ProfileEvidence(ProfiledEvidence):
         yield from super().cautions()
         head = capacity_of(self.trials("traced")["head"])
         for profile in self.fitting:
-            for name, (least, most) in profile.capacity.items():
-                low, high = head.get(name, (least, most))
-                if high < least or low > most:
-                    was, now = (least, high) if high < least else (most, low)
-                    unit = METRICS[name].unit
-                    text = f"{name}: {format_value(was, unit)} -> {format_value(now, unit)}"
-                    yield Note(code="capacity-changed", text=text)
+            yield from capacity_changed(profile.capacity, head)
 
     @property
     def unjudged(self) -> Finding | None:

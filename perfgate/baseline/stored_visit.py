@@ -195,11 +195,12 @@ def visits_of(record: Record, side: Side, salt: str, *, anchored: bool = False) 
 
 
 def _by_metric(metrics: Iterable[Metric], trials: Mapping[Kind, Sequence[Trial]]) -> Values:
-    found = {metric.name: _values(metric, trials[metric.kind]) for metric in metrics}
+    found = {metric.name: kept_values(metric, trials[metric.kind]) for metric in metrics}
     return {name: restarts for name, restarts in sorted(found.items()) if restarts}
 
 
-def _values(metric: Metric, trials: Sequence[Trial]) -> tuple[float, ...]:
+def kept_values(metric: Metric, trials: Sequence[Trial]) -> tuple[float, ...]:
+    """The values of restarts as a baseline keeps them; none where a restart lacks the metric."""
     values = [metric.summarise(trial) for trial in trials]
     known = tuple(float(f"{value:.{DIGITS}g}") for value in values if value is not None)
     return known if len(known) == len(trials) else ()

@@ -13,17 +13,18 @@ from functools import cached_property
 import numpy as np
 
 from perfgate import stats
+from perfgate.baseline.exact_profile import CAPACITIES
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.occupations import held_against, typical
-from perfgate.baseline.profile_comparison import ProfiledEvidence
-from perfgate.baseline.stored_visit import Build, card_of, outputs
+from perfgate.baseline.profile_comparison import ProfiledEvidence, capacity_changed
+from perfgate.baseline.stored_visit import Build, card_of, kept_values, outputs
 from perfgate.judge.cautions import record_cautions, side_cautions, why_missing
 from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.judge.evidence import RecordSide, T
 from perfgate.judge.outcome import Finding
 from perfgate.judge.rule import Series
 from perfgate.machine.fingerprint import comparable
-from perfgate.metrics.catalogue import Metric, split_name
+from perfgate.metrics.catalogue import METRICS, Metric, split_name
 from perfgate.metrics.trial import Kind, Side, Trial
 from perfgate.models import Note
 from perfgate.record.identity import Measured, profiled_otherwise
@@ -265,12 +266,24 @@ class VisitEvidence(ProfiledEvidence):
         if self.baseline is None:
             return
         yield from self._anchor_cautions()
+        yield from self._capacity_cautions(self.baseline)
         before = {visit.outputs for visit in self.baseline.visits if visit.outputs}
         now = outputs(timed or traced)
         if before and now and now not in before:
             yield Note(code="outputs-differ", text="the head generated other tokens than any visit of the baseline")
         if self.baseline.build.same(Build.of(self.side.record, self.side.name)):
             yield Note(code="same-subject", text="by all that can be told, the build that was promoted last")
+
+    def _capacity_cautions(self, baseline: Baseline) -> Iterator[Note]:
+        """What an engine holds in memory repeats: it is told where no visit held it and no gate judges it."""
+        judged = {gate.gate.measured.name for gate in self.cell.gates}
+        head, before = {}, {}
+        for name in CAPACITIES:
+            own = kept_values(METRICS[name], self._trials(METRICS[name].kind))
+            stored = [value for visit in baseline.visits for value in visit.values.get(name, ())]
+            if own and stored and name not in judged:
+                head[name], before[name] = (min(own), max(own)), (min(stored), max(stored))
+        yield from capacity_changed(before, head)
 
     def _anchor_cautions(self) -> Iterator[Note]:
         if not self.side.fixed or self.record.alone is not None:

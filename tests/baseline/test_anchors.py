@@ -25,7 +25,7 @@ from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError, UsageError
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.fingerprint import Gpu
-from perfgate.metrics.trial import Trial
+from perfgate.metrics.trial import Startup, Trial
 from perfgate.record.run_record import Record, Run, Visit
 from perfgate.report.formats import render
 
@@ -178,6 +178,24 @@ def test_a_head_far_from_its_anchor_is_told() -> None:
 
     assert "anchor-far" in codes(held(beside(0.11, 4), far).cells[0].cautions)
     assert "anchor-far" not in codes(held(beside(0.01, 4), FOUR).cells[0].cautions)
+
+
+@pytest.mark.parametrize(("head", "told"), [(50_000, ["kv_token_capacity: 100000 tok -> 50000 tok"]), (100_000, [])])
+def test_a_smaller_cache_is_told(head: int, told: list[str]) -> None:
+    """Beside an anchor too, the head is held against what the visits' builds held: an anchor may hold anything."""
+
+    def holding(one: Record, base: int, head: int) -> Record:
+        def started(side: str) -> Startup:
+            return Startup(import_ns=1, engine_ns=1, ready_ns=1, kv_token_capacity=base if side == "base" else head)
+
+        kept = tuple(t.model_copy(update={"startup": started(t.subject)}) for t in one.trials)
+        return one.model_copy(update={"trials": kept})
+
+    visits = lineage([holding(beside(RATIOS[day], day), 70_000, 100_000) for day in range(4)])
+
+    cautions = held(holding(beside(0.01, 5), 80_000, head), visits).cells[0].cautions
+
+    assert [note.text for note in cautions if note.code == "capacity-changed"] == told
 
 
 def test_a_gate_that_the_anchor_of_the_visits_does_not_carry() -> None:

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from fake_collector import FakeCollector, FakeSpec
 from hand_made import HEAD, MACHINE, STEP_S, codes, gate, only, record, run, scenario_file, trial, trials
-from stored import alone, lineage, measured, of_day, visit
+from stored import GATES, alone, lineage, measured, of_day, visit
 
 from perfgate import gate as use_cases
 from perfgate.baseline.lineage import Baseline, draft
@@ -26,6 +26,7 @@ from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.telemetry import GpuTelemetry, Spread
+from perfgate.metrics.trial import Startup
 from perfgate.record.run_record import Record, Visit, read_run, write_record, write_run
 from perfgate.report.formats import render
 
@@ -268,6 +269,34 @@ def test_other_tokens() -> None:
 
     assert "outputs-differ" in codes(held(alone([], trials=tuple(other)), lineage(QUIET)).cells[0].cautions)
     assert "outputs-differ" not in codes(held(alone([], trials=tuple(taken)), lineage(QUIET)).cells[0].cautions)
+
+
+def holding(tokens: int, model_bytes: int = 12_345_678_901, *gates: Any) -> Record:
+    """A side whose engine holds so much."""
+    started = Startup(import_ns=1, engine_ns=1, ready_ns=1, kv_token_capacity=tokens, model_memory_bytes=model_bytes)
+    taken = [trial(n, n, "head").model_copy(update={"startup": started}) for n in range(6)]
+    return alone([], trials=tuple(taken), of=measured(gates=[*GATES, *gates]))
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        (holding(50_000), ["kv_token_capacity: 100000 tok -> 50000 tok"]),
+        (holding(200_000), ["kv_token_capacity: 100016 tok -> 200000 tok"]),
+        (holding(100_008), []),
+        (holding(100_000, 12_400_000_000), ["model_memory: 11.50 GiB -> 11.55 GiB"]),
+        (holding(50_000, 12_345_678_901, gate("kv_token_capacity", "1%", "5%")), []),
+    ],
+)
+def test_memory_that_an_engine_holds_otherwise(head: Record, told: list[str]) -> None:
+    """It repeats, so what no visit of the baseline held is told with both figures, unless a gate judges it."""
+    visits = [draft(holding(tokens), "head") for tokens in (100_000, 100_016)]
+    follows = visits[1].model_copy(update={"kind": "equivalent", "cell": None, "machine": None})
+    baseline = Baseline(entries=(visits[0], follows))
+
+    cautions = held(head, baseline).cells[0].cautions
+
+    assert [note.text for note in cautions if note.code == "capacity-changed"] == told
 
 
 def test_clocks_that_differ() -> None:
