@@ -22,7 +22,7 @@ from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Verdict
-from perfgate.machine.fingerprint import machine_class
+from perfgate.machine.fingerprint import Machine, as_told_before, comparable, machine_class
 from perfgate.metrics.trial import Side
 from perfgate.record.manifest import check_sequence, read_manifest, require_scenarios
 from perfgate.record.run_record import Record, Run, read_records
@@ -110,7 +110,7 @@ def promote(
     for cell in chosen:
         outcome = outcomes[cell.cell_id]
         measured = _measured_side(folder, run, cell, records.get(cell.cell_id), outcome, side)
-        file = root / baseline_path(cell, machine_class(measured.record.visits[0].machine, cell.clocks.mode))
+        file = _file(root, cell, measured.record.visits[0].machine)
         candidates.append(_Candidate(measured, outcome, file, claim))
     with changing(candidate.file for candidate in candidates):
         drawn = [_draw(candidate, run.plan) for candidate in candidates]
@@ -165,6 +165,19 @@ def _measured_side(
         remedy = "Go on with perfgate run --resume."
         raise NotMeasuredError(text, where=where, remedy=remedy, code="too-few-pairs")
     return measured
+
+
+def _file(root: Path, cell: Cell, machine: Machine) -> Path:
+    """Where the baseline of a cell is on machines like this one.
+
+    One that an earlier version put in the file of a wider class is gone on with there, as long as it fits.
+    """
+    own, wider = (
+        root / baseline_path(cell, machine_class(one, cell.clocks.mode)) for one in (machine, as_told_before(machine))
+    )
+    if own.exists() or not wider.exists() or comparable(read(wider).baseline.machine, machine):
+        return own
+    return wider
 
 
 def _draw(candidate: _Candidate, plan: Plan) -> Promoted:

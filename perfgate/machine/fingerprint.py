@@ -114,6 +114,9 @@ IDENTITY = ("architecture", "cpu", "cores", "governor", "driver")
 TOLD = ("usable_cores", "smt", "boost", "virtual", "confidential")
 """Fields that must agree where both tell: records of earlier versions do not."""
 
+USUAL = {"smt": "on", "boost": "on", "virtual": "none", "confidential": "none"}
+"""Of these what most machines tell; of usable cores it is all of them."""
+
 GPU_IDENTITY = ("name", "memory_bytes", "ecc", "mig", "pcie_generation", "pcie_width")
 """Fields of a GPU that must agree."""
 
@@ -142,10 +145,8 @@ def machine_class(machine: Machine, clock_mode: str) -> str:
     of one class agree in everything that is identity; what is tolerated may still differ too much, and so may what
     earlier versions did not tell.
     """
-    # Of what a confidential machine changes; the rest of what is told is left out, so that classes keep their names.
-    hidden: dict[str, object] = {} if machine.confidential in ("", "none") else {"confidential": machine.confidential}
     identity = [
-        {name: getattr(machine, name) for name in IDENTITY} | hidden,
+        {name: getattr(machine, name) for name in IDENTITY} | _unusual(machine),
         *(
             {name: getattr(gpu, name) for name in GPU_IDENTITY} | ({"confidential": True} if gpu.confidential else {})
             for gpu in machine.gpus
@@ -154,6 +155,18 @@ def machine_class(machine: Machine, clock_mode: str) -> str:
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:6]
     model = re.sub(r"[^a-z0-9]+", "-", machine.gpus[0].name.lower()).strip("-") if machine.gpus else "cpu"
     return f"{model}-x{len(machine.gpus) or machine.cores}-{clock_mode}-{digest}"
+
+
+def _unusual(machine: Machine) -> dict[str, object]:
+    """What else must agree. The usual is left out, as what is not told is, so that classes keep their names."""
+    usual = {**USUAL, "usable_cores": machine.cores}
+    told = {name: getattr(machine, name) for name in TOLD}
+    return {name: value for name, value in told.items() if not _untold(value) and value != usual[name]}
+
+
+def as_told_before(machine: Machine) -> Machine:
+    """The machine without what its class did not depend on in earlier versions."""
+    return machine.model_copy(update={"usable_cores": None, "smt": "", "boost": "", "virtual": ""})
 
 
 def anonymous(machine: Machine) -> Machine:

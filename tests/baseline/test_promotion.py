@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
-from hand_made import HEAD, cell, keep_scenario, record, run, spread, trial, trials
+from hand_made import HEAD, MACHINE, cell, keep_scenario, record, run, spread, trial, trials
 from stored import alone, lineage, measured, visit
 
 from perfgate.baseline.lineage import Baseline
@@ -24,6 +24,7 @@ from perfgate.baseline.stored_visit import BaselineVisit
 from perfgate.cli.main import main
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.machine.atomic_files import write_atomically
+from perfgate.machine.fingerprint import machine_class
 from perfgate.machine.json_text import Size
 from perfgate.metrics.trial import Failure, Side
 from perfgate.record.identity import Measured
@@ -241,6 +242,36 @@ def test_another_machine_has_a_file_of_its_own(save: Save, tmp_path: Path) -> No
 
     assert len(files(tmp_path / "b")) == 2
     assert all(len(read(file).baseline.visits) == 1 for file in files(tmp_path / "b"))
+
+
+@pytest.mark.parametrize(
+    "kinds", [({"virtual": "none"}, {"virtual": "Amazon EC2"}), ({"usable_cores": 2}, {"usable_cores": 1})]
+)
+def test_two_kinds_of_runner_do_not_end_each_others_epochs(
+    save: Save, tmp_path: Path, kinds: Sequence[dict[str, Any]]
+) -> None:
+    """Guests and bare metal, or runners of fewer cores, keep baselines of their own, however they take turns."""
+    done = [
+        only(promote(save(alone(SAME, visits=(visit(day, **kinds[day % 2]),))), tmp_path / "b", reason="more"))
+        for day in range(1, 9)
+    ]
+
+    assert [one.kind for one in done] == ["first", "first", *["equivalent"] * 6]
+    assert [len(one.baseline.visits) for one in done[-2:]] == [4, 4]
+
+
+@pytest.mark.parametrize(("told", "kept"), [({}, 3), ({"virtual": "QEMU"}, 3), ({"virtual": "none"}, 1)])
+def test_a_file_of_a_wider_class_is_gone_on_with(save: Save, tmp_path: Path, told: dict[str, Any], kept: int) -> None:
+    """What an earlier version stored where its class did not tell guests apart stays in use, if it fits."""
+    for day in (1, 2):
+        stored = only(promote(save(alone(SAME, visits=(visit(day, **told),))), tmp_path / "b", reason="more"))
+    file = tmp_path / "b" / machine_class(MACHINE, "observe") / "cell.json"
+    file.parent.mkdir(exist_ok=True)
+    stored.file.rename(file)
+
+    done = only(promote(save(alone(SAME, visits=(visit(5, virtual="QEMU"),))), tmp_path / "b", reason="one more"))
+
+    assert (len(done.baseline.visits), done.file == file) == (kept, kept > 1)
 
 
 def test_a_record_counts_once(save: Save, tmp_path: Path) -> None:

@@ -84,6 +84,22 @@ def test_what_only_newer_versions_tell(field: str, one: Any, other: Any) -> None
     assert field not in MACHINE.model_dump(mode="json")
 
 
+@pytest.mark.parametrize(
+    ("field", "usual", "other"),
+    [
+        ("usable_cores", 32, 8), ("smt", "on", "off"), ("boost", "on", "off"), ("virtual", "none", "QEMU"),
+        ("confidential", "none", "tdx"),
+    ],
+)  # fmt: skip
+def test_what_must_agree_makes_a_class(field: str, usual: Any, other: Any) -> None:
+    """Machines that must not be compared share no baseline; what most machines tell makes no class of its own."""
+    untold, first, second = (
+        machine_class(MACHINE.model_copy(update=told), "observe") for told in ({}, {field: usual}, {field: other})
+    )
+
+    assert first == untold != second
+
+
 def test_a_gpu_that_computes_confidentially_is_another_class() -> None:
     """Encryption of what goes to it makes decode several times as long, whatever else is alike."""
     open_gpu, hidden = (H200.model_copy(update={"confidential": value}) for value in (False, True))
