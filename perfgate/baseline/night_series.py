@@ -61,22 +61,28 @@ class Drift:
 
     Args:
         metric: Its name.
-        budget: What it may lose.
+        budget: What it may lose; ``None`` where nights are only drawn.
         nights: All nights beside the newest anchor, or linked to it, levels as if beside that one; one of each day.
-        change: Newest against oldest nights of the window, positive is worse; ``None`` where there are too few.
+        change: Newest against oldest nights of the window, or of all without a budget; positive is worse. ``None``
+            where there are too few.
         over: Whether it is beyond the budget, with Holm's correction over all budgets of a command.
     """
 
     metric: str
-    budget: Budget
+    budget: Budget | None
     nights: tuple[Night, ...]
     change: stats.Estimate | None
     over: bool = False
 
     @property
+    def days(self) -> float:
+        """Length of the window."""
+        return self.budget.days if self.budget else math.inf
+
+    @property
     def window(self) -> tuple[Night, ...]:
         """The nights of the window."""
-        begun = self.nights[-1].day - self.budget.days if self.nights else math.inf
+        begun = self.nights[-1].day - self.days if self.nights else math.inf
         return tuple(night for night in self.nights if night.day >= begun)
 
     @property
@@ -93,9 +99,9 @@ class Budgeted:
     """What the ``drift:`` keys of some scenarios are held against.
 
     Args:
-        drifts: Each lineage with what became of its budgets.
+        drifts: Each lineage with what became of its budgets; without one, how its gated metrics moved.
         unbudgeted: Scenario files without such a key.
-        without_nights: Cells with a budget and no night: their names, each with its scenario file.
+        without_nights: Cells of which no night is stored: their names, each with its scenario file.
     """
 
     drifts: tuple[tuple[Baseline, tuple[Drift, ...]], ...]
@@ -110,16 +116,18 @@ class Budgeted:
     @property
     def decided(self) -> bool:
         """Whether every budget has nights enough to say whether it is overdrawn."""
-        every = [drift for _, own in self.drifts for drift in own]
-        return not self.without_nights and all(drift.change is not None for drift in every)
+        every = [drift for _, own in self.drifts for drift in own if drift.budget]
+        without_nights = any(file not in self.unbudgeted for _, file in self.without_nights)
+        return not without_nights and all(drift.change is not None for drift in every)
 
 
-def held_to_budgets(scenarios: Sequence[Path], baselines: Path) -> Budgeted:
+def held_to_budgets(scenarios: Sequence[Path], baselines: Path, *, only_drawn: bool = False) -> Budgeted:
     """Hold the nights of each cell against the budgets of its scenario.
 
     Args:
         scenarios: Scenario files.
         baselines: The folder that the nights were promoted to.
+        only_drawn: Whether nights are held against no budget, whatever the scenarios say: those of a reference.
 
     Raises:
         ScenarioError: A scenario is invalid.
@@ -128,32 +136,37 @@ def held_to_budgets(scenarios: Sequence[Path], baselines: Path) -> Budgeted:
     budgets, unbudgeted, without_nights = [], [], []
     for file in scenarios:
         loaded = load(file)
-        if not loaded.scenario.drift:
+        own: dict[str, Budget | None] = {**loaded.scenario.drift}
+        if not own:
             unbudgeted.append(file)
-            continue
         for cell in resolve_cells(loaded):
+            metrics = own or dict.fromkeys(gate.gate.metric for gate in cell.gates if gate.gate.metric in METRICS)
             stored = [entry.baseline for entry in find(baselines, [cell])[cell.cell_id]]
             same = [lineage for lineage in stored if not lineage.cell.differences(Measured.of(cell))]
-            budgets += [(lineage, loaded.scenario.drift) for lineage in same]
+            budgets += [(lineage, dict.fromkeys(metrics) if only_drawn else metrics) for lineage in same]
             if not same:
                 without_nights.append((cell.name, file))
-    return Budgeted(tuple(drifts(budgets)), tuple(unbudgeted), tuple(without_nights))
+    found = [(lineage, tuple(one for one in held if one.budget or one.nights)) for lineage, held in drifts(budgets)]
+    return Budgeted(tuple(one for one in found if one[1]), tuple(unbudgeted), tuple(without_nights))
 
 
-def drifts(budgets: Sequence[tuple[Baseline, Mapping[str, Budget]]]) -> list[tuple[Baseline, tuple[Drift, ...]]]:
+def drifts(budgets: Sequence[tuple[Baseline, Mapping[str, Budget | None]]]) -> list[tuple[Baseline, tuple[Drift, ...]]]:
     """Hold lineages against their budgets; at most alpha of nights say that one is over which is exactly used up.
 
     Args:
-        budgets: Lineages, each with what its metrics may lose.
+        budgets: Lineages, each with what its metrics may lose; ``None`` for one that is only drawn.
     """
     found = [(lineage, [_drift(lineage, METRICS[name], own[name]) for name in sorted(own)]) for lineage, own in budgets]
-    flat = [drift for _, own in found for drift in own]
-    p = [drift.change.p_above(math.log1p(drift.budget.most)) if drift.change else 1.0 for drift in flat]
+    held = [(drift.change, drift.budget) for _, own in found for drift in own if drift.budget]
+    p = [change.p_above(math.log1p(budget.most)) if change else 1.0 for change, budget in held]
     over = iter(stats.holm(p, ALPHA))
-    return [(lineage, tuple(replace(drift, over=next(over)) for drift in own)) for lineage, own in found]
+    return [
+        (lineage, tuple(replace(drift, over=next(over)) if drift.budget else drift for drift in own))
+        for lineage, own in found
+    ]
 
 
-def _drift(lineage: Baseline, metric: Metric, budget: Budget) -> Drift:
+def _drift(lineage: Baseline, metric: Metric, budget: Budget | None) -> Drift:
     every, error = linked(sorted(_nights(lineage, metric), key=lambda night: night.day))
     nights = one_a_day(every)
     found = Drift(metric.name, budget, nights, None)
@@ -161,7 +174,7 @@ def _drift(lineage: Baseline, metric: Metric, budget: Budget) -> Drift:
         return found
     crossed = found.window[0].anchor != nights[-1].anchor
     levels = [(night.day, night.level) for night in nights]
-    return replace(found, change=moved(levels, budget.days, error if crossed else 0.0))
+    return replace(found, change=moved(levels, found.days, error if crossed else 0.0))
 
 
 def one_a_day(nights: Sequence[_Night]) -> tuple[_Night, ...]:

@@ -197,7 +197,9 @@ def enforce(ctx: click.Context, inconclusive: str) -> None:
 @github.command()
 @click.argument("baselines", type=click.Path(file_okay=False, path_type=Path))
 @SCENARIOS_OPTION
-def drift(baselines: Path, scenarios: tuple[str, ...]) -> None:
+@click.option("--draw", type=click.Path(file_okay=False, path_type=Path),
+              help="Folder of baselines whose nights are drawn beside these, and held against nothing.")  # fmt: skip
+def drift(baselines: Path, scenarios: tuple[str, ...], draw: Path | None) -> None:
     """Hold the nights in BASELINES against the budgets of the scenarios; show them in the summary.
 
     Ends with 10 where a budget is overdrawn. Too few nights, and scenarios without a budget, fail nothing here.
@@ -208,9 +210,13 @@ def drift(baselines: Path, scenarios: tuple[str, ...]) -> None:
     from perfgate.report.github_markdown import SUMMARY_BYTES
     from perfgate.report.markdown import to_markdown
 
-    found = held_to_budgets([file for pattern in scenarios for file in sorted(Path().glob(pattern))], baselines)
-    if found.drifts:
-        GithubJob.here().add_summary(to_markdown(drift_document(found.drifts), SUMMARY_BYTES))
+    files = [file for pattern in scenarios for file in sorted(Path().glob(pattern))]
+    found = held_to_budgets(files, baselines)
+    drawn = held_to_budgets(files, draw, only_drawn=True).drifts if draw else ()
+    for folder, drifts in ((baselines, found.drifts), (draw, drawn)):
+        if drifts:
+            pages = to_markdown(drift_document(drifts), SUMMARY_BYTES // 2 - 1000)
+            GithubJob.here().add_summary(f"## Nights in `{folder}`\n\n{pages}\n")
     for cell, file in found.without_nights:
         click.echo(f"{baselines}: no nights of {cell} as {file} has it yet", err=True)
     for lineage, lost in found.over:

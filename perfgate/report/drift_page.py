@@ -41,7 +41,7 @@ def _content(lineage: Baseline, drift: Drift) -> dict[str, object]:
         "cell": lineage.cell.name,
         "machine_class": lineage.machine_class,
         "metric": drift.metric,
-        "budget": drift.budget._asdict(),
+        "budget": drift.budget._asdict() if drift.budget else None,
         "moved": None if drift.change is None else to_ratio(drift.change.mean),
         "over": drift.over,
         "finding": finding(drift) if drift.over else "",
@@ -68,7 +68,9 @@ def _sections(lineage: Baseline, drifts: Sequence[Drift]) -> Iterator[Section]:
 def _row(drift: Drift) -> tuple[str, ...]:
     moved = "unknown" if drift.change is None else signed_percent(to_ratio(drift.change.mean))
     verdict = "too few nights" if drift.change is None else "OVER BUDGET" if drift.over else "within"
-    return (drift.metric, str(drift.budget), moved, str(len(drift.window)), verdict)
+    if drift.budget is None:
+        verdict = "only drawn"
+    return (drift.metric, str(drift.budget or "none"), moved, str(len(drift.window)), verdict)
 
 
 def _lines(drift: Drift) -> Iterator[str]:

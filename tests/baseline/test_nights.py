@@ -228,10 +228,10 @@ def test_one_build_all_along() -> None:
 
 @pytest.mark.parametrize(
     ("nights", "budget", "status"),
-    [(30, "drift: {itl_median: 2% in 30 days}\n", 0), (5, "drift: {itl_median: 2% in 30 days}\n", 20), (5, "", 2)],
+    [(30, "drift: {itl_median: 2% in 30 days}\n", 0), (5, "drift: {itl_median: 2% in 30 days}\n", 20), (5, "", 0)],
 )
 def test_exit_status(project: Callable[..., Any], nights: int, budget: str, status: int) -> None:
-    """Within its budget 0, with too few nights 20, without a budget 2."""
+    """Within its budget 0, with too few nights 20, without a budget 0."""
     assert project([(n, 0.0005 * n) for n in range(nights)], budget).exit_code == status
 
 
@@ -250,14 +250,28 @@ def test_a_scenario_without_nights(project: Callable[..., Any], tmp_path: Path) 
 
 
 def test_a_scenario_without_a_budget(project: Callable[..., Any], tmp_path: Path) -> None:
-    """Beside one that has one it is left out, and the other's nights decide."""
-    project([(n, 0.0) for n in range(30)], "drift: {itl_median: 2% in 30 days}\n")
+    """Beside one that has one its nights are drawn, and the other's nights decide."""
+    project([(n, 0.0005 * n) for n in range(30)], "drift: {itl_median: 2% in 30 days}\n")
     (tmp_path / "other.yaml").write_text((tmp_path / "tiny.yaml").read_text().partition("drift:")[0])
 
     ended = CliRunner().invoke(main, ["baseline", "drift", "tiny.yaml", "other.yaml", "--baselines", "heads"])
 
     assert ended.exit_code == 0, ended.output
-    assert "other.yaml: no drift budget, so it is left out" in ended.stderr
+    assert "other.yaml: no drift budget, so its nights are drawn and held against nothing" in ended.stderr
+    assert "| `itl_median` | 2% in 30 days | +1.15 % | 30 | within |" in ended.stdout
+    assert "| `itl_median` | none | +1.15 % | 30 | only drawn |" in ended.stdout
+
+
+def test_what_is_only_drawn_loosens_no_budget() -> None:
+    """A series without a budget is no member of the family that Holm's correction is of."""
+    limit = {"itl_median": Budget(0.0104, 30)}
+    ((_, (alone,)),) = drifts([(lineage(LOSING), limit)])
+    nothing: dict[str, Budget | None] = {"itl_median": None}
+
+    *_, (_, (beside,)) = drifts([*[(lineage(LOSING), nothing)] * 50, (lineage(LOSING), limit)])
+
+    assert alone == beside
+    assert alone.over
 
 
 @pytest.mark.parametrize(("lost", "status"), [(0.0005, 10), (0.0, 0)])
@@ -276,6 +290,22 @@ def test_the_step_of_a_job(
     assert (said in ended.stdout) == (status == 10)
     assert ("%0A2026-01-30: vllm 1.29" in ended.stdout) == (status == 10)
     assert "| itl_median | 1% in 30 days |" in summary.read_text().replace("`", "")
+
+
+def test_the_reference_is_drawn_by_the_job(
+    project: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its nights are beside the anchor too: the summary has them, and whatever they lost fails no job."""
+    project([(n, 0.0005 * n) for n in range(30)], "drift: {itl_median: 1% in 30 days}\n")
+    (tmp_path / "heads").rename(tmp_path / "baselines")
+    summary = tmp_path / "summary"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+
+    ended = CliRunner().invoke(main, ["github", "drift", "heads", "--scenarios", "*.yaml", "--draw", "baselines"])
+
+    assert ended.exit_code == 0, ended.output
+    assert "## Nights in `baselines`" in summary.read_text()
+    assert "| `itl_median` | none | +1.15 % | 30 | only drawn |" in summary.read_text()
 
 
 @pytest.mark.parametrize("budget", ["1%", "1 in 30 days", "0% in 30 days", "1% in 0 days", "1% in 99999 days", "[1]"])
