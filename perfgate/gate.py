@@ -36,7 +36,8 @@ from perfgate.errors import NotComparableError, NotMeasuredError, UsageError, is
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.comparison import compare_records, compare_table, parse_gate
 from perfgate.judge.envelope import learn, union
-from perfgate.judge.next_pairs import due, next_due, with_further_looks
+from perfgate.judge.next_cell import CellOrder
+from perfgate.judge.next_pairs import due, with_further_looks
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
@@ -312,10 +313,11 @@ def _visit(
             records |= added
             if any(due(manifest, records)):
                 prepare(manifest)
+                order = CellOrder(manifest, records, folder.parent, steps)
                 with Session(folder, manifest, progress=steps, **visit) as session:
                     for record in added.values():  # before the first of their pairs is taken
                         write_record(record_file(folder, record.cell), record)
-                    _measure(manifest, session, records, steps)
+                    _measure(session, order, records, steps, manifest)
         return Finished(folder, judge_folder(folder))
 
 
@@ -335,15 +337,12 @@ def _interruptions(folder: Path) -> Iterator[None]:
         raise stopped(error, _way_on(folder), f"; what was measured is in {folder}") from error
 
 
-def _measure(manifest: Run, session: Session, records: dict[str, Record], steps: RunSteps) -> None:
-    """Measure each cell look by look until it is decided, cannot be measured, or has used up its looks."""
-    for cell in manifest.cells:
-        for place, kind in enumerate(cell.kinds, 1):
-            while (due_now := next_due(manifest, cell, records, kind)) is not None:
-                steps.towards(due_now, manifest)
-                others = () if due_now.decides else cell.kinds[place:]
-                then = next((other for other in others if next_due(manifest, cell, records, other)), None)
-                records[cell.cell_id] = session.measure(cell, due_now.target, kind, due_now.heads, then)
+def _measure(session: Session, order: CellOrder, records: dict[str, Record], steps: RunSteps, manifest: Run) -> None:
+    """Measure look by look until each cell is decided, cannot be measured, or has used up its looks."""
+    while (turn := order.next(records)) is not None:
+        now, then = turn
+        steps.towards(now, manifest)
+        records[now.cell.cell_id] = session.measure(now.cell, now.target, now.kind, now.heads, then)
 
 
 def outcome_of(folder: Path) -> Outcome:

@@ -38,7 +38,7 @@ from perfgate.machine.orphans import end_orphans
 from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
 from perfgate.metrics.trial import Failure, Kind, Trial
-from perfgate.record.cost import trial_seconds, with_iterations
+from perfgate.record.cost import newest_records, trial_seconds, with_iterations
 from perfgate.record.dropped_pairs import HOPELESS, OF_THE_GPU, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
 from perfgate.scenario.plan import Cell
@@ -271,7 +271,7 @@ class Session:
             run = self._run
             own: dict[str, Any] = {"subjects": run.subjects, "heads": run.heads, "seed": run.plan.seed}
             record = with_iterations(Record(cell=cell, orders=run.plan.orders, **own), run, self._folder.parent)
-        self._pace.begin(cell.cell_id, record.trials, trial_seconds(cell, self._folder.parent))
+        self._pace.begin(cell.cell_id, record.trials, trial_seconds(cell, newest_records(self._folder.parent, cell)))
         return reopened(record).model_copy(update={"visits": (*record.visits, self._visit)})
 
     def _condition(self, station: Station, aim: Aim) -> bool:

@@ -20,6 +20,7 @@ from perfgate.units import plural
 if TYPE_CHECKING:
     from perfgate.project.config import Config
     from perfgate.scenario.declaration import LoadedScenario
+    from perfgate.scenario.plan import Cell
     from perfgate.scenario.subject import Subject
 
 
@@ -103,6 +104,7 @@ def _show_prices(
 ) -> None:
     from perfgate.baseline.foresight import ways
     from perfgate.baseline.store import find
+    from perfgate.judge.next_cell import soonest_first, told
     from perfgate.judge.power import cell_power
     from perfgate.record.cost import newest_records
     from perfgate.record.identity import Measured
@@ -110,18 +112,22 @@ def _show_prices(
     from perfgate.scenario.plan import ALPHA, BETA, resolve_cells
 
     cells = [resolve_cells(scenario) for scenario in loaded]
-    seen: dict[str, str] = {}
+    history = {cell.cell_id: newest_records(runs, cell) for of_scenario in cells for cell in of_scenario}
+    seen: dict[str, Cell] = {}
     for of_scenario in cells:
         gates = heads * sum(len(cell.gates) for cell in of_scenario)
         for cell in of_scenario:
-            price = cell_power(cell, newest_records(runs, cell), gates, heads)
+            price = cell_power(cell, history[cell.cell_id], gates, heads)
             stored = (entry.baseline for entry in find(baselines, [cell])[cell.cell_id])
             fitting = [lineage for lineage in stored if not lineage.cell.differences(Measured.of(cell))]
             against = [way for lineage in fitting for way in ways(lineage, cell, price, gates)]
             echo_document(power_document(cell, price, against, budget_s))
             if cell.cell_id in seen:
-                click.echo(f"  the same cell as {seen[cell.cell_id]}: one run measures only one of them")
-            seen.setdefault(cell.cell_id, cell.name)
+                click.echo(f"  the same cell as {seen[cell.cell_id].name}: one run measures only one of them")
+            seen.setdefault(cell.cell_id, cell)
+    declared = [*seen.values()]
+    if (ordered := soonest_first(declared, history, heads)) != declared:
+        click.echo(told(ordered))
     for note in notes:
         click.echo(note)
     if heads > 1:

@@ -69,11 +69,6 @@ def _target(run: Run, cell: Cell, outcome: CellOutcome, kind: Kind, taken: int) 
     return cell.due_in_pairs(kind)
 
 
-def next_due(run: Run, cell: Cell, records: Mapping[str, Record], kind: Kind) -> Due | None:
-    """What a cell is to have next of a kind; ``None`` where it has enough."""
-    return next((one for one in due(run, records) if (one.cell, one.kind) == (cell, kind)), None)
-
-
 def with_further_looks(run: Run, records: Mapping[str, Record], more: int) -> dict[str, Record]:
     """The records of the cells that are inconclusive at their last look, with one look more at that kind of pair."""
     added: dict[str, Record] = {}

@@ -106,7 +106,7 @@ def _with_window(cell: Cell, priced: KindCost, history: Mapping[Kind, Record]) -
 def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run: int) -> GatePower:
     gate, metric = plan.gate, plan.gate.measured
     schedule = cell.schedule(metric.kind)
-    sd, sd_df, resolution = _pair_sd(cell, metric, history)
+    sd, sd_df, resolution = pair_spread(cell, metric, history)
     effects: list[float | None] = []
     passes: list[float | None] = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
@@ -126,8 +126,8 @@ def _pass_probability(usual: Estimate, level: float, must_catch: float) -> float
     return power_at(below / usual.standard_error, level, usual.df)
 
 
-def _pair_sd(cell: Cell, metric: Metric, history: Record | None) -> tuple[float | None, float, float]:
-    """The pairs' spread, its degrees of freedom and their resolution: as measured, else as expected.
+def pair_spread(cell: Cell, metric: Metric, history: Record | None) -> tuple[float | None, float, float]:
+    """The pairs' spread, its degrees of freedom and their resolution: as measured, else as expected, else ``None``.
 
     What is expected is taken as known, with an instrument that is fine enough for it.
     """

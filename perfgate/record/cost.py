@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,9 +86,8 @@ def with_iterations(record: Record, run: Run, runs: Path) -> Record:
     return record.model_copy(update={"chosen": chosen})
 
 
-def trial_seconds(cell: Cell, runs: Path) -> dict[Kind, float]:
+def trial_seconds(cell: Cell, history: Mapping[Kind, Record]) -> dict[Kind, float]:
     """What a trial of each kind takes by the newest records of the cell, else by the scenario; others are left out."""
-    history = newest_records(runs, cell)
     costs = (kind_cost(cell, kind, history.get(kind)) for kind in cell.kinds)
     return {cost.kind: cost.minutes[-1] * 60 / cost.starts[-1] for cost in costs if cost.minutes}
 

@@ -186,7 +186,7 @@ class Plan(Frozen):
     """What a run sets out to measure.
 
     Args:
-        cells: In the order they are measured.
+        cells: In the order of the scenarios; which is measured first is up to a run.
         seed: Draws the order within each pair.
         orders: How.
         alpha: Declared probability of any false block in the run.
