@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fake_collector import FakeCollector, FakeSpec
-from hand_made import BOTH, scenario_file
+from fake_collector import FakeCollector, FakeSpec, FakeStates
+from hand_made import BOTH, cell, record, run, scenario_file, spread, trials
 
 from perfgate import gate
 from perfgate.capture.job import Job
 from perfgate.capture.pace import Step
 from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError
+from perfgate.judge import next_cell
+from perfgate.judge.next_pairs import Due, due
+from perfgate.judge.state_series import SLOW_SHARE
 from perfgate.metrics.trial import Trial
+from perfgate.record.run_record import Record, Run
+from perfgate.scenario.subject import Subject
 from perfgate.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -175,6 +181,41 @@ def test_what_no_look_decides_is_taken_at_once(tmp_path: Path) -> None:
     assert [one for one, _ in itertools.groupby(judged)] == [
         ("near", "timed"), ("near", "traced"), ("far", "timed"), ("far", "traced"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("heads", [("head",), ("a", "b")], ids=["one head", "two heads"])
+def test_states_of_the_machine_and_several_heads(tmp_path: Path, heads: Sequence[str]) -> None:
+    """Where gates are judged by state, and for each head, cells take turns all the same, each to an end of its own."""
+    leaning = FakeStates(slow_share={"base": 0.3, "head": 0.7})
+    collector = Cells(one=replace(CLOSE, states=leaning), two=replace(NEARER, states=leaning))
+    builds = {name: Subject(python=f"/envs/{name}/bin/python") for name in ("base", *heads)}
+    files = scenarios(tmp_path, ["one", "two"])
+    for file in files:
+        file.write_text(file.read_text().replace("iterations: 2}", "iterations: 8}"))
+
+    outcome = gate.run(files, builds, runs=tmp_path / "runs", seed=1, collector=collector).outcome
+
+    assert [name for name, _ in collector.turns[:2]] == ["one", "two"]
+    assert {one.next_look for one in outcome.cells} == {None}
+    assert any(one.states for one in outcome.cells)
+
+
+def test_of_a_state_that_leans_nobody_knows_a_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell that is open for the share of its slow state alone comes after one whose gate may be decided."""
+    leaning, noisy = cell("leaning"), cell("noisy")
+    records = {one.cell_id: record(one, trials(spread(0.0, 0.004, 4))) for one in (leaning, noisy)}
+
+    def with_share(of: Run, known: Mapping[str, Record]) -> Iterator[Due]:
+        for one in due(of, known):
+            share = one.judged.gates[0].model_copy(update={"metric": SLOW_SHARE, "change": None})
+            judged = one.judged.model_copy(update={"gates": (share,)})
+            yield replace(one, judged=judged) if one.cell == leaning else one
+
+    monkeypatch.setattr(next_cell, "due", with_share)
+    order = next_cell.CellOrder(run([leaning, noisy]), records, tmp_path, lambda _: None)
+
+    assert (turn := order.next(records)) is not None
+    assert turn[0].cell == noisy
 
 
 def test_a_cell_that_gates_its_start_is_not_left(tmp_path: Path) -> None:

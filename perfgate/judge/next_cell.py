@@ -198,7 +198,8 @@ class CellOrder:
         if self._last is None:
             self._tell_first([own[0].cell for looked, _, own in ranked if not looked])
         elif looked and len(dues) > 1 and chosen[0].cell != self._last.cell:
-            where = f"{chosen[0].cell.name}, for the look at {plural(chosen[0].target, 'pair')}"
+            what = "pair" if chosen[0].kind == "timed" else f"{chosen[0].kind} pair"
+            where = f"{chosen[0].cell.name}, for the look at {plural(chosen[0].target, what)}"
             self._tell(f"next {where}: of {len(dues)} open cells it is likeliest to be decided for the time it takes")
         return chosen
 
