@@ -432,7 +432,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A monotonic clock that stands still but for what a test adds to its one entry."""
     now = [1000.0]
     fake = SimpleNamespace(monotonic=lambda: now[0], monotonic_ns=lambda: round(now[0] * 1e9))
-    for module in ("perfgate.gate.time", "perfgate.capture.session.time"):
+    for module in ("perfgate.gate.time", "perfgate.capture.session.time", "perfgate.capture.pace.time"):
         monkeypatch.setattr(module, fake)
     return now
 
