@@ -123,7 +123,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
             not that of the shard; else the machine is not fit to measure.
     """
     deadline_s = time.monotonic() + budget_s
-    loaded = tuple(load(one) if isinstance(one, Path) else one for one in scenarios)
+    loaded = _loaded(scenarios)
     kind = {"kernels_only": kernels_only, "exact_only": exact_only, "host_profile": host_profile}
     manifest = new_run(loaded, subjects, seed, shard, quick=quick or runs_already(subjects), **kind)
     known = find_profiles(profiles, manifest.cells) if profiles is not None else None
@@ -147,7 +147,7 @@ def resume(  # noqa: PLR0913 (as above)
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
     prepare: Callable[[Run], None] = lambda _: None,
-    only: tuple[Sequence[Path], Builds] | None = None,
+    only: tuple[Sequence[Path | LoadedScenario], Builds] | None = None,
     gpus: str = "",
     shard: Assigned | None = None,
 ) -> Finished:
@@ -181,7 +181,7 @@ def resume(  # noqa: PLR0913 (as above)
         raise UsageError(f"--more {more}: a further look needs at least {stats.FURTHER_LOOK_PAIRS} pairs")
     manifest = read_manifest(folder)
     if only is not None:
-        manifest = taken_over(folder, manifest, *only, shard)
+        manifest = taken_over(folder, manifest, _loaded(only[0]), only[1], shard)
 
     def ready(run: Run) -> None:
         prepare(run)
@@ -286,6 +286,10 @@ def stored_for(
             remedy="Install it into an environment of its own, or build it from a ref: [subjects.anchor] with ref=.",
         )
     return find(against, cells)
+
+
+def _loaded(scenarios: Iterable[Path | LoadedScenario]) -> tuple[LoadedScenario, ...]:
+    return tuple(load(one) if isinstance(one, Path) else one for one in scenarios)
 
 
 def _look_ahead(loaded: Sequence[LoadedScenario], subjects: Builds, progress: Progress, *, ask: bool) -> None:

@@ -6,6 +6,7 @@ Slow imports are in the bodies, so that ``--help`` answers at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import click
 
 from perfgate.cli.completion import runs as run_names
 from perfgate.cli.measuring import Builds, measuring
-from perfgate.cli.planning import planned
+from perfgate.cli.planning import class_of, planned
 from perfgate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def measured_on_cluster(
     if find_spec("ray") is None:
         remedy = "Install perfgate with its extra: pip install 'perfgate[ray]', in a clone '.[ray]'."
         raise UsageError("--on needs ray", remedy=remedy)
-    from perfgate.cluster.submission import attach, go_on, run_on
+    from perfgate.cluster.placement import most_gpus
+    from perfgate.cluster.submission import attach, go_on, nodes_at, run_on
 
     with measuring() as progress:
         if new["attach"] is not None:
@@ -67,13 +69,25 @@ def measured_on_cluster(
         means = (builds.runs, progress, new["budget_s"], collector)
         if new["folder"] is not None:
             return go_on(address, new["folder"], *means)
-        return run_on(address, declared(scenarios or (usual(),), builds, new, progress), *means)
+        gpus = partial(most_gpus, nodes=nodes_at(address)) if new["preset"] else None
+        return run_on(address, declared(scenarios or (usual(),), builds, new, progress, gpus), *means)
 
 
 def declared(
-    scenarios: Sequence[Path], builds: Builds, new: dict[str, Any], progress: Callable[[str], None]
+    scenarios: Sequence[Path],
+    builds: Builds,
+    new: dict[str, Any],
+    progress: Callable[[str], None],
+    gpus: Callable[[str], int] | None = None,
 ) -> ClusterRun:
     """The run that scenarios and builds make, a shard for each cell; refs are not built here.
+
+    Args:
+        scenarios: Their files.
+        builds: What ``--base`` and ``--head`` say.
+        new: The other options of ``perfgate run``.
+        progress: Told of what is amiss.
+        gpus: How many a class of machines has, where scenarios are scaled to them.
 
     Raises:
         ScenarioError: No engine could run a scenario.
@@ -81,16 +95,20 @@ def declared(
     """
     from perfgate import __version__
     from perfgate.capture.engine import gpus_of
-    from perfgate.cluster.cluster_run import ClusterRun
+    from perfgate.cluster.cluster_run import ClusterRun, scaled
     from perfgate.doctor.preflight import preflight
+    from perfgate.project.config import load_config
     from perfgate.record.shards import cell_by_cell
     from perfgate.scenario.declaration import load
     from perfgate.scenario.subject import runs_already
 
     subjects = builds.with_heads(progress, scenarios, ref=new["against"], build=False)
-    for warning in preflight([load(file) for file in scenarios], subjects, ask=False).warnings:  # nodes have the builds
+    files = [load(file) for file in scenarios]
+    scaled_to = tuple(gpus(class_of(load_config(), one).name) for one in files) if gpus else ()
+    loaded = scaled(files, scaled_to)
+    for warning in preflight(loaded, subjects, ask=False).warnings:  # nodes have the builds
         progress(f"warning: {warning}")
-    whole, name, classes = planned(scenarios, new["seed"])
+    whole, name, classes = planned(loaded, new["seed"])
     if runs_already(subjects):
         raise UsageError("--on: a server that runs already is measured from one place", remedy="Leave --on out.")
     builds_of_cell = [[{**cell.engine.args, **subject.args} for subject in subjects.values()] for cell in whole.cells]
@@ -98,6 +116,7 @@ def declared(
         perfgate=__version__,
         folder=str(Path.cwd()),
         scenarios=tuple(str(file.absolute()) for file in scenarios),
+        scaled_to=scaled_to,
         subjects=subjects,
         plan=cell_by_cell(whole, name, classes),
         ranks=tuple(max(map(gpus_of, arguments)) for arguments in builds_of_cell),
@@ -114,6 +133,8 @@ def check_options(scenarios: Sequence[Path], builds: Builds, new: dict[str, Any]
     going_on = new["folder"] is not None or new["attach"] is not None
     refused = {
         "--quick": new["quick"],
+        # quick is never a verdict, and comprehensive adds a host profile
+        f"--preset {new['preset']}": new["preset"] and (going_on or new["preset"] != "scaling"),
         "--profile-only": new["exact_only"],
         "--host-profile": new["host_profile"],
         "--gpus": new["gpus"],

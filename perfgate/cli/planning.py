@@ -95,31 +95,30 @@ def divided(files: Sequence[Path], shards: int, seed: int | None, runs: Path) ->
         UsageError: Scenarios, or the classes of machines, do not go together.
     """
     from perfgate.record.shards import divide, price
+    from perfgate.scenario.declaration import load
 
-    whole, name, classes = planned(files, seed)
+    whole, name, classes = planned([load(file) for file in files], seed)
     prices = {cell.name: price(cell, runs) for cell in whole.cells}
     return divide(whole, name, shards, prices, classes)
 
 
-def planned(files: Sequence[Path], seed: int | None) -> tuple[Plan, str, dict[str, MachineClass]]:
-    """The whole plan of scenario files, a name for the run of it, and the class of machines of each cell.
+def planned(loaded: Sequence[LoadedScenario], seed: int | None) -> tuple[Plan, str, dict[str, MachineClass]]:
+    """The whole plan of scenarios, a name for the run of it, and the class of machines of each cell.
 
     Raises:
         UsageError: Scenarios, or the classes of machines, do not go together.
     """
     from perfgate.project.config import load_config
     from perfgate.record.keeping import run_name
-    from perfgate.scenario.declaration import load
     from perfgate.scenario.plan import make_plan
 
-    loaded = [load(file) for file in files]
     whole = make_plan(tuple(loaded), secrets.randbits(32) if seed is None else seed)
     config = load_config()
-    of_scenario = {one.scenario.name: _class_of(config, one) for one in loaded}
+    of_scenario = {one.scenario.name: class_of(config, one) for one in loaded}
     return whole, run_name(loaded), {cell.name: of_scenario[cell.scenario] for cell in whole.cells}
 
 
-def _class_of(config: Config, loaded: LoadedScenario) -> MachineClass:
+def class_of(config: Config, loaded: LoadedScenario) -> MachineClass:
     """The class that measures a scenario: the only one whose patterns name its file.
 
     Raises:

@@ -136,7 +136,7 @@ def _take(
     run: ClusterRun, number: int, runs: Path, sender: _Sender, until_s: float, collector: Collector | None
 ) -> None:
     """Take the trials of a cell, in a run folder below ``runs``."""
-    scenarios = [*map(Path, run.scenarios)]
+    scenarios = run.loaded()
     means: dict[str, Any] = {
         "shard": run.plan.numbered(run.shard(number).shard),
         "budget_s": max(until_s - time.monotonic(), 0.0),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from perfgate.models import Frozen
 from perfgate.record.shards import Shard, ShardPlan
+from perfgate.scenario.declaration import LoadedScenario, load
+from perfgate.scenario.presets import with_preset
 from perfgate.scenario.subject import Subject
 
 NAMESPACE: Final = "perfgate"
@@ -26,6 +29,7 @@ class ClusterRun(Frozen):
         perfgate: Version that began it.
         folder: The working directory, which every node has at the same path.
         scenarios: Absolute paths of the scenario files.
+        scaled_to: With --preset scaling, the GPUs that each scenario is scaled to; empty without.
         subjects: The builds by what they are called in the run; those of git refs are made on each host.
         plan: One shard a cell.
         ranks: How many GPUs the engines of each cell take, in the order of shards.
@@ -35,6 +39,7 @@ class ClusterRun(Frozen):
     perfgate: str
     folder: str
     scenarios: Annotated[tuple[str, ...], Field(min_length=1)]
+    scaled_to: tuple[int, ...] = ()
     subjects: dict[str, Subject]
     plan: ShardPlan
     ranks: tuple[int, ...]
@@ -43,6 +48,14 @@ class ClusterRun(Frozen):
     def name(self) -> str:
         """Of the joined run, and of the actor that looks after it."""
         return self.plan.run
+
+    def loaded(self) -> list[LoadedScenario]:
+        """The scenarios as they are measured, by the files that this machine has.
+
+        Raises:
+            ScenarioError: One cannot be read.
+        """
+        return scaled([load(Path(file)) for file in self.scenarios], self.scaled_to)
 
     @property
     def numbers(self) -> range:
@@ -56,6 +69,13 @@ class ClusterRun(Frozen):
     def cell(self, number: int) -> str:
         """The name of that cell."""
         return self.shard(number).cells[0]
+
+
+def scaled(scenarios: Sequence[LoadedScenario], gpus: Sequence[int]) -> list[LoadedScenario]:
+    """Scenarios as --preset scaling measures them on so many GPUs each; as they are where none are named."""
+    if not gpus:
+        return [*scenarios]
+    return [with_preset(one, "scaling", count) for one, count in zip(scenarios, gpus, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,11 @@ def _alone_on(need: Need, nodes: Sequence[Node]) -> int:
     return sum(need.fits(node) and not Need("", 0.0, memory=need.memory).fits(node, 2) for node in nodes)
 
 
+def most_gpus(machine: str, nodes: Iterable[Node]) -> int:
+    """The GPUs of the largest node that measures a class; 1 where none has any, as on a machine without."""
+    return int(max((node.has("GPU") for node in nodes if node.measures(machine)), default=0)) or 1
+
+
 def counted(resources: Mapping[str, float]) -> str:
     """Those that cells need, for people."""
     return _amounts(*(resources.get(name, 0.0) for name in ("CPU", "GPU", "memory")))

@@ -20,6 +20,12 @@ NODE: Final = "ray.io/node-id"
 """The label that Ray gives each node."""
 
 
+def alive_nodes() -> list[Node]:
+    """The nodes of the cluster that this process is connected to."""
+    known: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [Node(one["NodeID"], one["NodeManagerHostname"], one["Resources"]) for one in known if one["Alive"]]
+
+
 class RayTasks:
     """The tasks of one run.
 
@@ -36,8 +42,7 @@ class RayTasks:
 
     def nodes(self) -> list[Node]:
         """The nodes that are alive."""
-        known: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-        return [Node(one["NodeID"], one["NodeManagerHostname"], one["Resources"]) for one in known if one["Alive"]]
+        return alive_nodes()
 
     def free(self) -> dict[str, float]:
         """What nobody holds, in the whole cluster."""

@@ -26,6 +26,8 @@ from perfgate.cluster.actors import called
 from perfgate.cluster.cells_folder import MANIFEST, CellsFolder
 from perfgate.cluster.cluster_run import NAMESPACE, ClusterRun, Files
 from perfgate.cluster.coordinator import Coordinator, News
+from perfgate.cluster.placement import Node
+from perfgate.cluster.ray_tasks import alive_nodes
 from perfgate.cluster.task_driver import start
 from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError, RecordError, UsageError
 from perfgate.gate import Finished
@@ -132,6 +134,16 @@ def connected(address: str) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()  # it prints what it has held back
+
+
+def nodes_at(address: str) -> list[Node]:
+    """The nodes of a cluster.
+
+    Raises:
+        UsageError: There is none at that address.
+    """
+    with connected(address):
+        return alive_nodes()
 
 
 def _way_on(address: str, run: ClusterRun, option: str) -> str:

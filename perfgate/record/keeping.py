@@ -20,7 +20,7 @@ from perfgate.record.manifest import SCENARIOS, check_sequence
 from perfgate.record.run_names import stamped
 from perfgate.record.run_record import Run, read_records, record_file, write_record, write_run
 from perfgate.record.shards import Assigned
-from perfgate.scenario.declaration import LoadedScenario, load
+from perfgate.scenario.declaration import LoadedScenario
 from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.plan import make_plan
 from perfgate.scenario.subject import Builds, runs_already
@@ -69,11 +69,10 @@ def new_run(
 
 
 def taken_over(
-    folder: Path, begun: Run, scenarios: Sequence[Path], subjects: Builds, shard: Assigned | None = None
+    folder: Path, begun: Run, loaded: Sequence[LoadedScenario], subjects: Builds, shard: Assigned | None = None
 ) -> Run:
     """The run with the plan and the subjects of whoever goes on with it, which must be those that it was begun with."""
-    loaded = tuple(load(file) for file in scenarios)
-    plan = make_plan(loaded, begun.plan.seed, begun.plan.orders)
+    plan = make_plan(tuple(loaded), begun.plan.seed, begun.plan.orders)
     part, quick = shard.part(plan) if shard else None, runs_already(subjects)
     own = Run(name=begun.name, plan=plan, part=part, **by_side(subjects), quick=quick, perfgate=__version__)
     differing = [
