@@ -258,6 +258,10 @@ _TABLE = (
            "no core of its own: fewer than four can be used, or clients of other runs had half of them.",
            "Measure where four cores or more can be used, and fewer servers at once. A client that is too late for it "
            "fails the trial (client-late)."),
+    Reason("low-priority", "The engine had a niceness above 0: whatever else wanted a core went first, and its times "
+           "may include that.",
+           "Start perfgate without nice. Ray gives its workers 15, which only root may lower: start each node with "
+           "RAY_worker_niceness=0 ray start ... (docs/ray.md)."),
     Reason("preemptions-unknown", "This vLLM does not show preemptions, so a preempted trial would not be noticed.",
            "Give the KV cache ample room."),
     Reason("no-probe", "Iterations of a timed trial have no readings of the probe that tells in which state a GPU is.",

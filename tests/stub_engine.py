@@ -1,7 +1,7 @@
 """A stand-in for vllm and torch that a worker can import: an engine without a model, faulty on request.
 
-``STUB_MODE`` names the fault; without one it behaves. It leaves ``environment.json``, ``arguments.json`` and
-``shut-down`` in the working directory for tests to look at.
+``STUB_MODE`` names the fault; without one it behaves. It leaves ``environment.json``, ``priority.json``,
+``arguments.json`` and ``shut-down`` in the working directory for tests to look at.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if MODE == "import dies":
     os.kill(os.getpid(), signal.SIGSEGV)
 with open("environment.json", "w") as stream:
     json.dump(dict(os.environ), stream)
+with open("priority.json", "w") as stream:
+    json.dump([os.getpriority(os.PRIO_PROCESS, 0), open("/proc/self/oom_score_adj").read()], stream)
 
 BLOCK = bytes(1 << 16)
 KEPT = []

@@ -6,6 +6,7 @@ is kept.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -98,6 +99,8 @@ def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Tr
         except (RecordError, NotMeasuredError) as error:
             failure = _failure(instrument.explain(error), instrument.unreadable, job)
     facts |= {"iterations": tuple(iterations), **instrument.fields()}
+    if os.getpriority(os.PRIO_PROCESS, 0) > 0:  # which the engine inherits
+        facts["cautions"] = (*facts.get("cautions", ()), "low-priority")
     duration_ns = time.monotonic_ns() - begin_ns
     return job.trial(t0_utc=t0_utc, duration_ns=duration_ns, failure=failure, **facts)
 

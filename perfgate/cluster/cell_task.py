@@ -42,6 +42,8 @@ OF_THE_NODE: Final = frozenset({
     "gpu-lost", "gpu-missing", "gpu-unreadable", "build-failed",
 })  # fmt: skip
 """Reasons for which another node may measure what this one cannot."""
+RAYLET: Final = "RAY_RAYLET_PID"
+"""The variable in which a worker is told the process of its node."""
 PLACE: Final = "perfgate-cell-"
 """How the names of folders begin in which tasks measure, below that for temporary files."""
 
@@ -98,6 +100,7 @@ def measure(
         with (
             tempfile.TemporaryDirectory(prefix=PLACE, ignore_cleanup_errors=True) as place,
             hold(Path(place)),
+            as_the_node(),
             without_ray(),
             never_waiting(),
         ):
@@ -193,6 +196,28 @@ class _Sender:
         if taken:
             self._growing.sent()
         return taken
+
+
+@contextlib.contextmanager
+def as_the_node() -> Iterator[None]:
+    """A block with the niceness of the node's own process, and as likely to be killed for want of memory.
+
+    Ray gives its workers 15 and 1000 of these, and engines would inherit both. Where the system does not permit a
+    lower niceness, every trial says so (``low-priority``).
+    """
+    node = os.environ.get(RAYLET, "self")
+    own_file, own, niceness = Path("/proc/self/oom_score_adj"), "", os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(OSError):
+        own = own_file.read_text()
+        own_file.write_text(Path(f"/proc/{node}/oom_score_adj").read_text())
+    with contextlib.suppress(OSError, ValueError):
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, int(node)))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
+            own_file.write_text(own)
 
 
 @contextlib.contextmanager

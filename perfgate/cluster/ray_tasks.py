@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError, TaskCancelledError
+from ray.exceptions import (
+    LocalRayletDiedError,
+    NodeDiedError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    TaskCancelledError,
+    WorkerCrashedError,
+)
 
 from perfgate.cluster.cell_task import measure_cell
 from perfgate.cluster.cluster_run import Ending
@@ -16,6 +25,13 @@ from perfgate.cluster.placement import Need, Node
 
 SHARE: Final = 0.001
 """What a cell takes of the resource that a class of machines is: any number of them is on one node."""
+WHY_LOST: Final[dict[type[RayError], str]] = {
+    NodeDiedError: "its node was lost",
+    LocalRayletDiedError: "its node was lost",
+    OutOfMemoryError: "its node had hardly any memory left, so Ray killed the cell's worker there",
+    WorkerCrashedError: "its worker died, and its node did not: it crashed, or was killed (dmesg tells of memory)",
+}
+"""Why a task did not end by itself."""
 NODE: Final = "ray.io/node-id"
 """The label that Ray gives each node."""
 
@@ -82,8 +98,9 @@ class RayTasks:
                 return Ending("elsewhere", "its node lost the actor that looks after the run")
             # Of a node that cannot even import this, where other nodes can; where none can, it ends after a few.
             return Ending("elsewhere", str(error), "internal-error")
-        except RayError:
-            return Ending("elsewhere", "its node was lost")
+        except RayError as error:
+            unknown = f"Ray could not have it measured: {type(error).__name__}: {error}"
+            return Ending("elsewhere", WHY_LOST.get(type(error), unknown))
         return ending
 
     def cancel(self, task: Any, *, force: bool = False) -> None:

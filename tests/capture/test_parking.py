@@ -173,7 +173,7 @@ def test_a_parked_worker_is_at_home_in_the_folder_of_its_trial(measure: Measure,
     for trial in record.trials:
         folder = tmp_path / "run" / "trials" / f"{trial.index:03}"
         assert {file.name for file in folder.iterdir()} == {
-            "engine.log", "environment.json", "arguments.json", "shut-down", "timeline.jsonl.gz",
+            "engine.log", "environment.json", "priority.json", "arguments.json", "shut-down", "timeline.jsonl.gz",
         }  # fmt: skip
         assert "loading weights" in (folder / "engine.log").read_text()
 

@@ -133,6 +133,13 @@ def test_engine_arguments(prepare: Callable[..., Job]) -> None:
     assert json.loads((job.folder / "arguments.json").read_text()) == expected
 
 
+def test_an_engine_that_others_go_before_says_so(prepare: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the niceness of the process that starts it."""
+    assert "low-priority" not in collect(prepare()).cautions
+    monkeypatch.setattr(os, "getpriority", lambda *_: 15)
+    assert "low-priority" in collect(prepare(index=1)).cautions
+
+
 def test_environment_of_the_engine(prepare: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, stub: Path) -> None:
     """The engine sees the allow-list, ours, the scenario's and the subject's variables, and nothing else."""
     monkeypatch.setenv("VLLM_USE_SOMETHING", "1")

@@ -17,7 +17,7 @@ from hand_made_cluster import Cluster, Lost, NodeLostError, run_of
 from perfgate.capture.gpus import VISIBLE
 from perfgate.capture.job import Job
 from perfgate.cli.measuring import Builds
-from perfgate.cluster.cell_task import PLACE, Here, measure, without_ray
+from perfgate.cluster.cell_task import PLACE, RAYLET, Here, as_the_node, measure, without_ray
 from perfgate.cluster.cells_folder import CellsFolder
 from perfgate.cluster.cluster_run import Ending
 from perfgate.machine.locks import state_folder
@@ -187,6 +187,24 @@ def test_what_ray_sets_is_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VISIBLE, "1")
     with without_ray():
         assert os.environ[VISIBLE] == "1"
+
+
+def test_engines_have_the_niceness_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of Ray's worker is undone for the block; where the system does not permit it nothing else is lost."""
+    set_to: list[int] = []
+    monkeypatch.setenv(RAYLET, str(os.getpid()))
+    monkeypatch.setattr(os, "getpriority", lambda _, process: 0 if process == os.getpid() else 15)
+    monkeypatch.setattr(os, "setpriority", lambda _, __, niceness: set_to.append(niceness))
+    with as_the_node():
+        assert set_to == [0]
+    assert set_to == [0, 15]
+
+    def refused(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", refused)
+    with as_the_node():
+        pass
 
 
 def test_a_killed_task_leaves_nothing_for_long(here: Path) -> None:

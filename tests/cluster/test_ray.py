@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,7 @@ def test_a_run_survives_its_command_its_actor_and_a_node(tmp_path: Path, monkeyp
     assert [(cell.name, cell.verdict) for cell in joined.cells] == [(cell.name, cell.verdict) for cell in one.cells]
     assert figures(joined) == figures(one)
     assert variables_of_engines(Path("runs")) == variables_of_engines(Path("alone"))
+    assert priorities_of_engines(Path("runs")) == priorities_of_engines(Path("alone"))
 
 
 def loses_its_command_and_its_actor(folder: Path, cluster: ThreeNodes, words: list[str]) -> str:
@@ -150,6 +152,19 @@ def variables_of_engines(runs: Path) -> set[tuple[str, ...]]:
     files = [*runs.rglob("environment.json")]
     assert len(files) >= 8
     return {tuple(sorted(json.loads(file.read_text()))) for file in files}
+
+
+def priorities_of_engines(runs: Path) -> set[tuple[str, bool]]:
+    """How likely engines were to be killed for want of memory, and whether they came first or their trials say no."""
+    found = set()
+    for file in runs.rglob("priority.json"):
+        folder, index = file.parents[2], int(file.parent.name)
+        records = read_records(folder, read_run(folder))
+        (trial,) = [trial for record in records for trial in record.trials if trial.index == index]
+        niceness, killed_first = json.loads(file.read_text())
+        told = "low-priority" in trial.cautions and os.geteuid() != 0
+        found.add((killed_first, told or niceness <= os.getpriority(os.PRIO_PROCESS, 0)))
+    return found
 
 
 @pytest.mark.slow
