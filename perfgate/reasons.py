@@ -103,7 +103,8 @@ _TABLE = (
     Reason("build-failed", "A git ref could not be made into a subject: a command of [build] failed or took too long, "
            "git refused, or the commands did not create what [build] names.",
            "Read the end of the log, or all of it in the build's folder; then correct the commit or [build] in "
-           "perfgate.toml (docs/configuration.md). The next run builds it again."),
+           "perfgate.toml (docs/configuration.md). The next run builds it again, and so does perfgate bisect --resume "
+           "where its search comes to that commit."),
     # --- a cell was not measured
     Reason("one-sided-failures", "Pairs were dropped for trials of one subject: all of more than "
            "measure.max_dropped_pairs allows, or more than chance puts on one side. The remaining trials are those in "

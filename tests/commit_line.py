@@ -21,7 +21,7 @@ SPEED = "speed"
 RECIPE = """
 [build]
 path = "{tree}"
-commands = [["sh", "-ec", "echo {commit} >> '{here}/made'; ! grep -q broken speed"]]
+commands = [["sh", "-ec", "echo {commit} >> '{here}/made'; test ! -e '{here}/down'; ! grep -q broken speed"]]
 """
 SCENARIO = """\
 schema: 1
@@ -73,6 +73,8 @@ class CommitCollector:
 class CommitLine:
     """A repository with one commit for each speed, a recipe and a scenario.
 
+    While there is a file ``down`` in it nothing builds.
+
     Args:
         folder: Its working tree.
         speeds: What each commit says.
@@ -82,7 +84,7 @@ class CommitLine:
         self.project = GitProject(folder)
         self.folder = folder
         shutil.copytree(ROOT / "scenarios" / "models" / "llama-tiny", folder / "model")
-        files = {"perfgate.toml": RECIPE, "scenario.yaml": SCENARIO, ".gitignore": "/made\n/runs\n"}
+        files = {"perfgate.toml": RECIPE, "scenario.yaml": SCENARIO, ".gitignore": "/made\n/runs\n/down\n"}
         self.commits = [self.project.commit({**files, SPEED: f"{speeds[0]}\n"})]
         self.commits += [self.project.commit({SPEED: f"{speed}\n"}) for speed in speeds[1:]]
 

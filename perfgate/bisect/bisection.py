@@ -150,6 +150,11 @@ class State:
         """The comparison of the good and the bad commit."""
         return next((one for one in self.taken if one.purpose == "reproduce"), None)
 
+    @property
+    def measured(self) -> frozenset[int]:
+        """The commits of steps that were begun."""
+        return frozenset(number for one in self.taken for number in (one.base, one.head))
+
     @cached_property
     def lost(self) -> tuple[Cell, str] | None:
         """The cell and the metric that are searched for; ``None`` before a difference was reproduced."""

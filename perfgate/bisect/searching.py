@@ -23,10 +23,10 @@ from perfgate.bisect.bisection import (
     read_state,
     step_folder,
 )
-from perfgate.bisect.commit_search import Step
+from perfgate.bisect.commit_search import Answer, Step
 from perfgate.bisect.lost_gate import chosen, narrowed
 from perfgate.capture.pace import Progress
-from perfgate.errors import NotMeasuredError, ScenarioError, UsageError, is_a_stop, stopped
+from perfgate.errors import InterruptedRunError, NotMeasuredError, ScenarioError, UsageError, is_a_stop, stopped
 from perfgate.machine.locks import hold
 from perfgate.machine.versioned_json import write_model
 from perfgate.models import Note
@@ -42,6 +42,8 @@ MOST_COMMITS = 2000
 LARGEST_ERROR = 0.5
 OF_THE_BUILD = ("build-failed", "subject-not-found")
 """Reason codes of a build that cannot be measured, whatever the machine is like."""
+IN_A_ROW = 3
+"""So many commits, one after the other, that cannot be measured for the first time: then what builds them is broken."""
 
 Build = Callable[[str], Subject]
 """Makes the build of a commit, or finds it in the cache."""
@@ -100,7 +102,7 @@ def begin(  # noqa: PLR0913 (what a search is about, by name)
 def search(
     folder: Path, build: Build, *, budget_s: float = math.inf, progress: Progress = lambda _: None, **means: Any
 ) -> State:
-    """Take steps until there is an answer; a later call goes on.
+    """Take steps until there is an answer; a later call goes on, and tries those builds again that failed.
 
     Args:
         folder: The search's.
@@ -110,14 +112,16 @@ def search(
         means: Further options of :func:`perfgate.gate.run`: ``collector``, ``gpus``.
 
     Raises:
-        InterruptedRunError: Stopped or out of budget; what was measured is kept.
+        InterruptedRunError: Stopped or out of budget, or several commits in a row do not build; what was measured is
+            kept.
         NotMeasuredError: The good or the bad commit does not build, or the machine is not fit to measure on.
         RecordError: The folder holds no search, or a run in it is not one of its steps.
         NotComparableError: ``different-machines``.
     """
     deadline_s = time.monotonic() + budget_s
     with hold(folder):
-        state = None
+        state = read_state(folder)
+        known, row = _tried_again(folder, state), list[int]()
         while True:
             state, left_s = read_state(folder, state), deadline_s - time.monotonic()
             if state.unfinished is None and not isinstance(state.next, Step):
@@ -126,7 +130,44 @@ def search(
                 if state.unfinished is not None:
                     _go_on(folder, state, state.unfinished, build, progress, budget_s=left_s, **means)
                 elif isinstance(state.next, Step):
-                    _take(folder, state, state.next, build, progress, budget_s=left_s, **means)
+                    failed = _take(folder, state, state.next, build, progress, budget_s=left_s, **means)
+                    if failed is not None:
+                        row += [failed] if failed not in known else []
+                        _require_builds(state, row)
+                    elif {state.next.base, state.next.head} - state.measured:  # builds that are there prove nothing
+                        row.clear()
+
+
+def _tried_again(folder: Path, state: State) -> frozenset[int]:
+    """The commits that did not build in an earlier call, whose notes go, so that they may be chosen once more.
+
+    Those of a search that is over stay, unless with them it could tell more.
+    """
+    over = state.unfinished is None and not isinstance(state.next, Step)
+    spent = state.evidence.pairs >= state.bisection.pairs
+    if over and (spent or not isinstance(state.next, Answer) or state.next.why == "one"):
+        return frozenset()
+    known = frozenset(number for number, note in state.skipped.items() if note.code in OF_THE_BUILD)
+    for number in known:
+        _skipped_file(folder, state, number).unlink()
+    return known
+
+
+def _require_builds(state: State, row: Sequence[int]) -> None:
+    """Go on while some commits build.
+
+    Raises:
+        InterruptedRunError: So many in a row do not that it is hardly they: each would be left out for nothing.
+    """
+    if len(row) >= IN_A_ROW:
+        labels = ", ".join(_label(state, number) for number in row)
+        cause = "it is hardly they: see what all builds need, such as the network, a compiler and room on the disk"
+        text = f"{len(row)} commits in a row do not build, so {cause}\n{labels}"
+        raise InterruptedRunError(text, code="interrupted")
+
+
+def _skipped_file(folder: Path, state: State, number: int) -> Path:
+    return folder / SKIPPED / f"{state.bisection.commits[number].commit}.json"
 
 
 def _go_on(folder: Path, state: State, begun: Taken, build: Build, progress: Progress, **options: Any) -> None:
@@ -141,8 +182,12 @@ def _go_on(folder: Path, state: State, begun: Taken, build: Build, progress: Pro
     _look_for_failures(folder, state, begun, progress)
 
 
-def _take(folder: Path, state: State, step: Step, build: Build, progress: Progress, **options: Any) -> None:
-    """Take a step that is not begun; a commit that cannot be measured is noted, and costs the others nothing."""
+def _take(folder: Path, state: State, step: Step, build: Build, progress: Progress, **options: Any) -> int | None:
+    """Take a step that is not begun; a commit that cannot be measured is noted, and costs the others nothing.
+
+    Returns:
+        The number of a commit whose build cannot be measured.
+    """
     ends = {"base": step.base, "head": step.head}
     subjects = {}
     for side, number in ends.items():
@@ -150,7 +195,7 @@ def _take(folder: Path, state: State, step: Step, build: Build, progress: Progre
             subjects[side] = build(state.bisection.commits[number].commit)
         except NotMeasuredError as error:
             _skip(folder, state, number, error, progress)
-            return
+            return number
     number = 1 + max((int(own.name.partition("-")[0]) for own in (folder / STEPS).glob("[0-9]*-*")), default=-1)
     own = folder / STEPS / step_folder(number, step, state.bisection)
     own.mkdir()
@@ -163,8 +208,9 @@ def _take(folder: Path, state: State, step: Step, build: Build, progress: Progre
         if not isinstance(error, ScenarioError) and error.code not in OF_THE_BUILD:
             raise
         _skip(folder, state, step.head, error, progress)
-        return
+        return step.head
     _look_for_failures(folder, state, step, progress)
+    return None
 
 
 def _scenario(state: State, step: Step) -> LoadedScenario:
@@ -212,9 +258,8 @@ def _skip(folder: Path, state: State, number: int, error: NotMeasuredError | Sce
     if number in (0, state.bisection.last):
         raise error
     (folder / SKIPPED).mkdir(exist_ok=True)
-    commit = state.bisection.commits[number].commit
     note = Skipped(code=error.code or "build-failed", text=error.finding)
-    write_model(folder / SKIPPED / f"{commit}.json", note)
+    write_model(_skipped_file(folder, state, number), note)
     progress(f"{_label(state, number)} is skipped: {note.text}")
 
 

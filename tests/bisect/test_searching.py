@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from commit_line import RECIPE, SCENARIO, CommitCollector, CommitLine
+from fake_nvml import FakeMachine, fake_uuid
 from stub_engine import write_stub
 
 from perfgate.bisect.bisection import State, read_state
 from perfgate.bisect.commit_search import Step
 from perfgate.capture.compile_caches import VARIABLE
+from perfgate.capture.gpus import VISIBLE
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.machine.locks import STATE
@@ -109,6 +111,24 @@ def test_each_step_tests_what_was_lost(line: CommitLine) -> None:
         assert [gate.gate.metric for gate in cell.gates] == [metric]
 
 
+@pytest.mark.usefixtures("no_orphans")
+def test_the_pairs_of_a_step_are_taken_on_several_gpus_at_once(
+    line: CommitLine, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step uses both GPUs, each pair is of one, and the answer is that of a single GPU."""
+    monkeypatch.delenv(VISIBLE, raising=False)
+    monkeypatch.setattr("perfgate.capture.session.check_neighbours", lambda *_: None)
+    FakeMachine.build(fake_nvml.file, {}, {})
+    ended = search(line, "--gpus", "all", "--format", "json")
+
+    assert ended.exit_code == 0, ended.stderr
+    assert [one["commit"] for one in json.loads(ended.stdout)["answer"]] == [line.commits[LOST]]
+    for one in read_state(folder_of(line)).taken:
+        (record,) = one.records.values()
+        assert {base.gpus for base, _ in record.pairs()} == {(fake_uuid(0),), (fake_uuid(1),)}
+        assert all(base.gpus == head.gpus for base, head in record.pairs())
+
+
 def test_commits_that_do_not_build_or_run_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: CommitLine
 ) -> None:
@@ -126,6 +146,47 @@ def test_commits_that_do_not_build_or_run_are_skipped(
     assert reasons == {other.commits[2]: "build-failed", other.commits[3]: "engine-start-failed"}
     assert set(Counter(other.made).values()) == {1}
     assert any("cannot be told from the next commit" in text for text in found["uncertain"])
+
+
+def test_a_passing_outage_of_the_build_costs_no_commit(line: CommitLine) -> None:
+    """Several commits in a row that do not build stop the search, and --resume tries them again."""
+    last_of_the_first_step = 10
+
+    def fail_from_now_on(_: Job) -> None:
+        if collector.taken == last_of_the_first_step - 1:
+            (line.folder / "down").touch()
+
+    collector = CommitCollector(before=fail_from_now_on)
+    stopped = search(line, collector=collector)
+    assert stopped.exit_code == 130, stopped.stderr
+    assert "3 commits in a row do not build" in stopped.stderr
+    assert f"perfgate bisect --resume {folder_of(line).relative_to(line.folder)}" in stopped.stderr
+    assert len(line.made) == 2 + 3
+    assert len(read_state(folder_of(line)).skipped) == 3
+
+    (line.folder / "down").unlink()
+    ended = perfgate("bisect", "--resume", "latest", "--format", "json")
+    assert ended.exit_code == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert [one["commit"] for one in found["answer"]] == [line.commits[LOST]]
+    assert {shown["commit"] for shown, _ in found["skipped"]} <= {line.commits[4]}
+
+
+def test_commits_that_never_build_end_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: CommitLine
+) -> None:
+    """Those that fail once more do not stop it again: it ends with the commits that it cannot tell apart."""
+    del line  # the cache is set
+    other = CommitLine(tmp_path / "other", ["1", "1", *["broken"] * 4, "1.01", "1.01"])
+    monkeypatch.chdir(other.folder)
+    assert search(other).exit_code == 130
+    ended = perfgate("bisect", "--resume", "latest", "--format", "json")
+
+    assert ended.exit_code == 20, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["why"] == "inseparable"
+    assert [one["commit"] for one in found["answer"]] == other.commits[2:7]
+    assert len(found["skipped"]) == 4
 
 
 def test_a_search_that_was_stopped_goes_on(line: CommitLine) -> None:
