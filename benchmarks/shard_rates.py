@@ -3,7 +3,8 @@
 ``python benchmarks/shard_rates.py`` takes some minutes and puts a fresh section into the page that is there. A shard
 measures its cells one after the other, each look by look until it is decided, at the levels that the whole plan leaves:
 what other shards found counts as p = 1. Then Holm's method is applied over all. The same pairs are also given to one
-machine, which knows what it has rejected so far.
+machine by the rule of a run that is no part of a plan: it knows what it has rejected so far, and each of the gates that
+a gate is judged as has a share of its own.
 """
 
 from __future__ import annotations
@@ -167,10 +168,10 @@ def simulate(case: Case, layout: tuple[int, int, int], runs: int = RUNS) -> Shar
         plans = min(CHUNK, runs - first)
         d = PAIR_SD * rng.standard_normal((plans, len(weights), PAIRS)) + np.repeat(np.log1p(slow), sizes)[:, None]
         apart = measure(d, cells, divided, weights)
-        alone = measure(d, cells, [range(count * each)], weights)
+        alone = measure(d, cells, [range(count * each)], np.ones_like(weights))
         joined = weighted_holm(apart.p, weights, ALPHA)
-        verdicts, other = (_verdicts(own, rejected) for own, rejected in ((apart, joined), (alone, alone.stopped)))
-        missed = (verdicts[:, cells[0]] == PASS).all(axis=1)
+        verdicts, other = (_verdicts(*own, cells) for own in ((apart, joined), (alone, alone.stopped)))
+        missed = verdicts[:, 0] == PASS
         wrong = missed if case == "one at must_catch" else joined[:, fine].any(axis=1)
         counted = (wrong, (apart.stopped & ~joined).any(axis=1), (joined & ~apart.stopped).any(axis=1),
                    (verdicts != other).any(axis=1), apart.pairs, alone.pairs)  # fmt: skip
@@ -178,9 +179,11 @@ def simulate(case: Case, layout: tuple[int, int, int], runs: int = RUNS) -> Shar
     return ShardRow(case, layout, runs, *map(int, totals))
 
 
-def _verdicts(ends: Measured, rejected: Bools) -> NDArray[np.int8]:
-    found = np.where(rejected, REGRESSED, np.where(ends.q <= BETA, PASS, INCONCLUSIVE))
-    return found.astype(np.int8)
+def _verdicts(ends: Measured, rejected: Bools, cells: Sequence[slice]) -> NDArray[np.int8]:
+    """Of each cell: its worst member's, (plans, cells)."""
+    blocked = np.stack([rejected[:, cell].any(axis=1) for cell in cells], axis=1)
+    passed = np.stack([(ends.q[:, cell] <= BETA).all(axis=1) for cell in cells], axis=1)
+    return np.where(blocked, REGRESSED, np.where(passed, PASS, INCONCLUSIVE)).astype(np.int8)
 
 
 HEAD = """
@@ -191,9 +194,10 @@ most 1 % of plans block any cell that is slower by at most `ignorable`**, also w
 slower by {far} and is blocked, **and that at most 5 % pass a cell that is slower by `must_catch`.** "3 x 2, split" is a
 plan whose first shard is on a GPU with two states, where each gate is judged as three that share its level. "Taken
 back" counts plans in which a shard stopped a gate as regressed that the join did not block; "added" those in which the
-join blocked one more. "Otherwise" are those in which one machine, given the same pairs, had ended with another verdict
-of any cell: it knows what it rejected before, and stops earlier. The last columns are pairs of a plan, in shards and on
-one machine.
+join blocked one more. "Otherwise" are those in which one machine, given the same pairs in a run that is no part of a
+plan, had ended with another verdict of any cell: it knows what it rejected before, and stops earlier; and with two
+states each of the three gates has a share of its own, where in a shard they have one together. The last columns are
+pairs of a plan, in shards and on one machine.
 
 | truth | shards x cells | wrong | at most | taken back | added | otherwise | pairs | one machine | claim |
 |---|---|---|---|---|---|---|---|---|---|

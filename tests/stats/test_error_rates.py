@@ -103,7 +103,9 @@ def test_shards_keep_the_rates() -> None:
 
     assert [row.taken_back for row in found] == [0] * len(found)
     assert [row.standing for row in found if row.least > row.declared] == []
-    assert all(row.otherwise < RUNS / 50 for row in found if row.layout == (3, 2, 1))
+    assert all(row.otherwise < RUNS / 50 for row in found)
+    split = found[-1]  # one machine gives each gate of a cell with two states a share of its own
+    assert (split.case, split.alone < split.pairs) == ("one at must_catch", True)
 
 
 def test_too_few_pairs() -> None:
