@@ -194,10 +194,10 @@ most 1 % of plans block any cell that is slower by at most `ignorable`**, also w
 slower by {far} and is blocked, **and that at most 5 % pass a cell that is slower by `must_catch`.** "3 x 2, split" is a
 plan whose first shard is on a GPU with two states, where each gate is judged as three that share its level. "Taken
 back" counts plans in which a shard stopped a gate as regressed that the join did not block; "added" those in which the
-join blocked one more. "Otherwise" are those in which one machine, given the same pairs in a run that is no part of a
-plan, had ended with another verdict of any cell: it knows what it rejected before, and stops earlier; and with two
-states each of the three gates has a share of its own, where in a shard they have one together. The last columns are
-pairs of a plan, in shards and on one machine.
+join blocked one more. "Otherwise" are those in which one machine, given the same pairs as a run of the whole plan, had
+ended with another verdict of any cell: it knows what it rejected before, and stops earlier; and with two states each
+of the three gates has a share of its own there, where in a shard they have one together. The last columns are pairs of
+a plan, in shards and on one machine.
 
 | truth | shards x cells | wrong | at most | taken back | added | otherwise | pairs | one machine | claim |
 |---|---|---|---|---|---|---|---|---|---|
