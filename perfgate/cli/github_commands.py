@@ -101,14 +101,19 @@ def plan(shards: int) -> None:
 
 @github.command()
 @click.option("--plan", "matrix", required=True, envvar="PERFGATE_PLAN", metavar="JSON", help="What plan gave.")
+@click.option(
+    "--shard", default="", envvar="PERFGATE_SHARD", metavar="K/N", help="Whether this one is; else which are."
+)
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-def left(matrix: str, folder: Path) -> None:
+def left(matrix: str, shard: str, folder: Path) -> None:
     """Give as output matrix what is left to measure of a plan, by the shards in FOLDER; empty where nothing is."""
     from perfgate.cli.planning import entries_left
     from perfgate.github.workflow_job import GithubJob
     from perfgate.record.shards import parse_shard_plan
 
-    entries = entries_left(parse_shard_plan(matrix, "--plan"), sorted(folder.glob("*")))
+    plan = parse_shard_plan(matrix, "--plan")
+    asked = plan.include[plan.numbered(shard).number - 1].shard if shard else None
+    entries = [one for one in entries_left(plan, sorted(folder.glob("*"))) if asked in (None, one["shard"])]
     GithubJob.here().set_outputs({"matrix": json.dumps({"include": entries}) if entries else ""})
     click.echo(f"left: {', '.join(entry['shard'] for entry in entries) or 'nothing'}")
 

@@ -716,6 +716,11 @@ def test_jobs_measure_shards_and_one_judges_them(gate: Gate, github: FakeGitHub,
     there = downloaded(github, tmp_path / "one")
     left = gate(SAME, action=PLAN, inputs={"plan": matrix, "done": str(there), "base": "", "head": ""})
     assert [entry["shard"] for entry in json.loads(left.outputs["left"]["matrix"])["include"]] == ["2/2"]
+    asked = {"plan": matrix, "done": str(there), "base": "", "head": ""}
+    own = [
+        gate(SAME, action=PLAN, inputs={**asked, "shard": f"{number}/2"}).outputs["left"]["matrix"] for number in (1, 2)
+    ]
+    assert own == ["", left.outputs["left"]["matrix"]]
     judging = {"plan": matrix, "command": "judge", "resume": "false"}
     lacking = gate(SAME, inputs={**judging, "shards": str(there)})
     assert (lacking.result, lacking.steps["enforce"].status) == ("failure", ExitStatus.NOT_MEASURED)

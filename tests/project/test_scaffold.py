@@ -30,7 +30,8 @@ from perfgate.scenario.plan import resolve_cells
 
 ROOT = Path(__file__).parents[2]
 ACTION = f"me/perfgate@{'1a' * 20}"
-WORKFLOWS = [f".github/workflows/perfgate{name}.yml" for name in ("", "-comment", "-fleet", "-history", "-nightly")]
+KINDS = ("", "-comment", "-fleet", "-fleet-deadline", "-history", "-nightly", "-shard")
+WORKFLOWS = [f".github/workflows/perfgate{name}.yml" for name in KINDS]
 PLUGIN = '[project]\nname = "p"\nversion = "1"\n[project.entry-points."vllm.general_plugins"]\np = "p:register"\n'
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
@@ -174,7 +175,8 @@ def test_workflows_are_completed_later_as_long_as_nobody_touched_them(tmp_path: 
     result = init(tmp_path, "--action", ACTION)
 
     assert "0" * 40 in edited.read_text()
-    assert [name for name in WORKFLOWS if f"@{'1a' * 20} # " in (tmp_path / name).read_text()] == WORKFLOWS[1:]
+    filled = [name for name in WORKFLOWS if f"@{'1a' * 20} # " in (tmp_path / name).read_text()]
+    assert filled == [name for name in WORKFLOWS[1:] if "deadline" not in name]
     assert "--action" not in result.output
     assert f"left     {edited} (there already)\n" in result.output
 
