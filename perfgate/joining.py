@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
+from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import Verdict
 from perfgate.machine.atomic_files import canonical_json, write_atomically
 from perfgate.metrics.trial import Side
 from perfgate.models import Note
+from perfgate.record.dropped_pairs import reopened
 from perfgate.record.manifest import SCENARIOS, check_sequence, kept_scenarios, read_manifest
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records, read_run, record_file, write_record, write_run
@@ -65,6 +68,32 @@ class MeasuredPart:
         return cls(folder, run, run.part, records)
 
     @property
+    def names(self) -> frozenset[str]:
+        """Those of the cells that were to be measured."""
+        shards = (self.part.shards[number - 1] for number in self.part.numbers)
+        return frozenset(chain.from_iterable(self.part.again if self.part.is_second_try else shards))
+
+    def left(self, *, beside_itself: bool = False) -> frozenset[str]:
+        """The names of the cells that can be measured anew on another machine without a second chance for any gate.
+
+        Those that a later visit would take up, and of which nothing is known: they have no verdict, and no look has
+        been taken at any gate, for that could have decided it.
+
+        Args:
+            beside_itself: A build was held against itself, which tells of this machine and of no build: only a cell
+                in which it did not hold still is none of them.
+        """
+        stopped = {record.cell.cell_id for record in map(reopened, self.records) if record.stopped or record.stops}
+        records = {record.cell.cell_id: record for record in self.records}
+        known = {
+            cell.cell_id
+            for cell in judge(self.run, records).cells
+            if (cell.verdict in DECIDED or any(gate.pairs for gate in cell.gates))
+            and not (beside_itself and cell.verdict in ("pass", "not-measured"))
+        }
+        return frozenset(cell.name for cell in self.run.cells if cell.cell_id not in stopped | known)
+
+    @property
     def digest(self) -> str:
         """That of the whole plan."""
         return plan_digest(self.run.plan, self.part.run, self.part.shards)
@@ -99,7 +128,7 @@ def part_in(folder: Path) -> Path:
     Raises:
         NotMeasuredError: ``shard-missing``: it holds none, or several.
     """
-    found = [folder] if (folder / RUN).is_file() else [file.parent for file in _runs_in(folder, 1)]
+    found = [folder] if (folder / RUN).is_file() else [file.parent for file in sorted(folder.glob(f"*/{RUN}"))]
     if len(found) != 1:
         text = f"holds {len(found)} folders with {RUN}, expected one"
         raise NotMeasuredError(text, where=str(folder), code="shard-missing")
@@ -111,6 +140,7 @@ def join(
     runs: Path,
     declared: Mapping[str, str] | None = None,
     subjects: Mapping[Side, Subject] | None = None,
+    left: Callable[[MeasuredPart], Collection[str]] = MeasuredPart.left,
 ) -> Path:
     """Make one run folder of the parts of a plan; parts that were joined before are made anew.
 
@@ -120,6 +150,7 @@ def join(
         declared: What parts must agree in, as :func:`agreed_in` has it. What differs is left out then, and the outcome
             says so; without it that is an error, because nobody knows which part is right.
         subjects: The builds that the joined run names; by default those of its first part.
+        left: The cells of a part that another part may have measured again.
 
     Raises:
         NotMeasuredError: ``shard-foreign``: the parts are not those of one plan, or one is there twice;
@@ -127,46 +158,18 @@ def join(
         UsageError: Another run is where the joined one belongs.
     """
     expected = dict(declared or {}) | ({"builds": _builds(subjects)} if subjects else {})
-    parts, faults = _sorted_out([_attempt(folder) for folder in folders], expected)
+    parts, faults = _sorted_out([_attempt(folder) for folder in folders], expected, left)
     told = "; ".join(note.text for note in faults) or "no shard was given"
     if faults and declared is None:
         raise NotMeasuredError(told, code=faults[0].code)
     if not parts:
         raise NotMeasuredError(told, code="shard-missing")
-    return _write(sorted(parts, key=lambda one: one.part.numbers), tuple(faults), runs, subjects)
+    return _write(sorted(parts, key=lambda one: (one.part.numbers, one.part.again)), tuple(faults), runs, subjects)
 
 
 def agreed_in(plan: ShardPlan, later: int = 0) -> dict[str, str]:
     """What the parts of a plan that was printed must agree in; ``later`` is added to its seed."""
     return {"plan": plan.digest, "seed": str(plan.seed + later)}
-
-
-def left(plan: ShardPlan, folders: Iterable[Path], verdicts: Callable[[Path], Iterable[Verdict]]) -> list[str]:
-    """The shards of a plan of which nothing was decided, as ``K/N``: they can be measured again anywhere.
-
-    A shard with any cell decided is kept as it is. So which shards are taken again does not depend on what was found,
-    and no gate has a second chance.
-
-    Args:
-        plan: As it was printed.
-        folders: Of runs or nights, or that hold one, whatever else is in them.
-        verdicts: Those of the cells in a run folder.
-    """
-    decided = set[str]()
-    for run_folder in (file.parent for folder in folders for depth in range(4) for file in _runs_in(folder, depth)):
-        try:
-            measured = MeasuredPart.read(run_folder)
-            known = measured.digest == plan.digest and any(verdict in DECIDED for verdict in verdicts(run_folder))
-        except PerfgateError:  # what cannot be read has decided nothing
-            continue
-        if known:
-            decided |= {plan.include[number - 1].shard for number in measured.part.numbers}
-    return [entry.shard for entry in plan.include if entry.shard not in decided]
-
-
-def _runs_in(folder: Path, depth: int) -> list[Path]:
-    """The manifests of runs so deep below a folder; a night's are two below its own folder."""
-    return sorted(folder.glob("*/" * depth + RUN))
 
 
 def _attempt(folder: Path) -> MeasuredPart | Note:
@@ -177,9 +180,9 @@ def _attempt(folder: Path) -> MeasuredPart | Note:
 
 
 def _sorted_out(
-    found: Sequence[MeasuredPart | Note], declared: Mapping[str, str]
+    found: Sequence[MeasuredPart | Note], declared: Mapping[str, str], left: Callable[[MeasuredPart], Collection[str]]
 ) -> tuple[list[MeasuredPart], list[Note]]:
-    """The parts of one plan, each once, and why others are none."""
+    """The parts of one plan, each once but for what was left of it, and why others are none."""
     parts = [one for one in found if isinstance(one, MeasuredPart)]
     faults = [one for one in found if isinstance(one, Note)]
     expected = dict(declared)
@@ -192,20 +195,35 @@ def _sorted_out(
             faults.append(Note(code="shard-foreign", text=text))
         else:
             good.append(one)
-    given = [number for one in good for number in one.part.numbers]
-    twice = {number for number in given if given.count(number) > 1}
+    twice = _given_twice(good, left)
     for number in sorted(twice):
         where = " and ".join(str(one.folder) for one in good if number in one.part.numbers)
         faults.append(Note(code="shard-foreign", text=f"shard {number} is there twice: {where}"))
     return [one for one in good if not twice & {*one.part.numbers}], faults
 
 
+def _given_twice(parts: Sequence[MeasuredPart], left: Callable[[MeasuredPart], Collection[str]]) -> set[int]:
+    """The shards of which a cell would have two chances: two tries where not the first left all that the second has."""
+    first, second = ([one for one in parts if one.part.is_second_try == again] for again in (False, True))
+    twice = set[int]()
+    for those in (first, second):
+        given = [number for one in those for number in one.part.numbers]
+        twice |= {number for number in given if given.count(number) > 1}
+    for one in second:
+        numbers = {*one.part.numbers}
+        before = [other for other in first if numbers & {*other.part.numbers}]
+        twice |= numbers if any(not one.names <= {*left(other)} for other in before) else set()
+    return twice
+
+
 def _write(
     parts: Sequence[MeasuredPart], faults: tuple[Note, ...], runs: Path, subjects: Mapping[Side, Subject] | None
 ) -> Path:
     first = parts[0]
-    numbers = tuple(sorted(number for one in parts for number in one.part.numbers))
-    part = first.part.model_copy(update={"numbers": numbers, "joined": True, "faults": faults})
+    numbers = tuple(sorted({number for one in parts for number in one.part.numbers}))
+    again = tuple(names for one in parts for names in one.part.again)
+    elsewhere = {*chain.from_iterable(again)}
+    part = first.part.model_copy(update={"numbers": numbers, "joined": True, "again": again, "faults": faults})
     builds = {"subjects": dict(subjects or first.run.subjects), "heads": first.run.heads}
     run = first.run.model_copy(update={"name": part.run, "part": part, **builds})
     folder = runs / run.name
@@ -222,7 +240,9 @@ def _write(
         write_atomically(making / SCENARIOS / f"{name}.yaml", text)
     write_run(making, run)
     mine = {cell.cell_id: cell for cell in run.plan.cells}
-    for record in (record for one in parts for record in one.records):
+    for record in (
+        record for one in parts for record in one.records if one.part.again or record.cell.name not in elsewhere
+    ):
         cell = mine[record.cell.cell_id]
         write_record(record_file(making, cell), record.model_copy(update={"cell": cell, **builds}))
     if folder.exists():

@@ -24,8 +24,7 @@ from pydantic import Field
 
 from perfgate import __version__, gate
 from perfgate.capture.pace import Progress
-from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError, RecordError, UsageError
-from perfgate.joining import agreed_in, join
+from perfgate.errors import InterruptedRunError, PerfgateError, RecordError, UsageError
 from perfgate.judge.outcome import WORST_FIRST, Outcome, Verdict, verdict_json, worst
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
@@ -35,7 +34,7 @@ from perfgate.models import Frozen, Note, absent
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import NIGHT, run_below, stamped
 from perfgate.record.run_record import read_run
-from perfgate.record.shards import Assigned, ShardPlan
+from perfgate.record.shards import Assigned
 from perfgate.run_steps import part_of
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import resolve_cells
@@ -102,7 +101,7 @@ def run_night(
         anchor: What both are measured beside, if anything.
         runs: Where the night's folder is made.
         seed: That of the shard, or drawn, where not given.
-        shard: The part of a plan that is measured here; :func:`join_nights` makes one night of all.
+        shard: The part of a plan that is measured here; :mod:`perfgate.joined_nights` makes one night of all.
         means: See :func:`perfgate.gate.run`: ``collector``, ``progress``, and ``budget_s`` for all runs together.
 
     Raises:
@@ -184,36 +183,7 @@ def night_outcome(folder: Path, judge: Callable[[Path], Outcome] = gate.outcome_
     night = check_halves(folder)
     begun = {half: run for half in HALVES if (run := run_of(folder, half)) is not None}
     parts = [part for run in begun.values() if (part := read_run(run).part) is not None and part.joined]
-    return _combined(night, {half: judge(run) for half, run in begun.items()}, parts[0].shards if parts else ())
-
-
-def join_nights(folders: Sequence[Path], runs: Path, plan: ShardPlan) -> Path:
-    """Make one night of those that several machines measured of one plan; the visits beside an anchor stay with them.
-
-    Args:
-        folders: Folders of nights, or that hold one each.
-        runs: Where the night's folder is made, by the plan's name.
-        plan: As it was printed.
-
-    Raises:
-        NotMeasuredError: There is no night, or of none of them a first half.
-        PerfgateError: See :func:`perfgate.joining.join`.
-    """
-    found = [night for folder in folders if (night := night_in(folder)) is not None]
-    if not found:
-        raise NotMeasuredError("no night was given", code="shard-missing")
-    folder = runs / plan.run
-    first = read_night(found[0]).model_copy(update={"name": plan.run, "shard": None})
-    if folder.exists() and not (folder / MANIFEST).exists():
-        raise UsageError("holds another run than these nights make", where=str(folder), remedy="Name another --runs.")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_model(folder / MANIFEST, first)
-    for number, half in enumerate(HALVES):
-        (folder / half).mkdir(exist_ok=True)
-        begun = [run for night in found if (run := run_of(night, half)) is not None]
-        if begun or half == REFERENCE:
-            join(begun, folder / half, agreed_in(plan, number), first.sides(half))
-    return folder
+    return _combined(night, {half: judge(run) for half, run in begun.items()}, parts[0].by_machine if parts else ())
 
 
 def night_in(folder: Path) -> Path | None:
@@ -237,24 +207,6 @@ def check_halves(folder: Path) -> Night:
 
 def _meaning(part: str) -> str:
     return HALVES.get(part, f"{BESIDE.get(part)} beside the anchor")
-
-
-def nights_joined(folder: Path, given: Sequence[Path]) -> list[Path]:
-    """Those of the nights given that a joined night was made of, and no other.
-
-    Raises:
-        RecordError: The folder is not a joined night.
-    """
-    joined = [run_of(folder, half) for half in HALVES]
-    parts = [part for run in joined if run is not None and (part := read_run(run).part) is not None]
-    whole = {(part.shards, number) for part in parts for number in part.numbers}
-    return [night for night in filter(None, map(night_in, given)) if _place(night) in whole]
-
-
-def _place(night: Path) -> tuple[tuple[tuple[str, ...], ...], int] | None:
-    begun = run_of(night, REFERENCE)
-    part = read_run(begun).part if begun is not None else None
-    return (part.shards, part.numbers[0]) if part is not None else None
 
 
 def candidate(folder: Path) -> Path | None:
@@ -334,13 +286,13 @@ def _verdict_first(folder: Path, part: str) -> Iterator[None]:
         raise
 
 
-def _combined(night: Night, halves: dict[str, Outcome], shards: Sequence[Sequence[str]] = ()) -> Outcome:
-    """One outcome of both halves, each shard by the reference that was measured on its own machine.
+def _combined(night: Night, halves: dict[str, Outcome], machines: Sequence[tuple[str, Sequence[str]]] = ()) -> Outcome:
+    """One outcome of both halves, the cells of each machine by the reference that was measured there.
 
     Args:
         night: Its manifest.
         halves: Their outcomes.
-        shards: The names of the cells of each, where several machines measured.
+        machines: What each measured, and the names of the cells, where several did.
     """
     missing = [meaning for half, meaning in HALVES.items() if half not in halves]
     cells = [cell.model_copy(update={"name": f"{HALVES[half]}: {cell.name}"})
@@ -348,10 +300,11 @@ def _combined(night: Night, halves: dict[str, Outcome], shards: Sequence[Sequenc
     reasons = [Note(code="not-started", text=meaning) for meaning in missing]
     verdict: Verdict = "not-measured"
     if not missing:
-        parts = [{half: _of_cells(outcome, own) for half, outcome in halves.items()} for own in shards] or [halves]
-        found = [_by_its_reference(part, f"shard {n}: " if shards else "") for n, part in enumerate(parts, 1)]
+        parts = [(f"{what}: ", {half: _of_cells(outcome, own) for half, outcome in halves.items()})
+                 for what, own in machines] or [("", halves)]  # fmt: skip
+        found = [_by_its_reference(part, where) for where, part in parts]
         # A half that was joined may be worse than its cells: what was given for it is not all of this plan.
-        whole = [outcome.verdict for outcome in halves.values() if shards and outcome.verdict == "not-measured"]
+        whole = [outcome.verdict for outcome in halves.values() if machines and outcome.verdict == "not-measured"]
         verdict = worst([*(one for one, _ in found), *whole])
         reasons += [note for _, notes in found for note in notes]
     rates = next(iter(halves.values()), None)

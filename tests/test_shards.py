@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from fake_collector import ByCell, FakeCollector, FakeSpec
-from hand_made import BASE, BOTH, scenario_file
+from hand_made import BASE, BOTH, HEAD, scenario_file
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,11 +21,12 @@ from perfgate.baseline.promotion import promote
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.errors import ExitStatus, InterruptedRunError, NotComparableError, NotMeasuredError
+from perfgate.joined_nights import nights_joined
 from perfgate.joining import part_in
 from perfgate.judge.outcome import Outcome
 from perfgate.metrics.trial import Trial
 from perfgate.nightly import candidate, night_in, run_night
-from perfgate.record.shards import ShardPlan, read_shard_plan
+from perfgate.record.shards import ShardPlan, parse_shards_left, read_shard_plan
 from perfgate.scenario.subject import Source, Subject
 from perfgate.verification import verify_path
 
@@ -380,6 +381,69 @@ def test_joining_only_adds_rejections(cells: list[tuple[int, list[float]]], cut:
     assert all(later or not before for before, later in zip(own, rejected(len(cells)), strict=False))
 
 
+class Losing(FakeCollector):
+    """A fake on whose machine the GPU is lost in some cells.
+
+    Args:
+        lost: The cells.
+        before: What takes the trials before that.
+        half: The half of a night from which on it is lost; empty for all.
+        pair: The first pair in which it is.
+        code: Why trials fail then.
+    """
+
+    def __init__(
+        self,
+        lost: Collection[str],
+        before: FakeCollector | None = None,
+        half: str = "",
+        pair: int = 0,
+        code: str = "gpu-lost",
+    ) -> None:
+        super().__init__(SAME)
+        self.lost, self.before, self.half, self.pair, self.code = lost, before or ByCell(), half, pair, code
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """A trial, or none any more."""
+        begun = self.half != "head" or job.run_folder.parent.name == "head"
+        if begun and job.cell.name in self.lost and (job.pair or 0) >= self.pair:
+            return FakeCollector(FakeSpec(failures={job.index: self.code})).collect(job, progress)
+        return self.before.collect(job, progress)
+
+
+def left_of(file: Path, *folders: Path) -> tuple[list[tuple[str, list[str]]], Path]:
+    """What ``perfgate plan --left`` prints: the cells of each shard that is left, and the file that holds it."""
+    printed = CliRunner().invoke(main, ["plan", "--left", str(file), *map(str, folders)])
+    assert printed.exit_code == 0, printed.output
+    (kept := file.with_name("left.json")).write_text(printed.stdout)
+    return [(entry["shard"], entry["cells"]) for entry in json.loads(printed.stdout)["include"]], kept
+
+
+def test_a_lost_gpu_costs_what_it_did_not_come_to(tmp_path: Path) -> None:
+    """Another machine measures what is left of the shard and nothing else, and all together pass as one run does."""
+    file, plan = planned(tmp_path, shards=2)
+    (one, lost), other = plan.shards[0], plan.shards[1]
+    first = measure(tmp_path, plan, 1, Losing([lost]))
+    second = measure(tmp_path, plan, 2, ByCell())
+
+    entries, kept = left_of(file, first, second)
+    assert entries == [("1/2", [lost])]
+    again = ByCell()
+    words = ["run", str(tmp_path / "tiny.yaml"), "--shard", "1/2", "--plan", str(file), "--left", str(kept),
+             "--runs", str(tmp_path / "again")]  # fmt: skip
+    own = CliRunner().invoke(
+        main, [*words, "--base", f"python={BASE.python}", "--head", f"python={HEAD.python}"], obj=again
+    )
+    joined = judge(first, second, tmp_path / "again", "--plan", file, "--runs", tmp_path / "runs")
+
+    assert own.exit_code == 0, own.output
+    assert {job.cell.name for job in again.taken} == {lost}
+    assert (one, len(other)) == ("tiny[batch=1]", 1)
+    assert [cell.verdict for cell in outcome(joined).cells].count("pass") == 3, joined.output
+    assert left_of(file, first, second, tmp_path / "again")[0] == []
+    assert not [check for check in verify_path(tmp_path / "runs" / plan.run) if check.result == "FAILED"]
+
+
 class ByBuild(ByCell):
     """A fake whose head is slower in some cells, whichever half of the night it is; in others the head's side is."""
 
@@ -437,3 +501,126 @@ def test_a_machine_that_drifts_blocks_no_head(tmp_path: Path) -> None:
     promoted = promote(candidate(night_in(there[0]) or there[0]) or Path(), root=tmp_path / "baselines", side="base",
                        reason="first")  # fmt: skip
     assert [one.cell for one in promoted] == ["tiny[batch=1]"]
+
+
+ONE_GATE = "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"
+
+
+def second_try(folder: Path, plan: ShardPlan, word: str, left: Path, collector: FakeCollector) -> Path:
+    """The folder of the night in which another machine measured what is left of a shard."""
+    shard = plan.numbered(word, parse_shards_left(left.read_bytes(), "left.json"))
+    run_night([folder / "tiny.yaml"], BOTH, runs=folder / "again", shard=shard, collector=collector)
+    return folder / "again"
+
+
+@pytest.mark.parametrize("half", ["reference", "head"])
+def test_a_gpu_lost_midway_costs_no_night(tmp_path: Path, half: str) -> None:
+    """Both halves of the cells that are left are measured again, wherever the first machine was lost, and no others."""
+    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    lost = ["tiny[batch=2]", "tiny[batch=4]"]
+    run_night([tmp_path / "tiny.yaml"], BOTH, runs=tmp_path / "first", shard=plan.numbered("1/1"),
+              collector=Losing(lost, half=half))  # fmt: skip
+    entries, left = left_of(file, tmp_path / "first")
+
+    again = ByCell()
+    there = [tmp_path / "first", second_try(tmp_path, plan, "1/1", left, again)]
+    result = judge(*there, "--plan", file, "--runs", tmp_path / "runs")
+
+    assert entries == [("1/1", lost)]
+    assert {(job.cell.name, job.run_folder.parent.name) for job in again.taken} == {
+        (name, folder) for name in lost for folder in ("reference", "head")
+    }
+    assert result.exit_code == ExitStatus.PASS, result.output
+    assert {night.parent for night in nights_joined(tmp_path / "runs" / plan.run, there)} == {*there}
+    assert [candidate(night_in(folder) or folder) is not None for folder in there] == [half == "head", True]
+    assert left_of(file, *there)[0] == []
+    assert not [check for check in verify_path(tmp_path / "runs" / plan.run) if check.result == "FAILED"]
+
+
+def test_a_night_that_was_stopped_leaves_what_it_did_not_come_to(tmp_path: Path) -> None:
+    """Stopped within its first half, a machine has left all; what cannot be read has decided nothing either."""
+    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    first = tmp_path / "first"
+    with pytest.raises(InterruptedRunError):
+        run_night([tmp_path / "tiny.yaml"], BOTH, runs=first, shard=plan.numbered("1/1"), budget_s=1e-9,
+                  collector=ByCell())  # fmt: skip
+
+    assert left_of(file, first)[0] == [("1/1", list(plan.shards[0]))]
+    (run,) = first.glob("*/reference/*/run.json")
+    run.write_text("{}")
+    assert left_of(file, first)[0] == [("1/1", list(plan.shards[0]))]
+
+
+def test_a_second_machine_that_drifts_costs_what_it_measured(tmp_path: Path) -> None:
+    """What the first machine measured beside its own reference keeps its verdict: the regression in it is told."""
+    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    regressed, lost = "tiny[batch=1]", ["tiny[batch=2]", "tiny[batch=4]"]
+
+    first = Losing(lost, ByBuild(slow=[regressed]), half="head")
+    run_night([tmp_path / "tiny.yaml"], BOTH, runs=tmp_path / "first", shard=plan.numbered("1/1"), collector=first)
+    left = left_of(file, tmp_path / "first")[1]
+    again = second_try(tmp_path, plan, "1/1", left, ByBuild(drifting=lost))
+    found = outcome(judge(tmp_path / "first", again, "--plan", file, "--runs", tmp_path / "runs"))
+
+    assert found.verdict == "regressed"
+    assert [note.text.partition(":")[0] for note in found.reasons if note.code == "reference-unsteady"] == [
+        "shard 1, again"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("collector", "why"),
+    [
+        (Losing(["tiny[batch=2]"], ByCell({"tiny[batch=2]": FakeSpec(restart_sd=0.02)}), pair=5), "a look was taken"),
+        (ByCell({"tiny[batch=2]": FakeSpec(restart_sd=0.02)}), "inconclusive"),
+        (Losing(["tiny[batch=2]"], pair=1, code="iteration-failed"), "too many pairs were dropped"),
+    ],
+)
+def test_what_could_have_been_decided_is_not_left(tmp_path: Path, collector: FakeCollector, why: str) -> None:
+    """A cell at which a look was taken, or whose trials failed too often, has had its chance; so it is not left."""
+    file, plan = planned(tmp_path, gates=ONE_GATE)
+    shards = measured(tmp_path, plan, collector)
+    (cell,) = gate.outcome_of(part_in(shards[1])).cells
+
+    assert cell.verdict in ("inconclusive", "not-measured"), why
+    assert left_of(file, *shards)[0] == [], why
+
+
+def test_no_cell_has_two_chances(tmp_path: Path) -> None:
+    """A second try of what the first machine decided, and a third, are shards that are there twice: not measured."""
+    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    slow, lost = "tiny[batch=1]", "tiny[batch=4]"
+    first = measure(tmp_path, plan, 1, Losing([lost], ByCell({slow: SLOWER})))
+    left = json.loads(left_of(file, first)[1].read_text())
+    left["include"][0]["cells"] = [slow, lost]
+    forged = plan.numbered("1/1", parse_shards_left(json.dumps(left), "left.json"))
+    gate.run([tmp_path / "tiny.yaml"], BOTH, runs=tmp_path / "again", shard=forged, collector=ByCell())
+    result = judge(first, tmp_path / "again", "--plan", file, "--runs", tmp_path / "runs")
+
+    assert result.exit_code == ExitStatus.NOT_MEASURED
+    assert "shard 1 is there twice" in result.stderr + result.stdout
+    shutil.copytree(tmp_path / "again", tmp_path / "third")
+    only = judge(tmp_path / "again", tmp_path / "third", "--plan", file, "--runs", tmp_path / "runs")
+    assert "shard 1 is there twice" in only.stderr + only.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda left: left["include"].clear(), "nothing of shard 1/3 of this plan is left"),
+        (lambda left: left["include"][0].update(cells=["other"]), "nothing of shard 1/3 of this plan is left"),
+        (lambda left: left["include"][0].update(plan="0" * 64), "nothing of shard 1/3 of this plan is left"),
+        (lambda left: left.pop("include"), "left.json: include: Field required"),
+    ],
+)
+@pytest.mark.usefixtures("shards")
+def test_what_is_left_is_of_the_plan(change: Callable[[dict[str, Any]], object], text: str) -> None:
+    """What names cells of another plan, or is no such list, is refused before anything is measured."""
+    kept = left_of(Path("plan.json"), Path("nothing"))[1]
+    content = json.loads(kept.read_text())
+    change(content)
+    kept.write_text(json.dumps(content))
+    words = ["run", "tiny.yaml", "--base", "python=/bin/true", "--shard", "1/3", "--plan", "plan.json"]
+    result = CliRunner().invoke(main, [*words, "--left", str(kept)])
+
+    assert (result.exit_code, text in result.stderr) == (ExitStatus.USAGE, True), result.output

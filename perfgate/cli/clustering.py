@@ -139,6 +139,7 @@ def check_options(scenarios: Sequence[Path], builds: Builds, new: dict[str, Any]
         "--host-profile": new["host_profile"],
         "--gpus": new["gpus"],
         "--shard": new["shard_word"],
+        "--left": new["left_file"],
         "--more": new["more"] is not None,
         f"--against {new['against']}": stored or (going_on and new["against"]),
         "--resume beside --attach": new["folder"] is not None and new["attach"] is not None,

@@ -51,6 +51,9 @@ def github() -> None:
 )
 @click.option("--plan", default="", envvar="PERFGATE_PLAN", metavar="JSON", help="What perfgate github plan gave.")
 @click.option("--shards", default="", envvar="PERFGATE_SHARDS", metavar="FOLDER", help="The shards to judge.")
+@click.option(
+    "--left", default="", envvar="PERFGATE_LEFT", metavar="JSON", help="What left gave: only this of the shard."
+)
 @click.option("--budget", default="", envvar="PERFGATE_BUDGET", metavar="MINUTES", help="See perfgate run.")
 @click.option("--resume/--no-resume", default=False, envvar="PERFGATE_RESUME", show_default=True,
               help="Go on with what an earlier attempt of this workflow run measured of the same.")  # fmt: skip

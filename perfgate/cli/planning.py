@@ -28,26 +28,33 @@ PLAN_OPTION = click.option("--plan", "plan_file", type=_FILE, metavar="FILE", he
 
 
 def sharded(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that measures ``--shard`` and ``--plan``; :func:`assigned` reads them."""
+    """Give a command that measures ``--shard``, ``--plan`` and ``--left``; :func:`assigned` reads them."""
     shard = click.option("--shard", "shard_word", metavar="K/N", help="Measure this part of the plan of --plan alone.")
-    return shard(PLAN_OPTION(command))
+    left = click.option(
+        "--left", "left_file", type=_FILE, metavar="FILE",
+        help="What perfgate plan --left printed: of the shard only what is left of it.",
+    )  # fmt: skip
+    return shard(PLAN_OPTION(left(command)))
 
 
-def assigned(word: str | None, file: Path | None) -> Assigned | None:
-    """The shard that ``--shard`` and ``--plan`` name; ``None`` where neither was given.
+def assigned(word: str | None, file: Path | None, left_file: Path | None = None) -> Assigned | None:
+    """The shard that ``--shard`` and ``--plan`` name, or what ``--left`` says of it; ``None`` where none was given.
 
     Raises:
-        UsageError: One was given without the other, or there is no such shard.
-        RecordError: The plan cannot be read.
+        UsageError: One was given without the other, there is no such shard, or nothing of it is left.
+        RecordError: The plan, or what is left of it, cannot be read.
     """
-    from perfgate.record.shards import read_shard_plan
+    from perfgate.machine.json_text import MANIFEST
+    from perfgate.machine.versioned_json import read_bytes
+    from perfgate.record.shards import parse_shards_left, read_shard_plan
 
-    if word is None and file is None:
+    if word is None and file is None and left_file is None:
         return None
     if word is None or file is None:
         remedy = "Print a plan first: perfgate plan SCENARIO --shards N > plan.json"
         raise UsageError("--shard and --plan go together", remedy=remedy)
-    return read_shard_plan(file).numbered(word)
+    left = parse_shards_left(read_bytes(left_file, MANIFEST), str(left_file)) if left_file is not None else None
+    return read_shard_plan(file).numbered(word, left)
 
 
 @click.command()
@@ -81,11 +88,9 @@ def plan(files: tuple[Path, ...], shards: int | None, seed: int | None, plan_fil
 
 def entries_left(declared: ShardPlan, folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Those entries of a plan that are still to be measured, by the folders of what was."""
-    from perfgate import gate
-    from perfgate.joining import left
+    from perfgate.joined_nights import shards_left
 
-    names = left(declared, folders, lambda folder: (cell.verdict for cell in gate.outcome_of(folder).cells))
-    return [entry.model_dump(mode="json") for entry in declared.include if entry.shard in names]
+    return [entry.model_dump(mode="json") for entry in shards_left(declared, folders).include]
 
 
 def divided(files: Sequence[Path], shards: int, seed: int | None, runs: Path) -> ShardPlan:
@@ -155,11 +160,12 @@ def judge_together(words: Sequence[Path], runs: Path, plan_file: Path | None) ->
         plan_file: What ``perfgate plan`` printed, where they are held against that.
 
     Raises:
-        PerfgateError: See :func:`perfgate.joining.join` and :func:`perfgate.nightly.join_nights`.
+        PerfgateError: See :func:`perfgate.joining.join` and :func:`perfgate.joined_nights.join_nights`.
     """
     from perfgate import gate
+    from perfgate.joined_nights import join_nights
     from perfgate.joining import agreed_in, join
-    from perfgate.nightly import MANIFEST, join_nights, judge_night
+    from perfgate.nightly import MANIFEST, judge_night
     from perfgate.record.shards import read_shard_plan
 
     declared = read_shard_plan(plan_file) if plan_file is not None else None

@@ -11,10 +11,11 @@ from perfgate.gate import judge_folder
 from perfgate.github import artifact
 from perfgate.github.verdict import read_verdict
 from perfgate.github.workflow_job import GithubJob, JobPlan
+from perfgate.joined_nights import nights_joined
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.versioned_json import write_model
-from perfgate.nightly import MANIFEST, candidate, judge_night, night_of_the_head, nights_joined
+from perfgate.nightly import MANIFEST, candidate, judge_night, night_of_the_head
 from perfgate.report.baseline_page import diff_document, log_document
 from perfgate.report.github_markdown import SUMMARY_BYTES, render_within
 from perfgate.report.html import run_html

@@ -23,7 +23,7 @@ from perfgate.github.workflow_job import PUSHED_REQUEST, Command, GithubJob, Job
 from perfgate.machine.atomic_files import canonical_json, write_atomically
 from perfgate.project.git import Git
 from perfgate.project.subjects import anchored
-from perfgate.record.shards import parse_shard_plan
+from perfgate.record.shards import Assigned, parse_shard_plan, parse_shards_left
 from perfgate.scenario.declaration import load
 from perfgate.scenario.fields import file_pattern
 from perfgate.scenario.plan import resolve_cells
@@ -56,6 +56,7 @@ class Wanted:
         shard: ``K/N``, where the job measures one shard.
         plan: What ``perfgate plan`` printed, where the job measures or judges shards.
         shards: Folder of the shards that the job judges.
+        left: What ``perfgate plan --left`` printed, where of the shard only that is measured.
     """
 
     scenarios: tuple[str, ...]
@@ -67,6 +68,7 @@ class Wanted:
     shard: str = ""
     plan: str = ""
     shards: str = ""
+    left: str = ""
 
 
 def make_plan(job: GithubJob, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
@@ -133,20 +135,31 @@ def make_plan(job: GithubJob, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
 def _artifact(wanted: Wanted, key: str) -> str:
     """Its name: the same for the same head, merge base, cells and shard, so that a later one replaces it."""
     shard = f"shard-{wanted.shard.replace('/', '-of-')}" if wanted.shard else "run"
-    return f"perfgate-{shard}-{key}"
+    again = "again-" if wanted.left and _assigned(wanted).again else ""  # beside the first try, which measured the rest
+    return f"perfgate-{shard}-{again}{key}"
+
+
+def _assigned(wanted: Wanted) -> Assigned:
+    left = parse_shards_left(wanted.left, "left") if wanted.left else None
+    return parse_shard_plan(wanted.plan, "plan").numbered(wanted.shard, left)
 
 
 def _part_words(job: GithubJob, wanted: Wanted, shards: Path | None) -> tuple[str, ...]:
     """Words of what is measured or judged of a plan; the plan is written down where they name it."""
     if (wanted.plan != "") != (wanted.shard != "" or shards is not None):
         raise UsageError("plan goes with shard, and with command: judge", remedy="Give it the outputs of the plan job.")
+    if wanted.left and not wanted.shard:
+        raise UsageError("left goes with shard", remedy="Give it what .github/actions/plan says is left of that shard.")
     if not wanted.plan:
         return ()
     parse_shard_plan(wanted.plan, "plan")
-    file = job.folder / "plan.json"
+    file, left_file = job.folder / "plan.json", job.folder / "left.json"
     write_atomically(file, wanted.plan)
     if shards is None:
-        return ("--shard", wanted.shard, "--plan", str(file))
+        _assigned(wanted)
+        if wanted.left:
+            write_atomically(left_file, wanted.left)
+        return ("--shard", wanted.shard, "--plan", str(file), *(["--left", str(left_file)] if wanted.left else []))
     there = sorted(str(folder) for folder in shards.iterdir() if folder.is_dir()) if shards.is_dir() else []
     return (*(there or [str(shards)]), "--plan", str(file))
 

@@ -7,6 +7,7 @@ refuses to measure if what it has there is another plan.
 from __future__ import annotations
 
 import itertools
+import operator
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -106,16 +107,34 @@ class ShardPlan(Frozen):
         """The names of the cells of each shard."""
         return tuple(entry.cells for entry in self.include)
 
-    def numbered(self, word: str) -> Assigned:
-        """The shard that ``K/N`` names.
+    def numbered(self, word: str, left: ShardsLeft | None = None) -> Assigned:
+        """The shard that ``K/N`` names, or those of its cells that are left.
 
         Raises:
-            UsageError: There is none of that name.
+            UsageError: There is none of that name, or nothing of it is left.
         """
         known = [entry.shard for entry in self.include]
         if word not in known:
             raise UsageError(f"--shard {word}: the plan has {known[0]} to {known[-1]}")
-        return Assigned(plan=self, number=known.index(word) + 1)
+        number = known.index(word) + 1
+        if left is None:
+            return Assigned(plan=self, number=number)
+        whole = self.include[number - 1].cells
+        own = next((one.cells for one in left.include if (one.shard, one.plan) == (word, self.digest)), ())
+        if not own or not {*own} <= {*whole}:
+            remedy = "Give what perfgate plan --left printed of this plan."
+            raise UsageError(f"--left: nothing of shard {word} of this plan is left", remedy=remedy)
+        return Assigned(plan=self, number=number, again=own if own != whole else ())
+
+
+class ShardsLeft(Frozen):
+    """What is left to measure of a plan: what ``perfgate plan --left`` prints.
+
+    Args:
+        include: The shards of which something is, each with those cells alone.
+    """
+
+    include: tuple[Shard, ...]
 
 
 class Assigned(Frozen):
@@ -124,10 +143,13 @@ class Assigned(Frozen):
     Args:
         plan: As it was printed.
         number: From 1.
+        again: The cells of the shard that are measured, where another machine measured the others; not written where
+            there was none.
     """
 
     plan: ShardPlan
     number: int
+    again: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
 
     def part(self, plan: Plan) -> Part:
         """The part that it is of the plan that this machine has.
@@ -140,7 +162,8 @@ class Assigned(Frozen):
             raise NotMeasuredError(
                 text, where=f"shard {self.plan.include[self.number - 1].shard}", code="shard-foreign"
             )
-        return Part(run=self.plan.run, shards=self.plan.shards, numbers=(self.number,))
+        again = (self.again,) if self.again else ()
+        return Part(run=self.plan.run, shards=self.plan.shards, numbers=(self.number,), again=again)
 
 
 def read_shard_plan(file: Path) -> ShardPlan:
@@ -158,6 +181,14 @@ def parse_shard_plan(text: str | bytes, where: str) -> ShardPlan:
         return validated(ShardPlan, parse_json(text, MANIFEST), where)
     except ValueError as error:
         raise RecordError(f"not what perfgate plan printed: {error}", where=where) from error
+
+
+def parse_shards_left(text: str | bytes, where: str) -> ShardsLeft:
+    """What is left of a plan, as a text holds it; raises as :func:`parse_shard_plan`."""
+    try:
+        return validated(ShardsLeft, parse_json(text, MANIFEST), where)
+    except ValueError as error:
+        raise RecordError(f"not what perfgate plan --left printed: {error}", where=where) from error
 
 
 def divide(

@@ -29,6 +29,8 @@ class Part(Frozen):
         shards: The names of the cells of each, from the first; every cell of the plan is in one of them.
         numbers: Those that the run holds, from 1, in order.
         joined: Whether it is what others were joined to, and so answers for the whole plan.
+        again: The names of those cells of a shard that a second machine measured, as the first could not; of joined
+            parts for each such machine. Not written where there are none.
         faults: Why parts that were given are not in it; not written where there are none.
     """
 
@@ -36,27 +38,49 @@ class Part(Frozen):
     shards: Annotated[tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...], Field(min_length=1)]
     numbers: Annotated[tuple[int, ...], Field(min_length=1)]
     joined: bool = False
+    again: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = Field(default=(), exclude_if=operator.not_)
     faults: tuple[Note, ...] = Field(default=(), exclude_if=operator.not_)
 
     @model_validator(mode="after")
     def _numbers_of_shards(self) -> Self:
         if list(self.numbers) != sorted({*self.numbers} & {*range(1, len(self.shards) + 1)}):
             raise ValueError(f"numbers: expected some of 1 to {len(self.shards)}, in order")
+        names = [*chain.from_iterable(self.again)]
+        own = {*chain.from_iterable(self.shards[number - 1] for number in self.numbers)}
+        if not {*names} <= own or len({*names}) < len(names) or (len(self.again) > 1 and not self.joined):
+            raise ValueError("again: expected cells of its shards, each once")
         return self
 
     @property
     def words(self) -> str:
         """``shard 2 of 3``."""
-        return f"shard {', '.join(map(str, self.numbers))} of {len(self.shards)}"
+        return f"shard {', '.join(map(str, self.numbers))} of {len(self.shards)}{', again' if self.again else ''}"
+
+    @property
+    def is_second_try(self) -> bool:
+        """Whether it is what one machine measured of what another left of a shard."""
+        return bool(self.again) and not self.joined
 
     @property
     def place(self) -> int:
-        """Its place among all parts, from 0; what goes on with joined ones comes after them."""
-        return len(self.shards) if self.joined else self.numbers[0] - 1
+        """Its place among all parts, from 0; what goes on with joined ones comes after them, and then second tries."""
+        if self.joined:
+            return len(self.shards)
+        return self.numbers[0] - 1 + (len(self.shards) + 1 if self.is_second_try else 0)
+
+    @property
+    def by_machine(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Of joined parts what each machine measured: what it is called, and the names of the cells."""
+        elsewhere = {*chain.from_iterable(self.again)}
+        first = [(f"shard {number}", tuple(name for name in names if name not in elsewhere))
+                 for number, names in enumerate(self.shards, 1)]  # fmt: skip
+        numbers = {name: number for number, names in enumerate(self.shards, 1) for name in names}
+        second = [(f"shard {numbers[names[0]]}, again", names) for names in self.again]
+        return tuple((what, names) for what, names in (*first, *second) if names)
 
     def cells(self, plan: Plan) -> tuple[Cell, ...]:
         """The cells that it answers for, in the plan's order."""
-        own = {*chain.from_iterable(self.shards[number - 1] for number in self.numbers)}
+        own = {*chain.from_iterable(self.again or (self.shards[number - 1] for number in self.numbers))}
         return tuple(cell for cell in plan.cells if self.joined or cell.name in own)
 
     def fits(self, plan: Plan) -> bool:

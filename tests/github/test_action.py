@@ -737,11 +737,32 @@ def test_jobs_measure_shards_and_one_judges_them(gate: Gate, github: FakeGitHub,
     assert judged.steps["show"].outcome == "success"
 
 
+def test_a_second_try_measures_what_is_left(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """What a lost GPU left of a shard is measured beside the rest of it, by its plan alone, and both are judged."""
+    two_cells(tmp_path / "origin")
+    matrix = gate(SAME, action=PLAN, inputs={"shards": "1", "base": "", "head": ""}).outputs["plan"]["matrix"]
+    measuring = {"plan": matrix, "shard": "1/1", "resume": "false"}
+    gate({**SAME, "failures": {"10": "gpu-lost"}}, inputs=measuring)  # the first trial of the second cell
+    there = downloaded(github, tmp_path / "one")
+    asked = {"plan": matrix, "shard": "1/1", "done": str(there), "base": "", "head": ""}
+    left = gate(SAME, action=PLAN, inputs=asked).outputs["left"]["matrix"]
+
+    again = gate(SAME, inputs={**measuring, "left": left})
+    there = downloaded(github, tmp_path / "both")
+    judged = gate(SAME, inputs={"plan": matrix, "command": "judge", "resume": "false", "shards": str(there)})
+
+    assert [entry["cells"] for entry in json.loads(left)["include"]] == [["tiny[batch=2]"]]
+    assert again.outputs["prepare"]["artifact"].startswith("perfgate-shard-1-of-1-again-")
+    assert len([*there.iterdir()]) == 2
+    assert (judged.result, judged.outputs["report"]["verdict"]) == ("success", "pass"), judged.steps["measure"].log
+
+
 def test_a_shard_needs_its_plan(gate: Gate) -> None:
     """A job that is given half of what names a shard measures nothing, nor does one whose plan is not one."""
     for inputs, text in (
         ({"shard": "1/2"}, "plan goes with shard"),
         ({"command": "judge"}, "plan goes with shard"),
+        ({"left": "{}"}, "left goes with shard"),
         ({"shard": "1/2", "plan": "{}"}, "include: Field required"),
     ):
         runner = gate(SAME, inputs=inputs)
