@@ -175,7 +175,15 @@ def _file(root: Path, cell: Cell, machine: Machine) -> Path:
     own, wider = (
         root / baseline_path(cell, machine_class(one, cell.clocks.mode)) for one in (machine, as_told_before(machine))
     )
-    if own.exists() or not wider.exists() or comparable(read(wider).baseline.machine, machine):
+    if own.exists():
+        there = read(own).baseline.machine
+        meant = baseline_path(cell, machine_class(there, cell.clocks.mode))
+        if own != root / meant and comparable(there, machine):
+            text = f"{own}: holds the visits of other machines ({comparable(there, machine)[0]}): earlier versions told"
+            remedy = f"Move it to where these belong, and promote again: git mv {own} {root / meant}"
+            raise UsageError(f"{text} less apart", remedy=remedy)
+        return own
+    if not wider.exists() or comparable(read(wider).baseline.machine, machine):
         return own
     return wider
 

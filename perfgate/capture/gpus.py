@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -241,8 +240,6 @@ def _asked_for(asked: str, needed: int, environment: Mapping[str, str]) -> list[
     with connect() or contextlib.nullcontext() as nvml:
         if nvml is None or not nvml.gpus(environment):
             raise NotMeasuredError("there is no GPU here", where=f"--gpus {asked}", code="gpu-missing")
-        # The list ends before a name that is of no GPU; who connects to its station says so.
-        nodes = [gpu.numa_node for gpu in nvml.gpus({VISIBLE: asked})]
     if asked == "all":
         if not (found := stations(needed, environment)):
             raise NotMeasuredError(f"no {needed} GPUs here are free", where="--gpus all", code="gpu-busy")
@@ -255,7 +252,7 @@ def _asked_for(asked: str, needed: int, environment: Mapping[str, str]) -> list[
     if wrong:
         remedy = f"Name GPUs as CUDA_VISIBLE_DEVICES does, {needed} for each engine, or: --gpus all"
         raise UsageError(f"--gpus {asked}: {wrong}", remedy=remedy)
-    return _groups(list(itertools.zip_longest(names, nodes)), needed)
+    return _groups([(name, None) for name in names], needed)  # whoever names them groups them
 
 
 def _require_pairs(run: Run) -> None:

@@ -211,7 +211,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
     seen = None
     if evidence.labeller:
         seen = states_outcome(evidence.family, gates, evidence.labeller, beta)
-        cautions = state_cautions(evidence.labeller, seen, gates, evidence.heads)
+        cautions = state_cautions(evidence.labeller, seen, gates, evidence.orders_bound)
         findings.append(Finding(cautions=tuple(cautions)))
     pairs: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
     outcome = CellOutcome(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +32,7 @@ from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import KINDS, SIDES, Kind, Side, Trial
 from perfgate.models import Note
 from perfgate.record.run_record import Record, record_digest
-from perfgate.scenario.plan import Cell, GatePlan
+from perfgate.scenario.plan import Cell, GatePlan, orders_bound
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.rank_steps import RankSteps, pool_ranks
 
@@ -177,6 +178,11 @@ class Evidence:
     def heads(self) -> int:
         """How many heads the run has, among which the order of a pair is drawn."""
         return len(self.record.heads) or 1
+
+    @property
+    def orders_bound(self) -> float:
+        """By what a p value by fair coins is multiplied; infinite where the order of each pair was not drawn."""
+        return orders_bound(self.heads) if self.record.orders == "coins" else math.inf
 
     @cached_property
     def family(self) -> tuple[Judged, ...]:

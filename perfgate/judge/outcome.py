@@ -95,7 +95,8 @@ class GateOutcome(MetricOutcome):
         would_be: For an advisory one, the verdict that the same figures would mean if they could block.
         pairs: Pairs (unpaired: trials of the smaller side; against a baseline: its visits) behind the figures; 0 below
             the first look.
-        passed_at: Pairs of the first look at which it passed; later looks may still block it, never unpass it.
+        passed_at: Pairs of the first look at which it passed; later looks may still block it, and where they
+            show two states of the machine, its gates in these pass anew.
         change_low: End of the interval towards smaller values, own direction; ``None`` where this look has no bound.
         change_high: End towards larger values.
         p: Running p of "slowdown at most ignorable"; blocked when it is at most ``block_level``.

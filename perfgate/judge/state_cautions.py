@@ -11,13 +11,12 @@ from perfgate.judge.outcome import GateOutcome
 from perfgate.judge.state_series import LEANS
 from perfgate.metrics.trial import SETTLED, SLOWER, Trial
 from perfgate.models import Note
-from perfgate.scenario.plan import orders_bound
 from perfgate.stats import two_states
 from perfgate.units import format_ns, percent, plural
 
 
 def state_cautions(
-    labeller: Labeller, seen: StatesOutcome | None, gates: Sequence[GateOutcome], heads: int
+    labeller: Labeller, seen: StatesOutcome | None, gates: Sequence[GateOutcome], bound: float
 ) -> Iterator[Note]:
     """Of a cell whose timed trials were taken in pairs.
 
@@ -25,33 +24,33 @@ def state_cautions(
         labeller: Of its pairs.
         seen: The states that were compared apart; ``None`` where none were.
         gates: As they were judged.
-        heads: How many heads the run has, among which orders were drawn.
+        bound: By what a p value of drawn orders is multiplied; nothing leans where orders were not drawn for each pair.
     """
     if seen and not seen.everywhere and any(gate.state and gate.verdict in ("pass", "improved") for gate in gates):
         yield Note(code="within-states", text="unchanged within each state; by being slow more often the head could "
                                               f"still lose up to {percent(seen.at_most)}")  # fmt: skip
-    yield from _waits(labeller, heads)
+    yield from _waits(labeller, bound)
     if seen is None and labeller.source == "probe":
-        yield from _probe_apart(labeller)
+        yield from _probe_apart(labeller, bound)
 
 
-def _waits(labeller: Labeller, heads: int) -> Iterator[Note]:
+def _waits(labeller: Labeller, bound: float) -> Iterator[Note]:
     """Warm-up that waited for the GPU of one build rather than the other: what is judged shows nothing of it."""
     waited = [tuple(bool(trial.figures.get(SETTLED)) for trial in pair) for pair in labeller.pairs]
     head, base = waited.count((False, True)), waited.count((True, False))
     for side, more, less in (("head", head, base), ("base", base, head)):
-        if orders_bound(heads) * two_states.sign_test(more, less) <= LEANS:
+        if bound * two_states.sign_test(more, less) <= LEANS:
             text = (
                 f"warm-up waited for a fast GPU for the {side} alone in {plural(more, 'pair')}, for the other in {less}"
             )
             yield Note(code="waits-lean", text=text)
 
 
-def _probe_apart(labeller: Labeller) -> Iterator[Note]:
-    """The probe is slower beside all trials of one build than beside any of the other."""
+def _probe_apart(labeller: Labeller, bound: float) -> Iterator[Note]:
+    """The probe is slower beside all trials of one build than beside any of the other, in more pairs than by chance."""
     base, head = ([_reading(pair[n]) for pair in labeller.pairs] for n in range(2))
     for side, slow, fast in (("head", head, base), ("base", base, head)):
-        if slow and min(slow) > SLOWER * max(fast):
+        if bound * two_states.sign_test(len(slow), 0) <= LEANS and min(slow) > SLOWER * max(fast):
             longer, shorter = (format_ns(median(own)) for own in (slow, fast))
             text = f"the probe takes {longer} beside each trial of the {side}, and {shorter} beside the other"
             yield Note(code="probe-apart", text=text)

@@ -23,6 +23,7 @@ from perfgate.models import Note
 from perfgate.scenario.plan import GatePlan, orders_bound
 from perfgate.stats import two_states
 from perfgate.stats.rates import rate_bounds
+from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
 
 SLOW_SHARE: Final = "slow_state_share"
 """What the gate on the share of the slow state is called; no scenario declares it."""
@@ -168,14 +169,20 @@ class SlowShare:
         return tuple(seen)
 
     def blocks_from(self, level: float) -> int | None:
-        """How many pairs block that all lean to the head, at the look that spends most; ``None`` where none do.
+        """How many pairs block that all lean to the head; ``None`` where none do.
+
+        At the look still to come that spends most on it, or after the last one at a further look.
 
         Args:
             level: Of its p value, once weighted.
         """
-        if not self.drawn or not level * max(self.schedule.block):
+        schedule, taken = self.schedule, len(self.shares)
+        if taken >= len(schedule.looks):
+            schedule = schedule.extended(schedule.looks[-1] + FURTHER_LOOK_PAIRS)
+        weight = max(schedule.block[taken:])
+        if not self.drawn or not level * weight:
             return None
-        return math.ceil(math.log2(orders_bound(self.heads) / (level * max(self.schedule.block))) - EPSILON)
+        return math.ceil(math.log2(orders_bound(self.heads) / (level * weight)) - EPSILON)
 
     def verdict(self, decision: Decision) -> Verdict:
         """Regressed where the head causes the slow state; a pass where nothing speaks for that."""

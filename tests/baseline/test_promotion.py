@@ -274,6 +274,22 @@ def test_a_file_of_a_wider_class_is_gone_on_with(save: Save, tmp_path: Path, tol
     assert (len(done.baseline.visits), done.file == file) == (kept, kept > 1)
 
 
+def test_a_guests_baseline_is_not_ended_by_bare_metal(save: Save, tmp_path: Path) -> None:
+    """Where an earlier version keeps a guest in the file of its host's class, that file has to be moved first."""
+    stored = only(promote(save(alone(SAME, visits=(visit(1, virtual="QEMU"),))), tmp_path / "b", reason="begin"))
+    file = tmp_path / "b" / machine_class(MACHINE, "observe") / "cell.json"
+    file.parent.mkdir(exist_ok=True)
+    stored.file.rename(file)
+    bare = save(alone(SAME, visits=(visit(5, virtual="none"),)))
+
+    with pytest.raises(UsageError, match=r"holds the visits of other machines .*QEMU") as caught:
+        promote(bare, tmp_path / "b", reason="one more")
+
+    assert caught.value.remedy == f"Move it to where these belong, and promote again: git mv {file} {stored.file}"
+    file.rename(stored.file)
+    assert only(promote(bare, tmp_path / "b", reason="one more")).file == file
+
+
 def test_a_record_counts_once(save: Save, tmp_path: Path) -> None:
     """The same record again would be a visit that never was."""
     folder = save(alone(SAME))

@@ -195,15 +195,15 @@ def test_engines_of_two_gpus(tmp_path: Path) -> None:
     [
         ("all", [0], ["1,2", "4,5", "6,7"]),
         ("all", [0, 4], ["1,2", "3,7", "5,6"]),
-        ("1,2,3,5,6,7", [], ["1,2", "3,7", "5,6"]),
-        ("5,1,4,2", [], ["5,4", "1,2"]),
+        ("1,2,3,5,6,7", [], ["1,2", "3,5", "6,7"]),
+        ("5,1,4,2", [], ["5,1", "4,2"]),
     ],
 )
 def test_groups_are_of_one_memory_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeMachine, gpus: str, busy: list[int],
     groups: list[str],
 ) -> None:  # fmt: skip
-    """Only what is left over of two nodes makes a group of both, and that one is held to cores of both."""
+    """What is left over of two nodes makes a group of both, held to cores of both; whoever names GPUs groups them."""
     monkeypatch.delenv(VISIBLE, raising=False)
     monkeypatch.setenv("PERFGATE_STATE", str(tmp_path / "state"))
     machine = FakeMachine.build(fake_nvml.file, *({"numa_node": n // 4} for n in range(8)))

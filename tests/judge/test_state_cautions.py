@@ -20,7 +20,7 @@ from test_states import (
     with_readings,
 )
 
-from perfgate.judge.outcome import Outcome
+from perfgate.judge.outcome import CellOutcome, Outcome
 from perfgate.metrics.trial import PROBED_GPUS, SETTLED, SIDES, Trial, tells_states
 from perfgate.report.outcome_lines import closing, states_line
 
@@ -46,6 +46,8 @@ def test_a_build_whose_engines_begin_slow_is_named(labels: str, said: str) -> No
     leaning = [own.text for own in found.cautions if own.code == "waits-lean"]
     assert len(leaning) == bool(said)
     assert all(said in text for text in leaning)
+    found = judged_on_gpu(waited(with_readings([(FASTER, FASTER)] * 6), labels), orders="blocks")
+    assert "waits-lean" not in codes(found.cautions)
 
 
 def test_a_build_beside_which_the_probe_is_always_slow_is_named() -> None:
@@ -54,7 +56,8 @@ def test_a_build_beside_which_the_probe_is_always_slow_is_named() -> None:
     assert (found.verdict, found.states) == ("regressed", None)
     (caution,) = (own for own in found.cautions if own.code == "probe-apart")
     assert caution.text == ("the probe takes 215.0 us beside each trial of the head, and 179.0 us beside the other")
-    assert "probe-apart" not in codes(judged_on_gpu(with_readings([(FASTER, FASTER)] * 6)).cautions)
+    for few in ([(FASTER, FASTER)] * 6, [(FASTER, KEEPS)] * 3):
+        assert "probe-apart" not in codes(judged_on_gpu(with_readings(few)).cautions)
 
 
 def test_what_was_measured_before_a_state_was_seen_lets_it_not_pass() -> None:
@@ -86,17 +89,24 @@ def test_a_single_iteration_is_a_value_where_trials_have_no_more() -> None:
         assert judged_on_gpu(single).verdict == verdict
 
 
-def test_the_pairs_from_which_the_slow_state_blocks_are_said() -> None:
-    """As many pairs that all lean to the head block as the sentence says, and one less do not."""
-    shares = {}
-    for leaning in range(6, 13):
-        found = judged_on_gpu(with_readings([(JUMPS, "ssssstff")] * leaning + [(JUMPS, JUMPS)] * (12 - leaning)))
-        assert found.states is not None
-        shares[leaning] = (by_state(found)["slow_state_share"].verdict, found.states.blocks_from)
-        assert f"blocks from {found.states.blocks_from} one-way pairs on" in states_line(found)
-    blocked = [leaning for leaning, (verdict, _) in shares.items() if verdict == "regressed"]
-    assert blocked == [leaning for leaning, (_, least) in shares.items() if least is not None and leaning >= least]
-    assert 0 < len(blocked) < len(shares)
+@pytest.mark.parametrize(("taken", "leaning", "then"), [(8, 8, 12), (12, 10, 16)])
+def test_the_pairs_from_which_the_slow_state_blocks_are_said(taken: int, leaning: int, then: int) -> None:
+    """As many pairs that all lean to the head block at a later look as a report says, and one less do not."""
+
+    def judged_with(count: int, pairs: int) -> CellOutcome:
+        first, more = (leaning, taken - leaning), (count - leaning, pairs - taken - (count - leaning))
+        states = [
+            own for lean, other in (first, more) for own in [(JUMPS, "ssssstff")] * lean + [(JUMPS, JUMPS)] * other
+        ]
+        return judged_on_gpu(with_readings(states), further_looks=(pairs,) if pairs > 12 else ())
+
+    told = judged_with(leaning, taken)
+    assert told.states is not None
+    least = told.states.blocks_from
+    assert least is not None
+    assert f"blocks from {least} one-way pairs on" in states_line(told)
+    verdicts = [by_state(judged_with(count, then))["slow_state_share"].verdict for count in (least - 1, least)]
+    assert verdicts == ["inconclusive", "regressed"]
 
 
 def test_a_pass_says_that_it_holds_in_each_state() -> None:

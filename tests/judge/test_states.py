@@ -168,7 +168,7 @@ def test_the_sentence() -> None:
     assert line == (
         "two states 3.3 % apart, told by the steps' own times; 4 of 12 restarts of base and 4 of 12 restarts of head "
         "slow; compared within states, 10 pairs in the slow one and 8 pairs in the fast one; "
-        "being slow more often blocks from 11 one-way pairs on"
+        "being slow more often blocks from 13 one-way pairs on"
     )
 
 
@@ -270,13 +270,13 @@ def itl_ns(early: int, late: int, middle: int) -> tuple[int, ...]:
 
 
 def judged_on_gpu(
-    trials: Sequence[Trial], gates: Sequence[GatePlan] | None = None, card: str = PROBED_GPUS[0]
+    trials: Sequence[Trial], gates: Sequence[GatePlan] | None = None, card: str = PROBED_GPUS[0], **changes: Any
 ) -> CellOutcome:
     """A cell measured where the probe is trusted."""
     gpu = Gpu(name=card, uuid="GPU-1", memory_bytes=1)
     visit = Visit(machine=MACHINE.model_copy(update={"gpus": (gpu,)}), t0_utc="2026-01-01T00:00:00+00:00")
     measured = cell(gates=gates)
-    kept = record(measured, trials, orders="coins", visits=(visit,))
+    kept = record(measured, trials, **{"orders": "coins", "visits": (visit,), **changes})
     return judge(run([measured]), {measured.cell_id: kept}).cells[0]
 
 
