@@ -158,7 +158,7 @@ def test_each_gate_has_its_own_margin(tmp_path: Path) -> None:
         ("itl", [gate()], False),
         ("floor", [gate("ttft_median", "1%", "5%", floor="1s")], False),
         ("narrow", [gate(), gate("ttft_median", "1%", "5%")], True),
-        ("narrow again", [gate(), gate("ttft_median", "1%", "5%")], True),
+        ("narrow-again", [gate(), gate("ttft_median", "1%", "5%")], True),
     ):
         record, _ = measure(tmp_path / name, host, measured=cell(name, gates))
         assert (record.stopped is not None) is refused
