@@ -51,9 +51,11 @@ _TABLE = (
            "Read the text below; perfgate kernels on the trace in the trial's folder says the same."),
     Reason("client-failed", "perfgate's own client, which sends requests to a server and times the answers, failed.",
            "Read client.log in the trial's folder and report it; every finished trial is kept."),
-    Reason("client-late", "perfgate's own client sent requests later than they were due, so the server was not given "
-           "the declared load: the p99 of a window was 1 ms or more.",
-           "Give the client cores that nothing else uses, or a lower rate: benchmarks/client_rate.py."),
+    Reason("client-late", "perfgate's own client was late in a window: it sent requests after they were due (p99 of "
+           "1 ms or more), so the server was not given the declared load, or read answers after they came (p99 of 4 ms "
+           "or more), so their times are the client's own. It says nothing of the subject.",
+           "Give the client a core that nothing else uses, or a lower rate or fewer users: docs/load.md says what it "
+           "can do, and benchmarks/client_rate.py what it can do here."),
     Reason("rate-out-of-range", "The highest rate at which a server meets an objective was sought, and no window of "
            "the search met it, or every one did: that rate is not between the bounds.",
            "Widen arrival.find's least and most, or change its slo or share; a head that meets it at no rate is "

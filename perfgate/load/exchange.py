@@ -19,6 +19,10 @@ from perfgate.units import format_ns, percent
 
 LATEST_NS: Final = 1_000_000
 """A window counts only if 99 of 100 requests were sent within this of their schedule: 1 ms."""
+LATEST_READ_NS: Final = 4_000_000
+"""And only if the client read what came within this, at 99 of 100 times: 4 ms. Events of a step come together and are
+read one by one: a client at 30 % of its core takes 1.2 to 2.1 ms for the 256 of a step at 200 requests a second
+(``benchmarks/client_rate.py``). One with a backlog is far beyond: 11 ms at 41 % of a core, 60 ms at 79 %."""
 
 
 class Request(Frozen):
@@ -118,13 +122,16 @@ class Answers(Frozen):
     Args:
         begin_ns: The window's beginning; ``at_ns`` counts from it.
         end_ns: When the last request had ended.
-        cpu_ns: Processor time that the client took meanwhile; near the window's length it was the bottleneck.
+        cpu_ns: Processor time that the client took meanwhile.
+        reading_ns: The p99 of how late the client read what came, see :mod:`perfgate.load.backlog`; 0 in windows of
+            versions that did not look.
         answers: One a request, by number.
     """
 
     begin_ns: NonNegativeInt
     end_ns: NonNegativeInt
     cpu_ns: NonNegativeInt
+    reading_ns: NonNegativeInt = 0
     answers: tuple[Answer, ...]
 
     @property
@@ -136,11 +143,13 @@ class Answers(Frozen):
     @property
     def void(self) -> Note | None:
         """Why the window cannot count: the client was late; ``None`` where it was not."""
-        if self.lateness_ns < LATEST_NS:
+        sent_ns, read_ns = self.lateness_ns, self.reading_ns
+        late = [f"requests were sent {format_ns(sent_ns)} after schedule (p99)"] if sent_ns >= LATEST_NS else []
+        late += [f"answers were read {format_ns(read_ns)} after they came (p99)"] if read_ns >= LATEST_READ_NS else []
+        if not late:
             return None
         share = self.cpu_ns / max(1, self.end_ns - self.begin_ns)
-        text = f"p99 {format_ns(self.lateness_ns)} after schedule; the client used {percent(share)} of a core"
-        return Note(code="client-late", text=text)
+        return Note(code="client-late", text=f"{', '.join(late)}; the client used {percent(share)} of a core")
 
 
 def is_url(url: str) -> bool:

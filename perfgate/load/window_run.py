@@ -1,7 +1,8 @@
 """A window as it is sent and answered: requests leave when they are due, whatever the answers before them do.
 
 Runs in the client's own process. Connections are opened ahead of time, so that a request that is due is one write.
-Whatever is read, the clock is looked at first: in a burst of answers a request still leaves on time.
+Whatever is read, the clock is looked at first: in a burst of answers a request still leaves on time. How late
+those are read is seen by a timer of its own (:mod:`perfgate.load.backlog`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from perfgate.load.alarm import Alarm
+from perfgate.load.backlog import Backlog
 from perfgate.load.event_stream import EventStream, StreamError, clean
 from perfgate.load.exchange import Answer, Answers, Request, Target, Window
 
@@ -193,15 +195,18 @@ class WindowRun:
                 self._plan(self._begin_ns)
                 self._open()
         self._ring()
+        backlog = Backlog(self._begin_ns)
         try:
             await self._finished.wait()
         finally:
+            reading_ns = backlog.close()
             self._alarm.close()
         answers = tuple(sorted(self._answers, key=lambda answer: answer.number))
         return Answers.model_construct(
             begin_ns=self._begin_ns,
             end_ns=max(answer.end_ns for answer in answers),
             cpu_ns=time.process_time_ns() - cpu_ns,
+            reading_ns=reading_ns,
             answers=answers,
         )
 

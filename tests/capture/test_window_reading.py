@@ -78,6 +78,16 @@ def test_what_does_not_count_has_a_code(changes: dict[str, Any], more: dict[str,
     assert caught.value.code == code
 
 
+def test_answers_that_were_read_late_do_not_count() -> None:
+    """Their times are the client's; those of versions that did not look do."""
+    found = window(answered())
+    read_window(found)
+    read_window(found | {"answers": found["answers"] | {"reading_ns": 3 * MS}})
+    with pytest.raises(NotMeasuredError, match=r"4\.000 ms after they came") as caught:
+        read_window(found | {"answers": found["answers"] | {"reading_ns": 4 * MS}})
+    assert caught.value.code == "client-late"
+
+
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=300), st.integers(2, 50))
 def test_values_are_left_out_evenly(values: list[int], most: int) -> None:
     """Never more than asked for, in order, with the smallest and the largest."""
