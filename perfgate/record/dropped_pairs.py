@@ -7,6 +7,10 @@ started count for their own visit alone: nothing of the subject ran, so nothing 
 
 Whose fault a failure was is not asked of the failure: heat can come from the room and from the head. It is asked of the
 sides. What comes from outside falls on either side with probability one half, because the order of each pair is drawn.
+
+One failure is perfgate's own, ``client-late``: the client could not send or read fast enough. It may well be so on one
+side alone, that of more tokens a second, and what is left is chosen as above. So its pairs count as all others do; but
+they end a cell as ``client-late``, and no subject is blamed.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ HOPELESS: Final = (
     "counters-no-launch",
 )  # fmt: skip
 """Reason codes after which no further pair of a visit could fare better."""
+
+CLIENT_LATE: Final = "client-late"
 
 OF_THE_GPU: Final = ("foreign-process", "gpu-lost", "gpu-unreadable", "process-left", "start-refused")
 """Reason codes of trials that could fare better on another GPU."""
@@ -59,19 +65,28 @@ def overdrawn(record: Record, kind: Kind, visit: int | None = None) -> Failure |
         visit: Index of the visit whose refused starts count too; ``None``: none does.
     """
     failed = [t for t in record.dropped_pairs(kind).values() if t.started or t.visit == visit]
-    sides = Counter(trial.subject for trial in failed)
-    both = len(record.subjects) > 1
-    if len(failed) > record.cell.measure.max_dropped_pairs:
-        code = "one-sided-failures" if both and len(sides) == 1 else "too-many-dropped-pairs"
-    elif both and chance(sides["base"], sides["head"]) <= LEVEL:
+    both, most = len(record.subjects) > 1, record.cell.measure.max_dropped_pairs
+    of_subjects = [t for t in failed if t.failure and t.failure.code != CLIENT_LATE]
+    if both and _one_sided(of_subjects, most):
         code = "one-sided-failures"
+    elif len(failed) > most:
+        code = CLIENT_LATE if 2 * len(of_subjects) < len(failed) else "too-many-dropped-pairs"
+    elif both and _one_sided(failed, most):
+        code = CLIENT_LATE
     else:
         return None
     last = failed[-1].failure
     cause = f": {last.code}: {last.text}" if last else ""
     sided = unevenness(failed) if both else ""
-    text = f"{len(failed)} dropped, failing on {' and '.join(sorted(sides))}{f' ({sided})' if sided else ''}"
+    sides = " and ".join(sorted({trial.subject for trial in failed}))
+    text = f"{len(failed)} dropped, failing on {sides}{f' ({sided})' if sided else ''}"
     return Failure(code=code, text=f"{text}; the last in trial {failed[-1].index}{cause}")
+
+
+def _one_sided(failed: Sequence[Trial], most: int) -> bool:
+    """Whether failures are those of one side: all of more than may be dropped, or more than chance puts on one side."""
+    sides = Counter(trial.subject for trial in failed)
+    return len(sides) == 1 if len(failed) > most else chance(sides["base"], sides["head"]) <= LEVEL
 
 
 def unevenness(failed: Sequence[Trial]) -> str:

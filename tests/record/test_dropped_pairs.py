@@ -84,3 +84,29 @@ def test_each_kind_has_its_own() -> None:
 
     assert overdrawn(taken, "timed") is None
     assert overdrawn(taken, "traced") is not None
+
+
+@pytest.mark.parametrize(
+    ("late", "died", "cap", "code"),
+    [
+        ("hhh", "", 2, "client-late"),
+        ("hbh", "", 2, "client-late"),
+        ("hhhhhhhhh", "", 20, "client-late"),
+        ("hhhhh", "hhhh", 20, "client-late"),
+        ("h", "hhh", 2, "one-sided-failures"),
+        ("b", "hhhhhhhhh", 20, "one-sided-failures"),
+        ("h", "hb", 2, "too-many-dropped-pairs"),
+        ("hh", "", 2, None),
+    ],
+)
+def test_no_subject_is_blamed_for_a_late_client(late: str, died: str, cap: int, code: str | None) -> None:
+    """Such pairs count, for those that are left are chosen too; they end a cell under the client's own code."""
+    whose = [(side, "client-late") for side in late] + [(side, "engine-died") for side in died]
+    dropped = [
+        trial(n, n, "base" if side == "b" else "head", failure=Failure(code=why, text="late"))
+        for n, (side, why) in enumerate(whose)
+    ]
+
+    stop = overdrawn(record(cell(max_dropped_pairs=cap), dropped), "timed")
+
+    assert (stop.code if stop else None) == code
