@@ -20,6 +20,9 @@ from perfgate.load.lengths import Lengths
 from perfgate.load.shape import DEFAULT_INPUT, DEFAULT_OUTPUT, MOST_REQUESTS, Arrival, Load
 from perfgate.units import NS_PER_S
 
+APART_NS = 100_000
+"""So far apart are requests that come together: those of a burst, and the first ones of a closed loop's users. A client
+sends one after another, each in 17 to 20 us with 512 tokens, so 64 that are due at one instant cannot be in time."""
 BLOCK_TOKENS = 512
 """Tokens that one entry of a Mooncake trace's ``hash_ids`` covers."""
 
@@ -65,8 +68,10 @@ def window(load: Load, number: int, vocabulary: int, trace: Sequence[Arrived] = 
         return Window(requests=requests)
     think = draw.stream("think")
     mean_ns = (closed.think or 0.0) * NS_PER_S
-    waits = tuple(round(-mean_ns * math.log1p(-next(think))) for _ in requests)
-    return Window(requests=requests, concurrency=closed.concurrency, think_ns=waits)
+    waits = [round(-mean_ns * math.log1p(-next(think))) for _ in requests]
+    for user in range(min(closed.concurrency, len(waits))):
+        waits[user] += user * APART_NS
+    return Window(requests=requests, concurrency=closed.concurrency, think_ns=tuple(waits))
 
 
 def part(load: Load, trace: Sequence[Arrived]) -> tuple[Arrived, ...]:
@@ -137,13 +142,22 @@ def _open_loop(arrival: Arrival, draw: _Draws, load: Load) -> Iterator[float]:
         return ((phase + index) / arrival.constant for index in range(MOST_REQUESTS))
     if arrival.bursts is not None:
         size, per_second = arrival.bursts.size, arrival.bursts.rate / arrival.bursts.size
-        return (at / per_second for at in accumulate(exponential) for _ in range(size))
+        return _grouped((at / per_second for at in accumulate(exponential)), size)
     if arrival.ramp is not None:
         start, end = arrival.ramp.start, arrival.ramp.end
         length = load.duration or 2 * (load.requests or 1) / (start + end)
         return (_ramped(operations, start, end, length) for operations in accumulate(exponential))
     rate = arrival.find.least if arrival.find is not None else arrival.poisson
     return (at / (rate or 1.0) for at in accumulate(exponential))
+
+
+def _grouped(begins: Iterator[float], size: int) -> Iterator[float]:
+    """Seconds of each request of a group, in order: a group begins when the one before is out."""
+    free, apart = 0.0, APART_NS / NS_PER_S
+    for begin in begins:
+        first = max(begin, free)
+        yield from (first + place * apart for place in range(size))
+        free = first + size * apart
 
 
 def _ramped(area: float, start: float, end: float, length: float) -> float:

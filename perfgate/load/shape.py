@@ -44,7 +44,7 @@ Size = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 
 
 class Bursts(Strict):
-    """Groups of requests at once, with the gaps of a Poisson process between them.
+    """Groups of requests, 100 us apart in a group, with the gaps of a Poisson process between groups.
 
     Args:
         rate: Requests a second, over all.
@@ -68,7 +68,7 @@ class Ramp(Strict):
 
 
 class Closed(Strict):
-    """A fixed number of users, each sending its next request after the answer to the last.
+    """A fixed number of users, each sending its next request after the answer to the last. They begin 100 us apart.
 
     Args:
         concurrency: Users.
@@ -135,7 +135,7 @@ class Arrival(Strict):
     Args:
         poisson: Requests a second, independent of each other.
         constant: Requests a second, evenly spaced.
-        bursts: Groups at once.
+        bursts: Groups of requests.
         ramp: A rate that changes over the window.
         closed: A fixed number of users.
         replay: A recorded trace.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfgate.load.arrivals import Arrived, window
+from perfgate.load.arrivals import APART_NS, Arrived, window
 from perfgate.load.exchange import Window
 from perfgate.load.shape import Load
 
@@ -68,12 +68,22 @@ def test_constant_arrivals_are_even() -> None:
     assert at[0] != times(window(load(arrival={"constant": 50}), 1, VOCABULARY))[0]
 
 
-def test_bursts_come_at_once() -> None:
-    """Groups of the declared size, at the declared rate over all."""
+def test_bursts_come_as_fast_as_a_client_can_send() -> None:
+    """Groups of the declared size, at the declared rate over all; one that begins in another follows it."""
     at = times(window(load(arrival={"bursts": {"rate": 100, "size": 8}}, requests=8000), 0, VOCABULARY))
-    assert all(len({*at[k : k + 8]}) == 1 for k in range(0, 8000, 8))
-    assert len({*at}) == 1000
+    apart = APART_NS / 1e9
+    assert all(at[k + n] == pytest.approx(at[k] + n * apart) for k in range(0, 8000, 8) for n in range(8))
+    assert all(after - before > 0.99 * apart for before, after in pairwise(at))
     assert at[-1] == pytest.approx(80, rel=0.1)
+
+
+def test_users_of_a_closed_loop_begin_one_after_another() -> None:
+    """A client cannot send for all of them at one instant; what follows is when their answers come."""
+    users: dict[str, Any] = {"arrival": {"closed": {"concurrency": 64}}, "output_tokens": {"uniform": [4, 40]}}
+    begun = window(load(**users, requests=200), 0, VOCABULARY)
+    assert begun.think_ns == (*range(0, 64 * APART_NS, APART_NS), *[0] * 136)
+    few = window(load(**users, requests=3), 0, VOCABULARY)
+    assert few.think_ns == (0, APART_NS, 2 * APART_NS)
 
 
 def test_a_ramp_goes_from_one_rate_to_the_other() -> None:
