@@ -68,13 +68,17 @@ class Exchange(asyncio.Protocol):
         self._sent_ns: int | None = None
         self._token_ns: list[int] = []
         self._token_counts: list[int] = []
-        self.opening: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._opened_ns = 0
         self._answered = False
 
-    async def open(self, host: str, port: int) -> None:
-        """Connect; what goes wrong is told when the request is due."""
+    def open(self) -> None:
+        """Begin to connect; what goes wrong is told when the request is due."""
+        self._opening = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
         try:
-            await asyncio.get_running_loop().create_connection(lambda: self, host, port)
+            await asyncio.get_running_loop().create_connection(lambda: self, *self._run.address)
         except OSError as error:
             text = os.strerror(error.errno) if error.errno else clean(str(error))
             self._fail(f"no connection: {text}")
@@ -91,10 +95,13 @@ class Exchange(asyncio.Protocol):
         self._limit = asyncio.get_running_loop().call_later(timeout_s, self._fail, text)
         if self._transport is not None:
             self._transport.write(self._data)
+        elif self._opening is not None and self._opening.done():  # closed as soon as it was open: once more
+            self.open()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
         self._transport = cast("asyncio.Transport", transport)
+        self._opened_ns = time.monotonic_ns()
         if self._answered:
             self._transport.abort()
         elif self._sent_ns is not None:  # it has been waiting for the server to accept this
@@ -105,6 +112,10 @@ class Exchange(asyncio.Protocol):
         now_ns = time.monotonic_ns()
         self._run.look(now_ns)
         if self._answered:
+            return
+        if self._sent_ns is None:  # no answer; some say so before they close what is idle
+            if self._transport is not None:
+                self._transport.abort()
             return
         try:
             if tokens := self._stream.feed(data):
@@ -122,6 +133,11 @@ class Exchange(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
         if self._answered:
+            return
+        if self._sent_ns is None:
+            self._transport = None
+            if time.monotonic_ns() - self._opened_ns >= AHEAD_NS:
+                self.open()  # the server closes what is idle: a new one is there when it is due
             return
         try:
             self._stream.end()
@@ -142,8 +158,8 @@ class Exchange(asyncio.Protocol):
             self._limit.cancel()
         if self._transport is not None:
             (self._transport.abort if error else self._transport.close)()
-        if self.opening is not None and error:
-            self.opening.cancel()
+        if self._opening is not None and error:
+            self._opening.cancel()
         end_ns = time.monotonic_ns()
         self._run.answered(
             Answer.model_construct(
@@ -170,7 +186,7 @@ class WindowRun:
 
     def __init__(self, window: Window, target: Target) -> None:
         url = urlsplit(target.url)
-        self._address = (url.hostname or "127.0.0.1", url.port or 80)
+        self.address = (url.hostname or "127.0.0.1", url.port or 80)
         self._target = target
         self._think_ns = window.think_ns
         self._concurrency = window.concurrency
@@ -235,8 +251,7 @@ class WindowRun:
 
     def _open(self) -> None:
         if self._unopened:
-            exchange = self._unopened.popleft()
-            exchange.opening = asyncio.get_running_loop().create_task(exchange.open(*self._address))
+            self._unopened.popleft().open()
 
     def _ring(self) -> None:
         """Send what is due, open what soon will be, and set the alarm for what comes next."""

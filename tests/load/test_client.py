@@ -139,6 +139,52 @@ def test_a_closed_loop_keeps_its_concurrency(client: Client) -> None:
         assert answer_.scheduled_ns - think_ns[answer_.number] in ends
 
 
+class ImpatientServer(NullServer):
+    """A server that closes a connection on which nothing came for 120 ms; it may say so."""
+
+    says = b""
+
+    def connection_made(self, transport: Any) -> None:
+        """Called by the loop."""
+        super().connection_made(transport)
+        asyncio.get_running_loop().call_later(0.12, self.give_up)
+
+    def give_up(self) -> None:
+        """It has waited long enough."""
+        if not self._received and not self.head:
+            self.transport.write(self.says)
+            self.transport.close()
+
+
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n"])
+def test_a_connection_that_was_closed_while_it_was_idle_is_opened_anew(
+    client: Client, monkeypatch: pytest.MonkeyPatch, says: bytes
+) -> None:
+    """In a closed loop it is opened long before it is needed, and a server need not keep it."""
+    monkeypatch.setattr("null_server.NullServer", ImpatientServer)
+    monkeypatch.setattr(ImpatientServer, "says", says)
+    asked = Window(requests=requests(4, None), concurrency=2, think_ns=(0, 0, 500_000_000, 300_000_000))
+    with serving() as url:
+        answers = client.drive(asked, Target(url=url, model="null")).answers
+    assert [(answer.tokens, answer.error) for answer in answers] == [(3, "")] * 4
+
+
+def test_a_server_that_closes_every_connection_at_once_is_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request gets one more connection when it is due, and no more than that."""
+    opened = []
+
+    class Closing(NullServer):
+        def connection_made(self, transport: Any) -> None:
+            opened.append(transport)
+            transport.close()
+
+    monkeypatch.setattr("null_server.NullServer", Closing)
+    with serving() as url:
+        answers = client.drive(Window(requests=requests(3)), Target(url=url, model="null")).answers
+    assert {answer.error.partition(":")[0] for answer in answers} == {"the connection was closed before an answer"}
+    assert len(opened) == 6
+
+
 WRONG: dict[str, tuple[tuple[bytes, ...], bool, str]] = {
     "status": ((b"HTTP/1.1 500 Oh\r\ncontent-length: 4\r\n\r\nfull",), False, "status 500: full"),
     "long status": ((b"HTTP/1.1 503 Oh\r\ncontent-length: 999999\r\n\r\n", b"x" * 999), False, "status 503: xxx"),
