@@ -11,12 +11,10 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, takewhile
-from statistics import NormalDist
 
 from pydantic import JsonValue
 
 from perfgate.load.exchange import Request, Window
-from perfgate.load.lengths import Lengths
 from perfgate.load.shape import DEFAULT_INPUT, DEFAULT_OUTPUT, MOST_REQUESTS, Arrival, Load
 from perfgate.units import NS_PER_S
 
@@ -172,33 +170,24 @@ def _ramped(area: float, start: float, end: float, length: float) -> float:
     return 2 * area / (start + math.sqrt(start * start + 2 * slope * area))  # the quadratic's stable root
 
 
-def _length(lengths: Lengths, uniform: float) -> int:
-    if lengths.lognormal is not None:
-        median, sigma = lengths.lognormal.median, lengths.lognormal.sigma
-        normal = NormalDist().inv_cdf(min(max(uniform, 1e-12), 1 - 1e-12))
-        return max(1, min(lengths.lognormal.most, round(median * math.exp(sigma * normal))))
-    low, high = lengths.range
-    return low + int(uniform * (high - low + 1))
-
-
 def _request(load: Load, index: int, at_ns: int | None, draw: _Draws, trace: Sequence[Arrived]) -> Request:
     recorded = trace[index] if load.arrival.replay is not None else None
     inputs, outputs = load.input_tokens, load.output_tokens
     input_tokens = (
         recorded.input_tokens
         if recorded and inputs is None
-        else _length(inputs or DEFAULT_INPUT, draw.one(f"input {index}"))
+        else (inputs or DEFAULT_INPUT).at(draw.one(f"input {index}"))
     )
     max_tokens = (
         recorded.output_tokens
         if recorded and outputs is None
-        else _length(outputs or DEFAULT_OUTPUT, draw.one(f"output {index}"))
+        else (outputs or DEFAULT_OUTPUT).at(draw.one(f"output {index}"))
     )
     if load.long_prefill is not None and draw.one(f"long {index}") < load.long_prefill.share:
-        input_tokens = _length(load.long_prefill.input_tokens, draw.one(f"long input {index}"))
+        input_tokens = load.long_prefill.input_tokens.at(draw.one(f"long input {index}"))
     cancel_after = None
     if load.cancel is not None and draw.one(f"cancel {index}") < load.cancel.share:
-        cancel_after = _length(load.cancel.after_tokens, draw.one(f"cancel after {index}"))
+        cancel_after = load.cancel.after_tokens.at(draw.one(f"cancel after {index}"))
     return Request(
         number=index,
         at_ns=at_ns,

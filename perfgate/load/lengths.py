@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist, mean, pstdev
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -55,6 +57,21 @@ class Lengths(Strict):
         if self.lognormal is not None:
             return 1, self.lognormal.most
         return self.uniform or (self.fixed or 0, self.fixed or 0)
+
+    def at(self, quantile: float) -> int:
+        """The length that this share of all do not exceed, tokens; the share is from 0 up to and without 1."""
+        if self.lognormal is not None:
+            median, sigma = self.lognormal.median, self.lognormal.sigma
+            normal = NormalDist().inv_cdf(min(max(quantile, 1e-12), 1 - 1e-12))
+            return max(1, min(self.lognormal.most, round(median * math.exp(sigma * normal))))
+        low, high = self.range
+        return low + int(quantile * (high - low + 1))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over mean, of a thousand even quantiles."""
+        lengths = [self.at((place + 0.5) / 1000) for place in range(1000)]
+        return pstdev(lengths) / mean(lengths)
 
     @property
     def longest(self) -> int:

@@ -109,10 +109,10 @@ def test_a_window_in_which_nothing_is_due_has_a_request() -> None:
 
 def test_a_closed_loop_thinks() -> None:
     """It has no times, and waits of the declared mean."""
-    closed = window(load(arrival={"closed": {"concurrency": 8, "think": "100ms"}}), 0, VOCABULARY)
+    closed = window(load(arrival={"closed": {"concurrency": 8, "think": "400ms"}}), 0, VOCABULARY)
     assert closed.concurrency == 8
     assert {request.at_ns for request in closed.requests} == {None}
-    assert mean(closed.think_ns) == pytest.approx(1e8, rel=0.15)
+    assert mean(closed.think_ns) == pytest.approx(4e8, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,11 @@ def test_a_trace_is_replayed() -> None:
         ({"arrival": {"poisson": 0}}, "greater than 0"),
         ({"duration": "3s", "requests": 3}, "one of requests, duration"),
         ({"arrival": {"closed": {"concurrency": 2, "think": "1s"}}, "duration": "3s"}, "give requests instead"),
-        ({"arrival": {"closed": {"concurrency": 2}}}, r"in step for ever.*uniform: \[2, 6\]"),
+        (
+            {"arrival": {"closed": {"concurrency": 2}}},
+            r"in step for ever.*uniform: \[2, 6\]}, or give a think: of 0\.1s",
+        ),
+        ({"arrival": {"closed": {"concurrency": 2, "think": "99ms"}}}, "in step for ever"),
         ({"arrival": {"replay": {"file": "../chat.jsonl"}}}, "below the scenario's folder"),
         ({"arrival": {"replay": {"file": "chat.txt"}}}, "Azure"),
         ({"duration": "1000000s"}, "more than 100000 requests"),

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from null_server import NullServer, at_once, serving
+from pydantic import ValidationError
 
 from perfgate.load.arrivals import window
 from perfgate.load.client import Client
 from perfgate.load.exchange import Target, Window
+from perfgate.load.lengths import Lengths
 from perfgate.load.shape import Load
 
 STEP, PREFILL = 10.0, 15.0
@@ -53,16 +55,49 @@ def ramp(load: Window) -> float:
     return mean(map(mean, by_place[-quarter:])) / mean(map(mean, by_place[:quarter]))
 
 
-def closed(**declared: Any) -> Window:
+def closed(think: str | None = None, **declared: Any) -> dict[str, Any]:
     """A closed loop of 16 users."""
-    load = {"arrival": {"closed": {"concurrency": 16, "think": "1ns"}}, "requests": 2400, "input_tokens": 1, **declared}
-    return window(Load.model_validate(load), 0, 64)
+    users = {"concurrency": 16, "think": think}
+    return {"arrival": {"closed": users}, "requests": 2400, "input_tokens": 1, **declared}
 
 
 def test_users_do_not_march_in_step() -> None:
     """With answers of one length, whoever is last in the queue stays last; with the default lengths nobody does."""
-    assert ramp(closed(output_tokens=128)) > 1.86
-    assert ramp(closed()) == pytest.approx(1, abs=0.05)
+    free = Load.model_validate(closed())
+    assert ramp(window(free.model_copy(update={"output_tokens": Lengths(fixed=128)}), 0, 64)) > 1.86
+    assert ramp(window(free, 0, 64)) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("think", "lengths"),
+    [
+        ("1ms", 128),
+        ("700ms", 128),
+        (None, {"uniform": [128, 129]}),
+        (None, {"uniform": [15, 17]}),
+        (None, {"lognormal": {"median": 128, "sigma": 1, "most": 10}}),
+    ],
+)
+def test_a_load_that_would_march_is_refused(think: str | None, lengths: Any) -> None:
+    """Be it by a spread that is next to none, or by a pause that is none beside the time of all prefills."""
+    with pytest.raises(ValidationError, match="in step for ever"):
+        Load.model_validate(closed(think, output_tokens=lengths))
+
+
+@pytest.mark.parametrize(
+    ("think", "lengths"),
+    [
+        ("800ms", 128),
+        ("800ms", 16),
+        (None, {"uniform": [106, 150]}),
+        (None, {"uniform": [13, 19]}),
+        (None, {"lognormal": {"median": 128, "sigma": 0.11, "most": 1000}}),
+    ],
+)
+def test_what_is_just_allowed_does_not_march(think: str | None, lengths: Any) -> None:
+    """In the model."""
+    loads = (Load.model_validate(closed(think, output_tokens=lengths, seed=seed)) for seed in range(3))
+    assert mean(ramp(window(load, 0, 64)) for load in loads) < 1.05
 
 
 def test_a_pause_of_the_server_is_reported_whole(tmp_path: Path) -> None:
