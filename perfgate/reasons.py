@@ -129,6 +129,10 @@ _TABLE = (
            "the GPU or the model's architecture is not in the tables.",
            "Gate itl_median, which needs no floor. docs/counters.md lists what is supported; the GPUs' roofs are in "
            "perfgate/counters/gpu_roofs.py."),
+    Reason("no-ratio", "The metric was 0 in some trials. That was measured, but zero has no ratio to anything, and "
+           "these trials are not pairs of one run whose signs could be counted, or no pair shows anything.",
+           "Compare both builds in one run, which counts pairs where values are zero (docs/servers.md). Where both sides "
+           "are always zero, change the load or the bounds of slo, so that the metric can move."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
     Reason("no-slack", "The device waited for the host, so the slack is zero or negative and has no ratio to anything.",
@@ -220,6 +224,9 @@ _TABLE = (
            "gate's bounds are a step further out.",
            "Nothing, if the margins are much wider than the step. Otherwise measure something longer: a role with more "
            "kernel time, or the whole step; in a CSV write more digits."),
+    Reason("counted-by-sign", "The metric was 0 in some trials, which has no ratio, so pairs are counted: a head that "
+           "is worse by more than ignorable in enough of them blocks, and passes where every one is within must_catch.",
+           "Read both sides' values. A floor: in the metric's unit says which changes of a small count do not matter."),
     Reason("estimates-disagree", "The mean of the pairs and their Hodges-Lehmann estimate differ by more than half the "
            "distance between the margins: some pairs are far from the others.",
            "Look at the pairs in the record for a disturbed trial or for restarts that split in modes."),

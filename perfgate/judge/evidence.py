@@ -26,6 +26,7 @@ from perfgate.judge.machine_states import Labeller
 from perfgate.judge.memory_growth import growth_cautions
 from perfgate.judge.outcome import Finding
 from perfgate.judge.rule import Judged, Series
+from perfgate.judge.sign_series import by_sign
 from perfgate.judge.state_series import by_state, slow_share
 from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import Metric
@@ -187,7 +188,7 @@ class Evidence:
     @cached_property
     def family(self) -> tuple[Judged, ...]:
         """What can block the cell: each gate, in each state that both sides were in, and the slow state's share."""
-        series = [self.series(gate) for gate in self.cell.gates]
+        series = [by_sign(self.series(gate)) for gate in self.cell.gates]
         if self.labeller is None:
             return (*series,)
         gates = [own for one in series for own in by_state(one, self.labeller)]

@@ -61,9 +61,18 @@ class Series:
     @property
     def fault(self) -> Note | None:
         """Why these values cannot be judged; a value that is zero, negative or not finite has no ratio."""
+        if self.missing is None and zeros_among(self.metric, (*self.base, *self.head)):
+            return Note(code="no-ratio", text=f"{self.zeros_told}, and zero has no ratio")
         code, sides = "no-slack" if self.metric.signed else "non-finite", (("base", self.base), ("head", self.head))
         wrong = (f"{side} has the value {value}" for side, values in sides for value in values if not _positive(value))
         return self.missing or next((Note(code=code, text=text) for text in wrong), None)
+
+    @property
+    def zeros_told(self) -> str:
+        """On which side how many values are zero."""
+        counts = (f"{side.count(0)} of {len(side)} trials of the" for side in (self.base, self.head))
+        base, head = counts
+        return f"{self.metric.name} is 0 in {base} base and in {head} head"
 
     @property
     def ignorable(self) -> float:
@@ -144,8 +153,17 @@ class Series:
 
     def outcome(self, decision: Decision) -> GateOutcome:
         """What was decided in figures and words."""
+        blank = self.blank(decision)
+        if self.fault is not None:
+            return blank.model_copy(update={"reasons": (self.fault,)})
+        if not decision.looks:
+            return blank.model_copy(update={"reasons": (self.no_look(),)})
+        return _with_figures(blank, self, decision)
+
+    def blank(self, decision: Decision) -> GateOutcome:
+        """The verdict and both sides, without what a look found."""
         used = decision.looks[-1].pairs if decision.looks and self.schedule else None
-        blank = GateOutcome(
+        return GateOutcome(
             **both_sides(self.metric, self.base[:used], self.head[:used]).model_dump(),
             ignorable=self.ignorable,
             must_catch=self.must_catch,
@@ -155,11 +173,6 @@ class Series:
             verdict=decision.verdict,
             block_level=decision.block_level,
         )
-        if self.fault is not None:
-            return blank.model_copy(update={"reasons": (self.fault,)})
-        if not decision.looks:
-            return blank.model_copy(update={"reasons": (self.no_look(),)})
-        return _with_figures(blank, self, decision)
 
     def no_look(self) -> Note:
         """Why the values reach no look."""
@@ -327,9 +340,14 @@ def both_sides(metric: Metric, base: Sequence[float], head: Sequence[float]) -> 
     """Geometric means, so that the change of the means is the mean of the pairs' log ratios; else there is none."""
     b, h = (geometric_mean(side) if side and all(map(_positive, side)) else None for side in (base, head))
     change = h / b - 1 if b and h else None
-    if metric.signed and change is None:
+    if change is None and (metric.signed or zeros_among(metric, (*base, *head))):
         b, h = (math.fsum(side) / len(side) if side else None for side in (base, head))
     return MetricOutcome(metric=metric.name, unit=metric.unit, better=metric.better, base=b, head=h, change=change)
+
+
+def zeros_among(metric: Metric, values: Sequence[float]) -> bool:
+    """Whether some of a metric's values are zero where that is a measurement, and the others have a ratio."""
+    return metric.zeros and 0 in values and all(value == 0 or _positive(value) for value in values)
 
 
 def _positive(value: float) -> bool:

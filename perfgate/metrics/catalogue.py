@@ -66,6 +66,7 @@ class Metric:
         needs_floor: True where a trial without a floor has no value.
         kind: The kind of trial that it is read from.
         signed: True where zero and negative values are real measurements, though they have no ratio.
+        zeros: True where zero is a real measurement, though it has no ratio, and no value is negative.
         steps: A trial to the number of its instrument's smallest steps that the value rests on; ``None`` for what is
             counted exactly, where equal values are equal in fact.
     """
@@ -79,6 +80,7 @@ class Metric:
     needs_floor: bool = False
     kind: Kind = "timed"
     signed: bool = False
+    zeros: bool = False
     steps: Callable[[Trial], float | None] | None = None
 
     @property
@@ -181,13 +183,13 @@ METRICS: dict[str, Metric] = {
         Metric("request_throughput", "req/s", "higher", "requests that a server answered per second of elapsed time",
                request_throughput, steps=elapsed_ns),
         _time("queue_time", "how long a request waits in the server's queue, mean over the measured windows by its own "
-              "figures", lambda t: scaled(figure_share("queue_ns", "queued")(t), 1 / NS_PER_S)),
+              "figures", lambda t: scaled(figure_share("queue_ns", "queued")(t), 1 / NS_PER_S), zeros=True),
         Metric("preemptions", "count", "lower", "how often the server's scheduler took a running request back in the "
-               "measured windows", lambda t: scaled(t.figures.get("preemptions"))),
+               "measured windows", lambda t: scaled(t.figures.get("preemptions")), zeros=True),
         Metric("prefix_hit_share", "ratio", "higher", "share of the prompts' tokens that the server found in its cache "
-               "in the measured windows", figure_share("prefix_hits", "prefix_queries")),
+               "in the measured windows", figure_share("prefix_hits", "prefix_queries"), zeros=True),
         Metric("draft_acceptance", "ratio", "higher", "share of drafted tokens that the server accepted in the "
-               "measured windows", figure_share("drafts_accepted", "drafts")),
+               "measured windows", figure_share("drafts_accepted", "drafts"), zeros=True),
         Metric("kv_use", "ratio", "lower", "the highest share of the server's KV cache in use, of readings between "
                "requests of warm-up", lambda t: scaled(t.figures.get("kv_use_ppm"), 1e-6)),
     )
@@ -274,6 +276,7 @@ class LoadMetric:
         key: The gate's key that holds the parameter.
         read: Reads the parameter.
         kind: The kind of trial that it is read from.
+        zeros: True where zero is a real measurement, though it has no ratio.
     """
 
     name: str
@@ -284,6 +287,7 @@ class LoadMetric:
     key: Literal["quantile", "slo"]
     read: Callable[[str], object]
     kind: Kind = "timed"
+    zeros: bool = False
 
     def of(self, part: str) -> Metric:
         """The metric with its parameter, ``ttft_quantile[p99]``.
@@ -297,7 +301,8 @@ class LoadMetric:
             return self.summarise(trial, part)
 
         steps = _in(1, value) if self.unit == "s" else elapsed_ns
-        return Metric(f"{self.name}[{part}]", self.unit, self.better, f"{self.meaning}, {part}", value, steps=steps)
+        name, meaning = f"{self.name}[{part}]", f"{self.meaning}, {part}"
+        return Metric(name, self.unit, self.better, meaning, value, zeros=self.zeros, steps=steps)
 
 
 _QUANTILES = {
@@ -310,7 +315,7 @@ LOAD_METRICS: dict[str, LoadMetric] = {
     for of, words in _QUANTILES.items()
 } | {
     "goodput": LoadMetric("goodput", "req/s", "higher", "requests per second that met every bound of an SLO",
-                          goodput, "slo", read_objective),
+                          goodput, "slo", read_objective, zeros=True),
 }  # fmt: skip
 """Every metric of a server that needs a parameter."""
 

@@ -190,6 +190,10 @@ def _steps(gate: GateOutcome) -> Iterator[str]:
     if not gate.pairs:
         yield f"no look was reached ({'; '.join(map(_first, gate.reasons)) or 'no data'}): {gate.verdict}."
         return
+    counted = next((note for note in (*gate.reasons, *gate.cautions) if note.code == "counted-by-sign"), None)
+    if counted is not None:
+        yield f"a sign test over {plural(gate.pairs, 'pair')}: {_first(counted)}: {gate.verdict}."
+        return
     low, high = gate.slowdown_bounds
     at = f"at {plural(gate.pairs, 'pair')} the slowdown's"
     if gate.verdict == "regressed":
