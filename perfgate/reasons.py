@@ -131,8 +131,8 @@ _TABLE = (
            "perfgate/counters/gpu_roofs.py."),
     Reason("no-ratio", "The metric was 0 in some trials. That was measured, but zero has no ratio to anything, and "
            "these trials are not pairs of one run whose signs could be counted, or no pair shows anything.",
-           "Compare both builds in one run, which counts pairs where values are zero (docs/servers.md). Where both sides "
-           "are always zero, change the load or the bounds of slo, so that the metric can move."),
+           "Compare both builds in one run, which counts pairs where values are zero (docs/servers.md). Where both "
+           "sides are always zero, change the load or the bounds of slo, so that the metric can move."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
     Reason("no-slack", "The device waited for the host, so the slack is zero or negative and has no ratio to anything.",

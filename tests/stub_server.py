@@ -79,6 +79,9 @@ class Stub:
         """A stream of tokens."""
         self.asked += 1
         mode = self.options.mode if self.asked == 5 else ""
+        if self.options.tells == "usage alone" and "return_token_ids" in body:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 14\r\n\r\nunknown field\n")
+            return
         if mode == "dies":
             say("CUDA error: an illegal memory access was encountered")
             os._exit(3)
@@ -97,11 +100,23 @@ class Stub:
                 return
             last = number + 1 == body["max_tokens"] - (mode == "short")
             choice = {"index": 0, "text": " w", "token_ids": [number], "finish_reason": "length" if last else None}
-            self.send(writer, json.dumps({"choices": [choice]}))
+            self.send(writer, json.dumps(self.told({"choices": [choice]}, number + 1, body)))
             if last:
                 break
+        if (body.get("stream_options") or {}).get("include_usage"):
+            self.send(writer, json.dumps({"choices": [], "usage": {"completion_tokens": body["max_tokens"]}}))
         self.send(writer, "[DONE]")
         writer.write(b"0\r\n\r\n")
+
+    def told(self, event: dict[str, Any], tokens: int, body: dict[str, Any]) -> dict[str, Any]:
+        """An event with what this server tells of tokens."""
+        if self.options.tells == "ids":
+            return event
+        del event["choices"][0]["token_ids"]
+        asked = (body.get("stream_options") or {}).get("continuous_usage_stats")
+        if asked and self.options.tells.startswith("usage"):
+            event["usage"] = {"completion_tokens": tokens}
+        return event
 
     @staticmethod
     def send(writer: asyncio.StreamWriter, data: str) -> None:
@@ -116,6 +131,7 @@ async def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--step-us", type=int, default=1000)
     parser.add_argument("--mode", default="")
+    parser.add_argument("--tells", default="ids")
     parser.add_argument("--no-mode", action="store_true")
     options = parser.parse_args()
     if options.mode == "does not start":

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Engine, Launch
 from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, engine_environment, find_subject
@@ -25,7 +25,8 @@ from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.window_reading import WindowAnswer
 from perfgate.load.arrivals import window
 from perfgate.load.client import Client
-from perfgate.load.exchange import Target
+from perfgate.load.event_stream import UNCOUNTED
+from perfgate.load.exchange import Answers, Target, Window
 from perfgate.load.shape import Load
 from perfgate.machine.children import spawn
 from perfgate.machine.cleanup import count_files
@@ -44,6 +45,9 @@ LEAST_CORES: Final = 4
 """From so many on the client has one for itself; with fewer, its trials have the caution ``client-shares-cores``."""
 READING_S: Final = 0.5
 """Between two readings of the KV cache's use, in warm-up alone."""
+NEXT_COUNTS: Final[Mapping[str, Literal["usage", "events"]]] = {"ids": "usage", "usage": "events"}
+"""How tokens are counted where a server does not tell, or take the request, that way."""
+NOT_SO: Final = (UNCOUNTED, "status 400", "status 422")
 DYING_S: Final = 0.5
 """How long a server that dropped requests is given to be dead."""
 
@@ -146,7 +150,7 @@ class ServedEngine:
         before = self._scrape()
         begin_ns = time.monotonic_ns()
         with self._watching(asleep=not warm_up) as readings:
-            answers = self._client.drive(requests, self._target)
+            answers = self._drive(requests, may_ask_otherwise=warm_up)
         span = Span(begin_ns, time.monotonic_ns())
         failed = any(answer.error for answer in answers.answers)
         came = WindowAnswer(
@@ -160,6 +164,18 @@ class ServedEngine:
             shares_cores=not self._client.cores,
         )
         return came.model_dump(mode="json"), span
+
+    def _drive(self, requests: Window, *, may_ask_otherwise: bool) -> Answers:
+        """Send a window; one of warm-up again, where the server lets no token be counted as it was asked to.
+
+        What it has in its cache by then is of warm-up.
+        """
+        answers = self._client.drive(requests, self._target)
+        counts = NEXT_COUNTS.get(self._target.counts)
+        if not may_ask_otherwise or counts is None or not all(one.error.startswith(NOT_SO) for one in answers.answers):
+            return answers
+        self._target = self._target.model_copy(update={"counts": counts})
+        return self._drive(requests, may_ask_otherwise=True)
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """No instrument of a server asks for it."""

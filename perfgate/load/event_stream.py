@@ -17,6 +17,7 @@ MOST_EVENT: Final = 8 * 1024**2
 MOST_ANSWER: Final = 16 * 1024**2
 MOST_A_TOKEN: Final = 4096
 """Bytes of an answer, beside :data:`MOST_ANSWER`, for each token asked for: body, chunks' heads and trailers."""
+UNCOUNTED: Final = "an event with text tells neither token ids nor usage: its tokens cannot be counted"
 WORDS: Final = 300
 """Characters kept of what a server says."""
 
@@ -30,15 +31,18 @@ class EventStream:
 
     Args:
         max_tokens: Tokens asked for; more are an error.
+        by_events: An event with text that tells no number counts as a token; the usage at the end must then agree.
     """
 
-    def __init__(self, max_tokens: int) -> None:
+    def __init__(self, max_tokens: int, *, by_events: bool = False) -> None:
         self.tokens = 0
         """Tokens so far."""
         self.finish = ""
         """The server's ``finish_reason``; empty before there is one."""
         self.done = False
         """Whether the answer is complete."""
+        self._by_events = by_events
+        self._all_tokens: int | None = None  # by the server's own count at the end
         self._most_tokens = max_tokens
         self._most_bytes = MOST_ANSWER + MOST_A_TOKEN * max_tokens
         self._parser = httptools.HttpResponseParser(self)
@@ -90,6 +94,7 @@ class EventStream:
         if not (self._marked and self.finish):  # else the end of the connection was that of the body
             where = "before an answer" if self._in_head else f"after {self.tokens} tokens"
             raise StreamError(f"the connection was closed {where}")
+        self._agree()
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
@@ -125,7 +130,14 @@ class EventStream:
             self._refuse()
         if not self.finish:
             raise StreamError(f"the answer ended after {self.tokens} tokens without a finish_reason")
+        self._agree()
         self.done = True
+
+    def _agree(self) -> None:
+        """Where events were counted, the server must have counted as many tokens."""
+        if self._by_events and self._all_tokens != self.tokens:
+            says = "does not say how many tokens" if self._all_tokens is None else f"says {self._all_tokens} tokens"
+            raise StreamError(f"{self.tokens} events with text, and the usage at the end {says}: they cannot be timed")
 
     def _refuse(self) -> None:
         raise StreamError(f"{self._problem}: {clean(self._rest.decode(errors='replace'))}".removesuffix(": "))
@@ -154,18 +166,25 @@ class EventStream:
             case {"choices": [dict(choice), *_]}:
                 self._count(choice, event.get("usage"))
             case {"choices": []}:  # usage alone, at the end
-                return
+                self._total(event.get("usage"))
             case _:
                 raise StreamError(f"an event without choices: {clean(data[:WORDS].decode(errors='replace'))}")
+
+    def _total(self, usage: Any) -> None:
+        match usage:
+            case {"completion_tokens": int(tokens)}:
+                self._all_tokens = tokens
 
     def _count(self, choice: dict[str, Any], usage: Any) -> None:
         match choice, usage:
             case {"token_ids": [*ids]}, _:
                 self.tokens += len(ids)
             case _, {"completion_tokens": int(tokens)} if tokens >= self.tokens:
-                self.tokens = tokens
+                self.tokens = self._all_tokens = tokens
             case {"text": str(text)}, _ if text:
-                raise StreamError("an event with text tells neither token ids nor usage: its tokens cannot be counted")
+                if not self._by_events:
+                    raise StreamError(UNCOUNTED)
+                self.tokens += 1
         if self.tokens > self._most_tokens:
             raise StreamError(f"{self.tokens} tokens, {self._most_tokens} were asked for")
         reason = choice.get("finish_reason")

@@ -68,12 +68,13 @@ class Target(Frozen):
         timeout_s: A request that has not ended so long after it was sent ends as an error.
         counts: What says how many tokens an event carries: ``ids`` asks for token ids (``return_token_ids`` of vLLM),
             ``usage`` for usage statistics in each event (``continuous_usage_stats``). An event may carry several.
+            ``events`` takes each for one, and asks for the usage at the end, which must agree.
     """
 
     url: str
     model: str
     timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
-    counts: Literal["ids", "usage"] = "ids"
+    counts: Literal["ids", "usage", "events"] = "ids"
 
 
 class Answer(Frozen):

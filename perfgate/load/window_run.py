@@ -29,6 +29,7 @@ LEAD_NS: Final = 2 * AHEAD_NS
 _COUNTED: Final[dict[str, dict[str, Any]]] = {
     "ids": {"return_token_ids": True},
     "usage": {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    "events": {"stream_options": {"include_usage": True}},
 }
 
 
@@ -60,7 +61,7 @@ class Exchange(asyncio.Protocol):
         self.request = request
         self._data = data
         self._run = run
-        self._stream = EventStream(request.max_tokens)
+        self._stream = EventStream(request.max_tokens, by_events=run.by_events)
         self._transport: asyncio.Transport | None = None
         self._limit: asyncio.TimerHandle | None = None
         self._failure = ""
@@ -188,6 +189,7 @@ class WindowRun:
         url = urlsplit(target.url)
         self.address = (url.hostname or "127.0.0.1", url.port or 80)
         self._target = target
+        self.by_events = target.counts == "events"
         self._think_ns = window.think_ns
         self._concurrency = window.concurrency
         self._exchanges = [Exchange(request, request_bytes(request, target), self) for request in window.requests]

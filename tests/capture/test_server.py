@@ -124,6 +124,23 @@ def test_what_goes_wrong_has_a_name(collect: Collect, mode: str, code: str, said
     assert not alive(job)
 
 
+@pytest.mark.parametrize("tells", ["usage", "usage alone", "the total"])
+def test_a_server_that_tells_no_token_ids(collect: Collect, tells: str) -> None:
+    """Warm-up asks for usage in each event, and else counts events where the usage at the end agrees."""
+    trial, _ = collect(warmup=1, tells=tells)
+
+    assert trial.failure is None, trial.failure
+    assert [window.lengths for window in trial.iterations] == [(4,) * 10]
+
+
+def test_tokens_that_nobody_counts(collect: Collect) -> None:
+    """Without warm-up there is nothing to find out by, and the trial fails with what the server does not tell."""
+    trial, _ = collect(tells="usage")
+
+    assert trial.failure is not None
+    assert "tells neither token ids nor usage" in trial.failure.text
+
+
 def test_a_trace_is_replayed_to_a_server(collect: Collect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its requests have the recorded lengths."""
     rows = [{"timestamp": 2 * at, "input_length": 5, "output_length": 2 + at} for at in range(4)]

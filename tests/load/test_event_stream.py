@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from null_server import DONE, END, HEAD, LAST, NEXT, chunk, event
@@ -59,3 +60,32 @@ def test_the_tokens_of_a_piece_are_told() -> None:
     stream = EventStream(max_tokens=8)
     assert [stream.feed(part) for part in (HEAD, NEXT + event(2), LAST)] == [0, 3, 1]
     assert (stream.tokens, stream.finish, stream.done) == (4, "length", True)
+
+
+def usage(tokens: int) -> bytes:
+    """What a server says at the end of a stream."""
+    return chunk(b'data: {"choices": [], "usage": {"completion_tokens": %d}}\n\n' % tokens)
+
+
+TEXT = chunk(b'data: {"choices": [{"text": "w"}]}\n\n')
+FINISH = chunk(b'data: {"choices": [{"text": "", "finish_reason": "length"}]}\n\n')
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (usage(2), ""),
+        (usage(3), "2 events with text, and the usage at the end says 3 tokens"),
+        (b"", "2 events with text, and the usage at the end does not say how many tokens"),
+    ],
+)
+def test_events_are_tokens_where_the_usage_agrees(told: bytes, said: str) -> None:
+    """An event is a token only where the server counted as many; else one of them carried several, or none."""
+    stream, error = EventStream(max_tokens=8, by_events=True), ""
+    try:
+        stream.feed(HEAD + TEXT + TEXT + FINISH + told + END)
+    except StreamError as problem:
+        error = str(problem)
+
+    assert stream.tokens == 2
+    assert (error.partition(":")[0], stream.done) == (said, not said)
