@@ -24,6 +24,12 @@ MOST_GAPS: Final = 4096
 """Of the gaps between tokens in a record; of more, those at even ranks are kept. The timeline has all of them."""
 AS_ASKED: Final = "length"
 CANCELLED: Final = "cancelled"
+REFUSED: Final = ("status 429", "status 503")
+"""How a client's error begins where a server says that it has too much to do."""
+
+
+class OverloadedError(NotMeasuredError):
+    """A server that runs refused requests, or did not end them in time, and nothing else was wrong."""
 
 
 class WindowAnswer(Frozen):
@@ -142,5 +148,11 @@ def _failure(window: WindowAnswer, failed: Sequence[Answer]) -> NotMeasuredError
     what = f"{len(failed)} of {len(window.asked)} requests failed, request {first.number}: {first.error}"
     if window.ended:
         return NotMeasuredError(f"the server {window.ended}; {what}", code="engine-died")
-    late = first.sent_ns is not None and first.end_ns - first.sent_ns >= window.limit_ns
-    return NotMeasuredError(what, code="iteration-timeout" if late else "iteration-failed")
+    overloaded = all(_late(window, one) or one.error.startswith(REFUSED) for one in failed)
+    kind = OverloadedError if overloaded else NotMeasuredError
+    return kind(what, code="iteration-timeout" if _late(window, first) else "iteration-failed")
+
+
+def _late(window: WindowAnswer, one: Answer) -> bool:
+    """Whether a request was given up for its time."""
+    return one.sent_ns is not None and one.end_ns - one.sent_ns >= window.limit_ns

@@ -16,6 +16,7 @@ from perfgate.capture.instruments import Say
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.timing import Timed
+from perfgate.capture.window_reading import OverloadedError
 from perfgate.load.rate_search import RateSearch
 from perfgate.load.shape import Find, Load
 from perfgate.load.steady import is_steady
@@ -69,8 +70,12 @@ class Windows(Timed):
         for number in range(find.steps):
             say(f"seeking the highest rate: {search.rate:.4g} requests/s")
             self.workload = load.at_rate(search.rate)
-            window = super().run(engine, sum(self.iterations) + MOST_MORE + number, warmup=True)
-            search.note(held=met_share(window, find.slo.bounds) >= find.share)
+            try:
+                window = super().run(engine, sum(self.iterations) + MOST_MORE + number, warmup=True)
+            except OverloadedError:
+                search.note(held=False)
+            else:
+                search.note(held=met_share(window, find.slo.bounds) >= find.share)
         if not (search.held and search.broke):
             never = "every" if search.held else "no"
             text = f"{never} rate from {find.least:g} to {find.most:g} requests/s met the objective"

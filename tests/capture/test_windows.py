@@ -17,6 +17,7 @@ from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.window_reading import WindowAnswer
 from perfgate.capture.windows import Windows
+from perfgate.errors import NotMeasuredError
 from perfgate.load.exchange import Answer, Answers
 from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, trial_value
@@ -47,13 +48,15 @@ class Arithmetic:
 
     Args:
         capacity: That rate, requests a second.
+        refuses: In place of waiting, those requests end with this error.
     """
 
     versions: dict[str, str] = {}
     startup: Startup | None = None
 
-    def __init__(self, capacity: float) -> None:
+    def __init__(self, capacity: float, refuses: str = "") -> None:
         self._capacity = capacity
+        self._refuses = refuses
         self.asked: list[tuple[float, int]] = []
 
     def iterate(
@@ -66,6 +69,8 @@ class Arithmetic:
         self.asked.append((rate, number))
         waits = [1000 if rate > self._capacity and index < 2 else 10 for index in range(10)]
         answers = tuple(
+            Answer(number=index, scheduled_ns=0, sent_ns=0, end_ns=wait * MS, error=self._refuses)
+            if wait > 10 and self._refuses else
             Answer(number=index, scheduled_ns=0, sent_ns=0, token_ns=(wait * MS, wait * MS + MS), token_counts=(1, 1),
                    end_ns=wait * MS + MS, finish="length") for index, wait in enumerate(waits)
         )  # fmt: skip
@@ -114,6 +119,22 @@ def test_the_highest_rate_is_sought_after_warm_up(job: Job) -> None:
         False
     ] * 2
     assert _tells(file, Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,)), trial)
+
+
+def test_a_rate_that_is_refused_does_not_hold(job: Job) -> None:
+    """An overloaded server that says so, as one with a limit of its queue does, has shown what it does not hold."""
+    trials = [taken(job, Arithmetic(5.0, error)) for error in ("", "status 503: busy", "status 429")]
+
+    assert len({trial_value("max_rate", trial) for trial in trials}) == 1
+    assert all(len(trial.iterations) == 2 for trial in trials)
+
+
+def test_any_other_error_of_a_search_is_a_broken_trial(job: Job) -> None:
+    """A server that breaks has shown nothing of a rate, nor one that refuses requests at the lowest."""
+    for engine in (Arithmetic(5.0, "status 500: broken"), Arithmetic(0.5, "status 503: busy")):
+        with pytest.raises(NotMeasuredError) as caught:
+            taken(job, engine)
+        assert caught.value.code == "iteration-failed"
 
 
 @pytest.mark.parametrize(("capacity", "said"), [(100.0, "every rate from 1 to 16 requests/s met"), (0.5, "no rate")])
