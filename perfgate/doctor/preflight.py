@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.capture.engine import allowed_environment, engine_settings, find_subject, subject_environment
+from perfgate.capture.window_reading import MOST_GAPS
 from perfgate.counters.model_shape import text_part
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
 from perfgate.errors import NotMeasuredError, Problem, ScenarioError, UsageError
 from perfgate.load.arrival_trace import read_arrivals
-from perfgate.load.arrivals import longest
+from perfgate.load.arrivals import longest, part
 from perfgate.load.shape import Load
 from perfgate.machine.json_text import RECORD
 from perfgate.metrics.trial import SIDES
@@ -276,17 +278,26 @@ def _too_many_figures(cell: _Cell) -> Iterator[Problem]:
     """More than a record holds; half of it is left to dropped pairs, further looks and traces."""
     work, measure = cell.workload, cell.loaded.scenario.measure
     if isinstance(work, Load):
-        return
-    each = 2 * work.batch + work.output_tokens
+        requests = _requests(cell, work)
+        each, holds, unit = 3 * requests + MOST_GAPS, f"{requests} requests", "windows"
+    else:
+        each = 2 * work.batch + work.output_tokens
+        holds, unit = f"{work.batch} requests and {work.output_tokens} tokens each", "iterations"
     iterations = measure.choose.most if measure.choose else measure.iterations
     figures, most = 2 * measure.looks[-1] * iterations * each, RECORD.values // 2
     if figures > most:
         text = (
-            f"{measure.looks[-1]} pairs of {iterations} iterations with {work.batch} requests and "
-            f"{work.output_tokens} tokens each yield {figures / 1e6:.0f} million figures, and a record takes "
-            f"{most / 1e6:.0f}: take fewer iterations, requests or tokens"
+            f"{measure.looks[-1]} pairs of {iterations} {unit} with {holds} yield {figures / 1e6:.0f} million "
+            f"figures, and a record takes {most / 1e6:.0f}: take fewer iterations, requests or tokens"
         )
         yield cell.loaded.problem(("measure", "iterations"), text)
+
+
+def _requests(cell: _Cell, load: Load) -> int:
+    """Requests of a window, of one that lasts for a time as many as come in the mean."""
+    if (file := trace_file(cell.loaded.file, load)) is not None:
+        return len(part(load, read_arrivals(file)))
+    return load.requests or math.ceil((load.duration or 0.0) * load.most_per_second)
 
 
 def _whole(args: Mapping[str, Any], key: str) -> int | None:

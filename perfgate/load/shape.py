@@ -302,7 +302,7 @@ class Load(Strict):
             raise ValueError("expected one of requests, duration")
         if self.arrival.closed is not None and self.requests is None:
             raise FieldError(("duration",), "a closed loop lasts as long as its requests: give requests instead")
-        if self.duration is not None and self.duration * self._most_per_second > MOST_REQUESTS:
+        if self.duration is not None and self.duration * self.most_per_second > MOST_REQUESTS:
             raise FieldError(("duration",), f"makes more than {MOST_REQUESTS} requests: shorten it")
         return self
 
@@ -322,7 +322,8 @@ class Load(Strict):
         return self
 
     @property
-    def _most_per_second(self) -> float:
+    def most_per_second(self) -> float:
+        """The highest rate that an open loop comes to, requests a second; 0 where a trace or answers decide."""
         arrival = self.arrival
         rates = (arrival.poisson, arrival.constant, arrival.bursts and arrival.bursts.rate)
         ramp = [arrival.ramp.start, arrival.ramp.end] if arrival.ramp else []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from perfgate.errors import UsageError
 from perfgate.load.arrival_trace import read_arrivals, trace_digest
-from perfgate.load.arrivals import part
+from perfgate.load.arrivals import Arrived, part
 from perfgate.load.shape import Load
+from perfgate.units import plural
 
 MOST_PROMPTS = 64 * 1024**2
 """Tokens in the prompts of a window: a client holds them in memory."""
@@ -61,6 +63,15 @@ def trace_problem(file: Path, root: Path, load: Load) -> str:
         return error.finding.replace(str(file), str(file.relative_to(root)))
     if pinned not in (None, digest):
         return f"is another file than sha256 says: it has {digest}"
+    return _unfit(found, load)
+
+
+def _unfit(found: Sequence[Arrived], load: Load) -> str:
+    """Why what a window replays of a trace does not go with the load; empty where it does."""
+    if load.requests is not None and load.requests > len(found):
+        return f"has {plural(len(found), 'request')}, and a window of {load.requests} is asked for: leave requests out"
+    if load.prefix is not None and load.input_tokens is None and any(entry.blocks for entry in found):
+        return "says which prompts begin alike (hash_ids), so prefix would do nothing: remove it, or give input_tokens"
     tokens = sum(entry.input_tokens for entry in found)
     if tokens > MOST_PROMPTS and load.input_tokens is None:
         most = f"more than {MOST_PROMPTS / 1e6:.0f}: give requests, or duration"

@@ -169,6 +169,35 @@ def test_a_trace_that_cannot_be_replayed_is_told_with_its_line(
         load(replaying)
 
 
+def test_what_a_trace_leaves_nothing_to_do_for_is_refused(replaying: Path) -> None:
+    """More requests than it has, and prefixes beside its own, were silently left out."""
+    text, trace = replaying.read_text(), replaying.parent / "traces" / "chat.jsonl"
+    shared = text.replace("speed: 2}}", "speed: 2}}, prefix: {share: 50%, tokens: 64}")
+    replaying.write_text(text.replace("speed: 2}}", "speed: 2}}, requests: 9"))
+    with pytest.raises(ScenarioError, match="has 8 requests, and a window of 9 is asked for: leave requests out"):
+        load(replaying)
+
+    replaying.write_text(shared)
+    load(replaying)  # no line of it says which prompts begin alike
+    trace.write_text("\n".join(json.dumps(line | {"hash_ids": [1, 2]}) for line in LINES))
+    with pytest.raises(ScenarioError, match="so prefix would do nothing: remove it, or give input_tokens"):
+        load(replaying)
+    replaying.write_text(shared.replace("prefix:", "input_tokens: 600, prefix:"))
+    load(replaying)
+
+
+@pytest.mark.parametrize(
+    ("arrival", "requests"),
+    [("{poisson: 500}, requests: 20000", 20000), (f"{{{FIND}}}, duration: 1000s", 16000)],
+)
+def test_a_load_of_more_figures_than_a_record_holds_is_refused(arrival: str, requests: int) -> None:
+    """Before anything starts; a record that cannot be written would be told after hours."""
+    text = TEXT.replace("ttft_quantile, quantile: 99%", "max_rate") if "find" in arrival else TEXT
+    loaded = loads(text.replace("{poisson: 4}, requests: 10", arrival), Path("s.yaml"))
+    with pytest.raises(ScenarioError, match=rf"12 pairs of 20 windows with {requests} requests yield \d+ million"):
+        preflight([loaded], {})
+
+
 def test_requests_of_a_trace_that_exceed_the_context_are_told(replaying: Path) -> None:
     """Those that a window replays, before a server starts."""
     text = replaying.read_text().replace("model: {hub", "args: {max_model_len: 615}, model: {hub")
