@@ -35,7 +35,8 @@ SCENARIOS = click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path
 _WORDS: dict[str, Any] = {"multiple": True, "shell_complete": completion.subjects, "metavar": "KEY=VALUE"}
 BASE_OPTION = click.option(
     "--base", "base_words", **_WORDS,
-    help="The reference build: a subject of perfgate.toml, or python=, path=, env.K=, args.K=, ref=; repeat for more.",
+    help="The reference build: a subject of perfgate.toml, or python=, path=, env.K=, args.K=, ref=; repeat for more. "
+    "url=http://HOST:PORT is a server that runs already.",
 )  # fmt: skip
 HEAD_OPTION = click.option(
     "--head", "head_words", **_WORDS,
