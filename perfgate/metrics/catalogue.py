@@ -190,8 +190,8 @@ METRICS: dict[str, Metric] = {
                "in the measured windows", figure_share("prefix_hits", "prefix_queries"), zeros=True),
         Metric("draft_acceptance", "ratio", "higher", "share of drafted tokens that the server accepted in the "
                "measured windows", figure_share("drafts_accepted", "drafts"), zeros=True),
-        Metric("kv_use", "ratio", "lower", "the highest share of the server's KV cache in use, of readings between "
-               "requests of warm-up", lambda t: scaled(t.figures.get("kv_use_ppm"), 1e-6)),
+        Metric("kv_use", "ratio", "lower", "the highest share of the server's KV cache in use, of readings while "
+               "requests of warm-up ran", lambda t: scaled(t.figures.get("kv_use_ppm"), 1e-6)),
     )
 }  # fmt: skip
 """Every metric with one value a trial. A new one is an entry here and a test (docs/extending.md)."""

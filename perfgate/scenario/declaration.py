@@ -204,7 +204,7 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _driver_fits(self) -> Scenario:
-        check_load(self.engine, self.workload, self.gates, self.matrix)
+        check_load(self.engine, self.workload, self.gates, self.matrix, self.measure.warmup_iterations)
         check_blocks(self.engine, {"kernels": self.kernels, "counters": self.counters, "calls": self.calls})
         return self
 

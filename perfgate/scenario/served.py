@@ -29,8 +29,17 @@ def is_served(content: Mapping[str, object]) -> bool:
     return isinstance(engine, Mapping) and engine.get("driver") == SERVER
 
 
-def check_load(engine: Engine, workload: AnyWorkload, gates: Sequence[Gate], matrix: Mapping[str, object]) -> None:
+def check_load(
+    engine: Engine, workload: AnyWorkload, gates: Sequence[Gate], matrix: Mapping[str, object], warmup: int
+) -> None:
     """See that workload, gates and matrix are those of the driver.
+
+    Args:
+        engine: The engine.
+        workload: What it is given.
+        gates: What can block.
+        matrix: Values of keys.
+        warmup: Iterations of warm-up.
 
     Raises:
         FieldError: One is not.
@@ -47,6 +56,9 @@ def check_load(engine: Engine, workload: AnyWorkload, gates: Sequence[Gate], mat
             raise FieldError(("gates", number, "metric"), text)
         if served and gate.metric in OF_WORKERS:
             text = f"{gate.metric} is read inside the engine's processes, which needs driver: vllm"
+            raise FieldError(("gates", number, "metric"), text)
+        if served and gate.metric == "kv_use" and not warmup:
+            text = "kv_use is read while requests of warm-up run: set measure.warmup_iterations to 1 or more"
             raise FieldError(("gates", number, "metric"), text)
     if isinstance(workload, Load):
         _check_sought(workload, gates)

@@ -50,6 +50,11 @@ def problem(old: str, new: str) -> str:
         ("gates:", "matrix: {batch: [1]}\\ngates:", "matrix.batch: a load has no such number"),
         ("ttft_quantile, quantile: 99%", "mbu", "gates[0].metric: mbu is read from decode steps"),
         ("ttft_quantile, quantile: 99%", "peak_memory", "gates[0].metric: peak_memory is read inside"),
+        (
+            "gates:\n  - {metric: ttft_quantile, quantile: 99%",
+            "measure: {warmup_iterations: 0}\ngates:\n  - {metric: kv_use",
+            "gates[0].metric: kv_use is read while requests of warm-up run: set measure.warmup_iterations to 1 or more",
+        ),
         ("quantile: 99%, ", "", "gates[0]: ttft_quantile needs one, like quantile: 99%"),
         ("quantile: 99%", "quantile: 100%", "gates[0].quantile: expected a percentage above 0% and below 100%"),
         ("ttft_quantile, quantile: 99%", "goodput, slo: {}", "gates[0].slo: expected at least one of ttft, tpot, e2e"),
