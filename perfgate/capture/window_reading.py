@@ -76,7 +76,8 @@ def read_window(answer: Mapping[str, Any]) -> Iteration:
     """One window of load.
 
     Every time of a request runs from when it was scheduled. The time between two tokens of a request is the gap between
-    two events, divided by the tokens that the later one carried. Requests that the load cancels have no times.
+    two events, divided by the tokens that the later one carried. Requests that the load cancels have no times, and
+    what they got counts as output.
 
     Args:
         answer: As :class:`WindowAnswer` describes it.
@@ -105,6 +106,7 @@ def read_window(answer: Mapping[str, Any]) -> Iteration:
         itl_ns=evenly(sorted(gap for one in whole for gap in gaps(one)), MOST_GAPS),
         output_tokens=0,
         lengths=tuple(one.tokens for one in whole),
+        cancelled_tokens=sum(one.tokens for one in answers if one.finish == CANCELLED),
         elapsed_ns=window.answers.end_ns - begin_ns,
         tokens_digest=sha256_hex("\n".join(ends)),
         begin_ns=begin_ns,

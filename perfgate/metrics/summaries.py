@@ -55,7 +55,7 @@ def _tpot(i: Iteration) -> float | None:
 def output_throughput(trial: Trial) -> float | None:
     """Tokens generated a second of elapsed time."""
     ns = elapsed_ns(trial)
-    tokens = sum(sum(i.tokens) for i in trial.iterations)
+    tokens = sum(i.generated for i in trial.iterations)
     return tokens / (ns / NS_PER_S) if ns else None
 
 
@@ -67,7 +67,7 @@ def elapsed_ns(trial: Trial) -> int:
 def energy_per_token(trial: Trial) -> float | None:
     """Energy of all GPUs over the measured iterations, prefill included, by the tokens generated in them."""
     energy_uj = _energy_uj(trial)
-    tokens = sum(sum(i.tokens) for i in trial.iterations)
+    tokens = sum(i.generated for i in trial.iterations)
     return energy_uj / 1e6 / tokens if tokens and energy_uj is not None else None
 
 

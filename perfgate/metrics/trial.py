@@ -103,6 +103,7 @@ class Iteration(Frozen):
         multi_token: True where a delivery carried more than one token a request.
         lengths: Tokens generated for each request of a window under load, whose requests differ in length; empty, and
             then not written, where all got ``output_tokens``.
+        cancelled_tokens: Tokens that requests got which the load cancelled; they have no other figures.
         probe_ns: Readings around it that tell in which state the GPUs were; ``None`` where there are none.
     """
 
@@ -115,6 +116,7 @@ class Iteration(Frozen):
     begin_ns: int
     multi_token: bool = False
     lengths: Annotated[Figures, Field(exclude_if=operator.not_)] = ()
+    cancelled_tokens: Annotated[NonNegativeInt, Field(exclude_if=operator.not_)] = 0
     probe_ns: Annotated[Probes | None, Field(exclude_if=absent)] = None
 
     @model_validator(mode="after")
@@ -131,6 +133,11 @@ class Iteration(Frozen):
     def tokens(self) -> Sequence[int]:
         """Tokens generated for each request."""
         return self.lengths or (self.output_tokens,) * len(self.ttft_ns)
+
+    @property
+    def generated(self) -> int:
+        """All tokens that came of it."""
+        return sum(self.tokens) + self.cancelled_tokens
 
     @property
     def window(self) -> Window:

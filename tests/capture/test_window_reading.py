@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hand_made import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.capture.window_reading import WindowAnswer, evenly, read_window
 from perfgate.errors import NotMeasuredError
 from perfgate.load.exchange import Answer, Answers
+from perfgate.metrics.catalogue import trial_value
 
 MS = 1_000_000
 
@@ -44,9 +46,12 @@ def test_times_run_from_when_a_request_was_due() -> None:
 
 
 def test_cancelled_requests_have_no_times() -> None:
-    """They load the server, and nothing more."""
+    """They load the server, and the tokens that they got are part of what it put out."""
     gone = answered(1, finish="cancelled", token_ns=(110 * MS,), token_counts=(1,))
-    assert read_window(window(answered(), gone)).lengths == (4,)
+    read = read_window(window(answered(), gone))
+    assert (read.lengths, read.generated) == ((4,), 5)
+    assert trial_value("output_throughput", trial(0, 0, "base", iterations=(read,))) == pytest.approx(5 / 0.046)
+    assert trial_value("request_throughput", trial(0, 0, "base", iterations=(read,))) == pytest.approx(1 / 0.046)
     with pytest.raises(NotMeasuredError, match="every request was cancelled"):
         read_window(window(gone))
 
