@@ -63,6 +63,18 @@ class StatesOutcome(Frozen):
     blocks_from: int | None = None
 
 
+class MetRequests(Frozen):
+    """How many requests of all trials of a side met an objective; those of one server depend on each other.
+
+    Args:
+        met: Those that met every bound.
+        requests: All that were not cancelled.
+    """
+
+    met: int
+    requests: int
+
+
 class BaselineOutcome(Frozen):
     """The stored baseline that a cell was held against.
 

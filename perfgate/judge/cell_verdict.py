@@ -15,7 +15,7 @@ from typing import Any
 from perfgate import __version__
 from perfgate.judge.call_checks import judge_calls, judge_launches
 from perfgate.judge.cautions import clocks_differ, floor_by_side, head_is_favoured
-from perfgate.judge.cell_facts import RanksOutcome
+from perfgate.judge.cell_facts import MetRequests, RanksOutcome
 from perfgate.judge.counter_checks import count_one_side, judge_counters
 from perfgate.judge.envelope import judge_envelope
 from perfgate.judge.evidence import Evidence, RecordSide
@@ -37,7 +37,8 @@ from perfgate.judge.setting import setting_of
 from perfgate.judge.state_cautions import state_cautions
 from perfgate.judge.state_series import states_outcome
 from perfgate.metrics.catalogue import METRICS, trial_value
-from perfgate.metrics.trial import KINDS, Kind, key_of
+from perfgate.metrics.trial import KINDS, Kind, Side, key_of
+from perfgate.metrics.under_load import met_requests, write_objective
 from perfgate.models import Note
 from perfgate.project.subjects import revisions
 from perfgate.record.run_record import Record, Run
@@ -229,6 +230,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
         gpus=evidence.gpus("timed"),
         states=seen,
         floors=floor_by_side(evidence.trials("timed")),
+        met=_met(evidence),
         attribution=_attribution(evidence),
         counters=next((finding for finding in findings if isinstance(finding, CountersOutcome)), None),
         ranks=_ranks(evidence),
@@ -317,6 +319,20 @@ def _attribution(evidence: Evidence) -> Attribution | None:
     measured_s = math.fsum(known) / len(known) if known else None
     traced = evidence.pairs("traced")
     return attribute([(base.decode, head.decode) for base, head in traced if base.decode and head.decode], measured_s)
+
+
+def _met(evidence: Evidence) -> dict[str, dict[Side, MetRequests]]:
+    """For reading beside goodput, which is judged restart by restart."""
+    rows: dict[str, dict[Side, MetRequests]] = {}
+    for gate in evidence.cell.gates:
+        if gate.gate.slo is None:
+            continue
+        objective = write_objective(gate.gate.slo.bounds)
+        for side, trials in evidence.trials("timed").items():
+            met, requests = met_requests(trials, objective)
+            if requests:
+                rows.setdefault(gate.gate.measured.name, {})[side] = MetRequests(met=met, requests=requests)
+    return rows
 
 
 def _ranks(evidence: Evidence) -> RanksOutcome | None:

@@ -15,7 +15,15 @@ from pydantic import Field
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import ExitStatus
-from perfgate.judge.cell_facts import BaselineOutcome, GpuOutcome, HostOutcome, RanksOutcome, Setting, StatesOutcome
+from perfgate.judge.cell_facts import (
+    BaselineOutcome,
+    GpuOutcome,
+    HostOutcome,
+    MetRequests,
+    RanksOutcome,
+    Setting,
+    StatesOutcome,
+)
 from perfgate.metrics.trial import Kind, Side, key_of
 from perfgate.models import Frozen, Note, absent
 from perfgate.scenario.yaml_document import draft_07
@@ -241,6 +249,7 @@ class CellOutcome(Frozen):
         gpus: What each side's GPUs did; empty where engines ran on the CPU.
         states: Where the machine had two; ``None`` where one was seen.
         floors: The least time of each side's decode steps; empty where that is unknown.
+        met: By gate on goodput, how many requests met its objective; not written where there is no such gate.
         attribution: Where a difference in decode steps comes from; ``None`` without traced pairs.
         counters: What ncu counted; ``None`` without counted trials.
         ranks: What each rank does; ``None``, and not written, where no traced engine had several.
@@ -273,6 +282,7 @@ class CellOutcome(Frozen):
     gpus: dict[Side, GpuOutcome] = {}
     states: StatesOutcome | None = None
     floors: dict[Side, Floor] = {}
+    met: Annotated[dict[str, dict[Side, MetRequests]], Field(exclude_if=operator.not_)] = {}
     attribution: Attribution | None = None
     counters: CountersOutcome | None = None
     ranks: Annotated[RanksOutcome | None, Field(exclude_if=absent)] = None

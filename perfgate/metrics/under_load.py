@@ -7,7 +7,7 @@ is a fresh start of the server.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 
 import numpy as np
@@ -100,6 +100,12 @@ def goodput(trial: Trial, part: str) -> float | None:
     bounds = read_objective(part)
     good = sum(_met(window, bounds) for window in trial.iterations)
     return _a_second(trial, good)
+
+
+def met_requests(trials: Iterable[Trial], part: str) -> tuple[int, int]:
+    """How many requests of these trials met every bound of an objective, and how many there were."""
+    windows, bounds = [window for trial in trials for window in trial.iterations], read_objective(part)
+    return sum(_met(window, bounds) for window in windows), sum(len(window.ttft_ns) for window in windows)
 
 
 def met_share(window: Iteration, bounds: Mapping[str, float]) -> float:

@@ -6,15 +6,18 @@ import math
 from collections.abc import Iterator
 
 from perfgate.counters.roofline_bound import Floor
-from perfgate.judge.cell_facts import GpuOutcome
+from perfgate.judge.cell_facts import GpuOutcome, MetRequests
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Outcome, Verdict
 from perfgate.metrics.catalogue import METRICS, needs_floor
 from perfgate.metrics.trial import KINDS, SIDES
 from perfgate.report.causes import why_slower
 from perfgate.report.document import NoteLine
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
+from perfgate.stats.rates import rate_bounds
 from perfgate.units import LARGEST_PERCENTAGE, format_value, percent, plural, signed_percent
 
+CONFIDENCE = 0.95
+"""Of the interval of a share of requests, both ends together."""
 HEADINGS = ("metric", "base", "head", "change", "interval", "margins", "detectable", "verdict")
 EXACTLY = {
     "outside-envelope": "kernels outside the envelope",
@@ -113,6 +116,22 @@ def floor_line(cell: CellOutcome) -> str:
         for side, floor in cell.floors.items()
     )
     return "; ".join(sides)
+
+
+def met_line(cell: CellOutcome) -> str:
+    """The share of requests that met each objective, in one line; judged is the goodput of restarts."""
+    rows = {
+        name: " and ".join(f"of {row.requests} requests of the {side} {_met(row)}" for side, row in sides.items())
+        for name, sides in cell.met.items()
+    }
+    lines = "; ".join(f"{name}: {row}" for name, row in rows.items())
+    return f"{lines}, if requests were independent, which they are not" if lines else ""
+
+
+def _met(row: MetRequests) -> str:
+    low, high = rate_bounds(row.met, row.requests, 1 - (1 - CONFIDENCE) / 2)
+    share, *ends = (f"{value * 100:.1f} %" for value in (row.met / row.requests, low, high))
+    return f"{share} met it ({' to '.join(ends)})"
 
 
 def _floor(floor: Floor) -> str:

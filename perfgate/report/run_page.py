@@ -28,6 +28,7 @@ from perfgate.report.outcome_lines import (
     closing,
     floor_line,
     gpu_line,
+    met_line,
     run_notes,
     states_line,
     ungated_line,
@@ -143,7 +144,13 @@ def _cell(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section | No
         yield replace(
             counters_section(cell.counters), lead="counters of kernels", chart=roof_plane(cell.counters), folded=True
         )
-    facts = (("not gated", ungated_line), ("floor", floor_line), ("GPU", gpu_line), ("baseline", baseline_line))
+    facts = (
+        ("not gated", ungated_line),
+        ("met", met_line),
+        ("floor", floor_line),
+        ("GPU", gpu_line),
+        ("baseline", baseline_line),
+    )
     lines = tuple(f"{name}: {line}" for name, line_of in facts if (line := line_of(cell)))
     yield Section(lead="other figures", lines=lines, style="facts", folded=True)
 
