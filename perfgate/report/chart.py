@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 WIDTH = 760
-"""Of every chart, in its own units; a page scales it."""
+"""Of a chart on a desk, in its own units; a page scales it."""
 
 Rows = Sequence[tuple[str, ...]]
 Anchor = Literal["start", "middle", "end"]
@@ -51,6 +51,8 @@ class Chart:
         rows: The same figures as a table, its heading first.
         spread: Where any two rows may be compared by their second column, a ratio: its standard deviation, as a
             logarithm.
+        width: In its own units.
+        narrow: The same drawn for a telephone, where that needs another one; its figures are in this one's table.
     """
 
     title: str
@@ -60,6 +62,8 @@ class Chart:
     legend: tuple[tuple[str, str], ...] = ()
     rows: Rows = ()
     spread: float = 0.0
+    width: float = WIDTH
+    narrow: Chart | None = None
 
 
 def rect(look: str, x: float, y: float, size: tuple[float, float], text: str = "", about: str = "") -> Mark:

@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from perfgate.judge.outcome import Outcome
-from perfgate.report.chart import Rows
+from perfgate.report.chart import Chart, Rows
 from perfgate.report.document import Document, NoteLine, Section, cut, printable
 from perfgate.report.run_page import MeasuredRun, run_page
 
@@ -92,19 +92,21 @@ def _parts(document: Document) -> list[tuple[str, list[Section]]]:
 
 def _bounded(section: Section) -> Section:
     """A section that a page can hold, whatever a record says."""
-    chart = section.chart
-    if chart is not None:
-        marks = tuple(
-            replace(mark, text=cut(mark.text, LONGEST_CELL), about=cut(mark.about, LONGEST_CELL))
-            for mark in chart.marks
-        )
-        chart = replace(chart, marks=marks, rows=_first_rows(chart.rows))
     lines, notes = section.lines[:MOST_LINES], section.notes[:MOST_LINES]
     if (left := len(section.lines) - MOST_LINES) > 0:
         lines = (*lines, f"and {left} more")
     if (left := len(section.notes) - MOST_LINES) > 0:
         notes = (*notes, NoteLine("more", "", "", f"verdict.json has {left} more", ""))
+    chart = section.chart and _bounded_chart(section.chart)
     return replace(section, rows=_first_rows(section.rows), lines=lines, notes=notes, chart=chart)
+
+
+def _bounded_chart(chart: Chart) -> Chart:
+    marks = tuple(
+        replace(mark, text=cut(mark.text, LONGEST_CELL), about=cut(mark.about, LONGEST_CELL)) for mark in chart.marks
+    )
+    narrow = chart.narrow and _bounded_chart(chart.narrow)
+    return replace(chart, marks=marks, rows=_first_rows(chart.rows), narrow=narrow)
 
 
 def _first_rows(rows: Rows) -> Rows:

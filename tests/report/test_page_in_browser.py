@@ -85,6 +85,26 @@ def test_everybody_can_read_it(name: str, browser: Browser, page: Callable[[str]
         assert shown.violations() == []
 
 
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_each_gate_is_in_sight(width: int, browser: Browser, page: Callable[[str], Path]) -> None:
+    """On a telephone as on a desk nobody scrolls sideways for a gate's name, interval, change or verdict."""
+    with opened(browser, page("regressed"), width=width) as shown:
+        shown.unfold()
+        charts = [
+            one
+            for one in shown.page.get_by_role("group", name="Gates against their margins", exact=True).all()
+            if one.is_visible()
+        ]
+        marks = charts[0].locator("text, .interval, path.fill")
+        boxes = [box for one in marks.all() if (box := one.bounding_box())]
+
+        assert len(charts) == 1
+        assert charts[0].locator("text.name").count() == charts[0].locator("path.fill").count() == 5
+        assert charts[0].locator("text.bad-text", has_text="REGRESSED").count() == 2
+        assert len(boxes) == marks.count()
+        assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
+
+
 def test_the_keyboard_opens_every_part(browser: Browser, page: Callable[[str], Path]) -> None:
     """The first key leads past the top, and Enter on a heading unfolds its part, without a script."""
     with opened(browser, page("regressed"), scripts=False) as shown:
@@ -199,5 +219,5 @@ def test_paper_shows_what_is_folded(browser: Browser, page: Callable[[str], Path
         shown.page.emulate_media(media="print")
         ink = shown.page.locator("body").evaluate("body => getComputedStyle(body).color")
 
-        assert all(chart.is_visible() for chart in shown.page.locator("svg[role=img]").all())
+        assert all(chart.is_visible() for chart in shown.page.locator(".scroll:not(.narrow) > svg").all())
         assert ink == "rgb(26, 31, 39)"
