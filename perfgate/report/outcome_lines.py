@@ -28,6 +28,9 @@ EXACTLY = {
 }
 """What has regressed, by the reason that says so."""
 
+MOST_IN_FULL = 2
+"""Metrics that no gate judges whose values are in their line; of more the changes alone."""
+
 
 def gate_row(gate: GateOutcome) -> tuple[str, ...]:
     """One row under :data:`HEADINGS`; the mark ``!`` says that notes follow."""
@@ -100,9 +103,48 @@ def where(gate: GateOutcome) -> tuple[str, int]:
 
 
 def ungated_line(cell: CellOutcome) -> str:
-    """The other metrics in one line: measured, shown, never judged; utilisations are beside the floor."""
-    rows = (row for row in cell.ungated if not needs_floor(row.metric))
-    return ", ".join(f"{row.metric} {_ungated(row)}" for row in rows)
+    """The other metrics in one line, by which way they moved: measured, shown, never judged.
+
+    What is the same is counted; utilisations are beside the floor.
+    """
+    rows = _others(cell)
+    moved = [row for row in rows if _way(row) != "same"]
+    parts = []
+    for way in ("", "worse", "better"):
+        told = [_in_full(row) if len(moved) <= MOST_IN_FULL else f"{row.metric} {_ungated(row)}"
+                for row in moved if _way(row) == way]  # fmt: skip
+        verb = f"{way} {'is' if len(told) == 1 else 'are'} " if way else ""
+        parts += [verb + ", ".join(told)] if told else []
+    if same := len(rows) - len(moved):
+        parts.append(f"{plural(same, 'metric')} the same")
+    return "; ".join(parts)
+
+
+def ungated_rows(cell: CellOutcome) -> list[tuple[str, ...]]:
+    """The same metrics as a table, what is worse first; empty where there are none."""
+    ways = ("worse", "better", "same", "")
+    rows = [(row.metric, _value(row.base, row), _value(row.head, row), signed_percent(row.change), _way(row))
+            for row in sorted(_others(cell), key=lambda row: ways.index(_way(row)))]  # fmt: skip
+    return [("metric", "base", "head", "change", "head is"), *rows] if rows else []
+
+
+def _others(cell: CellOutcome) -> list[MetricOutcome]:
+    return [row for row in cell.ungated if not needs_floor(row.metric)]
+
+
+def _way(row: MetricOutcome) -> str:
+    """Whether the head is worse or better as far as is shown; empty where a side has no value."""
+    if row.base is None or row.head is None:
+        return ""
+    values, changes = [_value(row.base, row), _value(row.head, row)], [signed_percent(0.0), signed_percent(row.change)]
+    if len({*(values if row.change is None else changes)}) == 1:
+        return "same"
+    return "worse" if (row.head > row.base) == (row.better == "lower") else "better"
+
+
+def _in_full(row: MetricOutcome) -> str:
+    change = "" if row.change is None else f" ({signed_percent(row.change)})"
+    return f"{row.metric} {_both(row)}{change}"
 
 
 def floor_line(cell: CellOutcome) -> str:

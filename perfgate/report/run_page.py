@@ -31,7 +31,7 @@ from perfgate.report.outcome_lines import (
     met_line,
     run_notes,
     states_line,
-    ungated_line,
+    ungated_rows,
 )
 from perfgate.report.rank_lines import ranks_section
 from perfgate.report.record_charts import (
@@ -144,15 +144,9 @@ def _cell(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section | No
         yield replace(
             counters_section(cell.counters), lead="counters of kernels", chart=roof_plane(cell.counters), folded=True
         )
-    facts = (
-        ("not gated", ungated_line),
-        ("met", met_line),
-        ("floor", floor_line),
-        ("GPU", gpu_line),
-        ("baseline", baseline_line),
-    )
+    facts = (("met", met_line), ("floor", floor_line), ("GPU", gpu_line), ("baseline", baseline_line))
     lines = tuple(f"{name}: {line}" for name, line_of in facts if (line := line_of(cell)))
-    yield Section(lead="other figures", lines=lines, style="facts", folded=True)
+    yield Section(lead="other figures", rows=ungated_rows(cell), lines=lines, style="facts", folded=True)
 
 
 def _evidence(cell: CellOutcome, evidence: Evidence, states: Looks | None) -> Iterator[Section | None]:

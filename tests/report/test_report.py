@@ -42,7 +42,7 @@ from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import UsageError
 from perfgate.judge.cell_verdict import compare_sides, judge, judge_advisory
 from perfgate.judge.evidence import RecordSide
-from perfgate.judge.outcome import CellOutcome, Outcome, verdict_json
+from perfgate.judge.outcome import CellOutcome, MetricOutcome, Outcome, verdict_json
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import SIDES, Failure, Side, Trial
@@ -55,7 +55,7 @@ from perfgate.report.github_markdown import annotate, render_github, render_with
 from perfgate.report.interval_strip import interval_lines
 from perfgate.report.junit import render_junit
 from perfgate.report.markdown import CUT, escape, fenced, name
-from perfgate.report.outcome_lines import HEADINGS, closing
+from perfgate.report.outcome_lines import HEADINGS, closing, ungated_line, ungated_rows
 from perfgate.report.setting_lines import next_steps
 from perfgate.report.text import columns
 from perfgate.scenario.counter_trials import Condition, Launches
@@ -410,6 +410,32 @@ def test_calls_of_a_workload_without_decode_steps_pass() -> None:
     outcome = judge(run([measured], exact_only=True), {measured.cell_id: record(measured, taken)})
 
     assert closing(outcome) == "PASS: what repeats exactly is the same."
+
+
+def test_other_metrics_say_which_way_is_worse() -> None:
+    """A throughput that rises is better, a latency that does worse; few have values, and the same ones are counted."""
+    rows = {
+        "ttft_p95": MetricOutcome(metric="ttft_p95", unit="s", better="lower", base=0.04, head=0.047, change=0.175),
+        "output_throughput": MetricOutcome(
+            metric="output_throughput", unit="tok/s", better="higher", base=100, head=103, change=0.03
+        ),
+        "host_slack_per_step": MetricOutcome(
+            metric="host_slack_per_step", unit="s", better="higher", base=1e-3, head=-1e-3, change=None
+        ),
+        "start_time": MetricOutcome(
+            metric="start_time", unit="s", better="lower", base=1.0, head=1.000001, change=0.000001
+        ),
+    }
+    told = "worse are ttft_p95 +17.5 %, host_slack_per_step 1.000 ms to -1.000 ms; better is output_throughput +3.00 %"
+
+    def shown(*names: str) -> CellOutcome:
+        (found,) = judge(run([cell()]), {"cell": record(cell(), trials([0.0] * 4))}).cells
+        return found.model_copy(update={"ungated": tuple(rows[name] for name in names)})
+
+    assert ungated_line(shown(*rows)) == f"{told}; 1 metric the same"
+    assert ungated_line(shown("ttft_p95")) == "worse is ttft_p95 40.00 ms to 47.00 ms (+17.5 %)"
+    assert ungated_line(shown("start_time")) == "1 metric the same"
+    assert [row[-1] for row in ungated_rows(shown(*rows))] == ["head is", "worse", "worse", "better", "same"]
 
 
 def test_regressed_cells_are_named() -> None:
