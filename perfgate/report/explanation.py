@@ -131,8 +131,7 @@ def _why(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
         why += [_first(reason) for reason in cell.reasons if reason.code in EXACT_ENDS]
         if not why and cell.attribution is not None:
             why.append(f"The traced decode step: {attribution_sentence(cell.attribution)}")
-        why = why or ["No trace was taken, so no kernel can be named; the commands below take one."]
-        return " ".join([*why, *_settings(cell)])
+        return " ".join([*(why or [_unknown(cell)]), *_settings(cell)])
     own = [_first(note) for note in (*gate.reasons, *cell.reasons)]
     return f"Why it is open: {'; '.join(own[:2])}." if own else "It rests on data that cannot block."
 
@@ -203,7 +202,8 @@ def _steps(gate: GateOutcome) -> Iterator[str]:
             yield f"With an ignorable margin of {percent(low)} it would not have blocked."
     elif gate.verdict in GOOD:
         at = at if gate.passed_at in (None, gate.pairs) else f"it passed at {plural(gate.passed_at or 0, 'pair')}; {at}"
-        yield f"{at} upper bound {_bound(high)} is below must_catch ({must_catch}), q = {gate.q:.2g}: it passes."
+        yield (f"{at} upper bound {_bound(high)} is below must_catch ({must_catch}): it passes. Pairs like these would "
+               f"have a chance of q = {gate.q:.2g} if the slowdown were must_catch.")  # fmt: skip
         if high is not None and high > 0:
             yield f"With a must_catch margin of {percent(high)} it would not have passed."
     else:
@@ -213,26 +213,25 @@ def _steps(gate: GateOutcome) -> Iterator[str]:
 
 
 def _what_would_decide(gate: GateOutcome, low: float | None, high: float | None) -> Iterator[str]:
-    """How many pairs in all, or how much less spread, would move the nearer bound over its margin, all else equal."""
+    """How many pairs in all, or how much less spread, would move the bound over its margin that is nearer to it."""
     if gate.change is None or gate.change <= -1:
         return
     middle = math.log1p(gate.slowdown(gate.change))
     passing, blocking = math.log1p(gate.must_catch), math.log1p(gate.ignorable)
-    ways = []
+    ways: list[tuple[float, str]] = []
     above = None if high is None else math.log1p(high) - middle
     below = None if low is None else middle - math.log1p(low)
     if above and middle < passing:
-        ways.append(("pass", (passing - middle) / above))
+        ways.append(((passing - middle) / above, "pass"))
     if below and middle > blocking:
-        ways.append(("be blocked", (middle - blocking) / below))
-    for what, share in ways:
-        if not 0 < share < 1 or (gate.carried_sd and gate.pair_sd is None):
-            continue
+        ways.append(((middle - blocking) / below, "be blocked"))
+    share, what = max(((share, what) for share, what in ways if 0 < share < 1), default=(0.0, ""))
+    if what and not (gate.carried_sd and gate.pair_sd is None):
         own = _own_share(gate, share)
         if own:
             pairs = max(math.ceil(gate.pairs / own**2), FIRST_BLOCKING_PAIRS, gate.pairs + 1)
-            yield (f"If the pairs go on like this, it would {what} with about {pairs} of them, or with a spread of "
-                   f"{min(own * 100, 99):.0f} % of this one.")  # fmt: skip
+            yield (f"If further pairs are like these, it would {what} at about {pairs} pairs in all, or now if pairs "
+                   f"spread by {min(own * 100, 99):.0f} % of what they do.")  # fmt: skip
         else:
             yield (f"Most of the error is what compilations of one build differ by, {percent(gate.carried_sd)}: more "
                    "pairs shorten it little.")  # fmt: skip
@@ -256,9 +255,16 @@ def causes(cell: CellOutcome) -> tuple[str, ...]:
     told += why_slower(cell)
     changed = ("other-kernels", "host-slack-lost", "host-calls-changed")
     told += [f"{note.code}: {_first(note)}" for note in cell.cautions if note.code in changed]
-    if not told:
-        told.append("no trace, counter or count of this run tells; perfgate envelope check takes a trace.")
+    if not told and cell.verdict not in GOOD:
+        told.append(_unknown(cell))
     return (*told, *filter(None, [states_line(cell)]))
+
+
+def _unknown(cell: CellOutcome) -> str:
+    """That nothing of this run names a cause, and what would."""
+    if cell.traced_pairs:
+        return "What caused it is not known; no trace or count of this run tells."
+    return "What caused it is not known, for no trace was taken; perfgate envelope check takes one."
 
 
 def commands(outcome: Outcome, place: str = "") -> tuple[str, ...]:

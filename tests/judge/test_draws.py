@@ -94,7 +94,7 @@ def test_a_spread_that_would_decide_does(draw_sd: str) -> None:
         return judged(with_fills(trials(spread(0.001, half_width, 6)), HEAD_FILL), gated).cells[0]
 
     told = " ".join(steps(found(0.004)))
-    share = float(told.split("or with a spread of ")[1].split(" %")[0]) / 100
+    share = float(told.split("if pairs spread by ")[1].split(" %")[0]) / 100
 
     assert 0.2 < share < 0.9
     assert found(0.004 * (share + 0.02)).gates[0].verdict == "inconclusive"

@@ -42,7 +42,7 @@ from perfgate.load.shape import Load
 from perfgate.metrics.trial import SIDES
 from perfgate.report.chart import Scale
 from perfgate.report.counter_charts import roofline
-from perfgate.report.explanation import commands, steps, three_sentences
+from perfgate.report.explanation import causes, commands, steps, three_sentences
 from perfgate.report.formats import render
 from perfgate.report.html import run_html
 from perfgate.report.kernel_evidence import kernels_section
@@ -200,7 +200,24 @@ def test_each_step_to_a_verdict_is_named() -> None:
         "not have blocked."
     )
     assert told[2].startswith("start_time: it passed at 4 pairs; at 6 pairs the slowdown's upper bound +25 % is below")
-    assert "If the pairs go on like this, it would be blocked with about" in list(steps(open_))[2]
+    assert told[2].endswith(
+        "Pairs like these would have a chance of q = 9.4e-05 if the slowdown were must_catch. With a must_catch margin "
+        "of 25 % it would not have passed."
+    )
+    assert "If further pairs are like these, it would be blocked at about" in list(steps(open_))[2]
+    assert causes(open_)[0] == "What caused it is not known, for no trace was taken; perfgate envelope check takes one."
+
+
+def test_an_open_gate_has_one_forecast() -> None:
+    """Where an estimate is between the margins only the way that fewer pairs would go is told."""
+    between = cell(gates=[gate("itl_median", "1%", "3%")])
+    (found,) = judged(trials(spread(0.017, 0.02, 6)), between).cells
+
+    (told,) = steps(found)
+
+    assert found.verdict == "inconclusive"
+    assert told.count("it would") == 1
+    assert "it would pass at about " in told
 
 
 def test_a_throughput_that_may_be_lost_whole_is_explained() -> None:
@@ -224,7 +241,7 @@ def test_pairs_without_a_spread_are_explained() -> None:
     (told,) = steps(found.model_copy(update={"gates": (exact,)}))
 
     assert ": inconclusive." in told
-    assert "If the pairs go on like this" not in told
+    assert "If further pairs are like these" not in told
 
 
 def test_three_commands_are_offered() -> None:
