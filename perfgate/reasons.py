@@ -164,7 +164,7 @@ _TABLE = (
     Reason("too-few-pairs", "No look has been reached, so nothing can be decided.",
            "Measure at least as many pairs as the first look asks for."),
     Reason("quick-run", "--quick measures one trial a subject: a look at the numbers, never a verdict.",
-           "Run without --quick for a verdict."),
+           "Leave out --quick, or --preset quick, for a verdict."),
     Reason("running-server", "A server that ran already is one replicate, however often it is measured: nobody knows "
            "how its next start would differ, nor which build it is. What it shows is printed and never blocks.",
            "Have perfgate start the server: --base python=..., or engine.command in the scenario."),

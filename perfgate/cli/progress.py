@@ -11,6 +11,7 @@ from typing import TextIO
 from perfgate.capture.pace import Progress, Step
 from perfgate.cli.status_block import StatusBlock, Told, clock, draws_on, status_lines, trial_label
 from perfgate.metrics.catalogue import METRICS
+from perfgate.run_steps import RunStep
 from perfgate.units import format_value, plural
 
 SHOWN = {"ITL": "itl_median", "TTFT": "ttft_median"}
@@ -82,4 +83,6 @@ def _finished(step: Step | str, elapsed_s: float) -> str:
 def _to_look(step: Step | str) -> str:
     if isinstance(step, str) or step.seconds_left is None:
         return ""
+    if isinstance(step, RunStep) and not step.decides:
+        return f" ({clock(step.seconds_left)} left)"
     return f" ({clock(step.seconds_left)} to the look at {plural(step.target, 'pair')})"

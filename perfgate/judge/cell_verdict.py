@@ -63,8 +63,10 @@ def judge(run: Run, records: Mapping[str, Record]) -> Outcome:
     cells = judge_together(compared, run.plan)
     if run.of_running_servers and run.alone is None:
         return judge_advisory(run.name, run.plan, cells, ONE_REPLICATE)
-    reasons = (_of_a_quick_run(cells),) if run.quick else ()
-    return judge_cells(run.name, run.plan, cells, reasons)
+    if run.quick:
+        told_once = (cell.model_copy(update={"gates": tuple(map(_without_looks, cell.gates))}) for cell in cells)
+        return judge_cells(run.name, run.plan, tuple(told_once), (_of_a_quick_run(cells),))
+    return judge_cells(run.name, run.plan, cells)
 
 
 def _declared_shares(compared: Sequence[Evidence]) -> tuple[Fraction, ...]:
@@ -124,6 +126,11 @@ def evidence_of_run(run: Run, cell: Cell, record: Record | None, head: str = "")
     sides = {side: RecordSide(one, side) for side in one.subjects} if one else {}
     about: dict[str, Any] = {"run": run.name, "head": head, "kept": record, "exact": run.exact_only}
     return Evidence(cell=cell, sides=sides, paired=run.alone is None, quick=run.quick, **about)
+
+
+def _without_looks(gate: GateOutcome) -> GateOutcome:
+    """A gate of a quick run, which has no look: the run's own reason says so, once."""
+    return gate.model_copy(update={"reasons": tuple(note for note in gate.reasons if note.code != "too-few-pairs")})
 
 
 def _of_a_quick_run(cells: Sequence[CellOutcome]) -> Note:

@@ -187,7 +187,8 @@ def _steps(gate: GateOutcome) -> Iterator[str]:
         yield f"a sign test over {plural(gate.pairs, 'pair')} in which the sides differ: {gate.verdict}."
         return
     if not gate.pairs:
-        yield f"no look was reached ({'; '.join(map(_first, gate.reasons)) or 'no data'}): {gate.verdict}."
+        lacking = "no data" if None in (gate.base, gate.head) else "too few trials"
+        yield f"no look was reached ({'; '.join(map(_first, gate.reasons)) or lacking}): {gate.verdict}."
         return
     counted = next((note for note in (*gate.reasons, *gate.cautions) if note.code == "counted-by-sign"), None)
     if counted is not None:

@@ -167,6 +167,15 @@ def test_no_verdict_is_shown_between_looks(tmp_path: Path, terminal: Callable[..
             assert step.looked.gates == then.cells[0].gates
 
 
+def test_without_a_look_none_is_named() -> None:
+    """A quick run and a check of what repeats exactly have no look: the line says how long is left."""
+    one = dataclasses.replace(run_step(looked=4, target=6), decides=False, seconds_left=20.0)
+
+    line = shown(io.StringIO(), dataclasses.replace(one, finished=trial(7, 2, "head"))).getvalue()
+
+    assert line.endswith("(0:20 left)\n")
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [

@@ -462,13 +462,14 @@ def test_one_sided_without_values(stop: str | None, verdict: str) -> None:
 
 
 def test_quick() -> None:
-    """A quick run is inconclusive and says that it is quick."""
+    """A quick run is inconclusive and says once that it is quick, not gate by gate that more pairs are wanted."""
     measured = cell()
 
     outcome = judge(run([measured], quick=True), {"cell": record(measured, trials([0.5]))})
 
     assert (outcome.verdict, outcome.exit_status) == ("inconclusive", 20)
     assert codes(outcome.reasons) == ["quick-run"]
+    assert [gate.reasons for gate in outcome.cells[0].gates] == [()]
     assert outcome.cells[0].next_look is None
 
 
