@@ -23,7 +23,7 @@ from perfgate.report.outcome_lines import (
     run_notes,
     states_line,
 )
-from perfgate.report.setting_lines import next_steps
+from perfgate.report.setting_lines import counts_tell, edits, next_steps
 from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
 from perfgate.trace.attribution import Attribution
 from perfgate.units import format_value, percent, plural
@@ -256,13 +256,15 @@ def causes(cell: CellOutcome) -> tuple[str, ...]:
     told += why_slower(cell)
     changed = ("other-kernels", "host-slack-lost", "host-calls-changed")
     told += [f"{note.code}: {_first(note)}" for note in cell.cautions if note.code in changed]
-    if not told and cell.verdict not in GOOD:
+    if not told and cell.verdict == "regressed":
         told.append(_unknown(cell))
     return (*told, *filter(None, [states_line(cell)]))
 
 
 def _unknown(cell: CellOutcome) -> str:
-    """That nothing of this run names a cause, and what would."""
+    """That nothing of this run names a cause, and what would; see :func:`perfgate.report.setting_lines.next_steps`."""
+    if counts_tell(cell):
+        return "What caused it is not known, for no calls were counted; perfgate run --profile-only counts them."
     if cell.traced_pairs:
         return "What caused it is not known; no trace or count of this run tells."
     return "What caused it is not known, for no trace was taken; perfgate envelope check takes one."
@@ -299,6 +301,7 @@ def explanation_document(outcome: Outcome, place: str = "") -> Document:
     told = commands(outcome, place)
     masked = any(word.endswith("=...") for command in told for word in shlex.split(command))
     lead = "next, with your values in place of ..., which no record keeps" if masked else "next"
+    lead += edits(told)
     sections += [Section(notes=tuple(run_notes(outcome))), Section(lead=lead, lines=told, style="commands")]
     return Document.of(dict.fromkeys([closing(outcome), *filter(None, three_sentences(outcome))]), sections)
 

@@ -29,7 +29,7 @@ from perfgate.report.outcome_lines import (
     ungated_line,
 )
 from perfgate.report.rank_lines import ranks_section
-from perfgate.report.setting_lines import cell_setting, next_steps, run_setting
+from perfgate.report.setting_lines import cell_setting, edits, next_steps, run_setting
 
 Part = Callable[[CellOutcome], Section | None]
 GIVE_WAY = (5, 6, 4, 1, 2)
@@ -43,12 +43,13 @@ def outcome_document(outcome: Outcome, plot: Part = lambda _: None) -> Document:
         outcome: The verdict.
         plot: Makes what is shown under the table of a cell.
     """
+    steps = tuple(next_steps(outcome))
     sections = [heads_section(outcome), *(section for cell in outcome.cells for section in _cell(cell, plot))]
     sections += [
         *curve_sections(outcome),
         Section(notes=tuple(run_notes(outcome))),
         Section(lead="measured", lines=tuple(run_setting(outcome)), style="facts", importance=2),
-        Section(lead="to find out more", lines=tuple(next_steps(outcome)), style="commands", importance=2),
+        Section(lead=f"to find out more{edits(steps)}", lines=steps, style="commands", importance=2),
     ]
     return Document.of([closing(outcome)], sections, is_verdict=True)
 

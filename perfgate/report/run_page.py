@@ -42,7 +42,7 @@ from perfgate.report.record_charts import (
     telemetry_chart,
     tokens_chart,
 )
-from perfgate.report.setting_lines import run_setting, same_again
+from perfgate.report.setting_lines import edits, run_setting, same_again
 from perfgate.report.step_charts import layer_chart, layers_chart, step_bars
 
 SHARED_TIMES = "Launches of one kernel share the mean of their times, wherever they are."
@@ -95,10 +95,11 @@ def run_page(measured: MeasuredRun) -> Document:
                 measured.run, cells[found.cell_id], measured.records.get(found.cell_id), found.head
             )
         sections += _cell(found, evidence)
+    told = commands(outcome)
     sections += [
         Section(notes=tuple(run_notes(outcome))),
         Section(title="The whole run"),
-        Section(lead="next", lines=commands(outcome), style="commands"),
+        Section(lead=f"next{edits(told)}", lines=told, style="commands"),
         Section(lead="to measure it again", lines=tuple(same_again(outcome, measured.seed)), style="commands"),
         Section(lead="measured", lines=(*run_setting(outcome), *_versions(outcome)), style="facts"),
     ]

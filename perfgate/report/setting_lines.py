@@ -10,6 +10,8 @@ from perfgate.judge.outcome import CellOutcome, Outcome
 from perfgate.metrics.trial import KINDS, SIDES, Side
 from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
 
+LEARN = "perfgate envelope learn"
+
 
 def cell_setting(cell: CellOutcome) -> str:
     """Model, batch, tokens or load, and the scenario of a cell in one line; empty for figures from elsewhere."""
@@ -50,7 +52,7 @@ def next_steps(outcome: Outcome) -> list[str]:
     elif "quick-run" in codes:
         steps = [_run(setting, outcome) for _, setting in cells if len(setting.subjects) > 1]
     else:
-        steps = [step for cell, setting in cells if not cell.baseline for step in _kernels(cell, setting)]
+        steps = [step for cell, setting in cells if not cell.baseline for step in _cause(cell, setting, outcome)]
         steps += _more_pairs(outcome.run, [cell for cell, _ in cells if not cell.baseline])
     return [*dict.fromkeys(steps)]
 
@@ -86,12 +88,26 @@ def _run(setting: Setting, outcome: Outcome) -> str:
     return " ".join([_command("perfgate run", setting, "base"), *named])
 
 
-def _kernels(cell: CellOutcome, setting: Setting) -> Iterator[str]:
-    """Which kernels made a step longer, where no trace of this run tells already."""
+def counts_tell(cell: CellOutcome) -> bool:
+    """Whether counting the host's calls would name a cause that a trace would not: on a CPU, where none was counted."""
+    return not (cell.gpus or cell.traced_pairs or cell.called_pairs)
+
+
+def edits(commands: Sequence[str]) -> str:
+    """Words behind the lead of commands of which one writes to a file that the user keeps."""
+    learns = any(command.startswith(LEARN) for command in commands)
+    return f" ({LEARN} writes a kernels: block into the scenario)" if learns else ""
+
+
+def _cause(cell: CellOutcome, setting: Setting, outcome: Outcome) -> Iterator[str]:
+    """What made a step longer, where no trace of this run tells already: which calls on a CPU, else which kernels."""
     if cell.traced_pairs or not any(gate.verdict == "regressed" for gate in cell.gates):
         return
+    if counts_tell(cell):
+        yield f"{_run(setting, outcome)} --profile-only{'' if setting.load else ' --host-profile'}"
+        return
     if not setting.envelope:
-        yield _command("perfgate envelope learn", setting, "base")
+        yield _command(LEARN, setting, "base")
     yield _command("perfgate envelope check", setting)
 
 

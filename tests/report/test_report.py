@@ -50,6 +50,7 @@ from perfgate.models import Note
 from perfgate.reasons import REASONS
 from perfgate.report.causes import COUNTED
 from perfgate.report.document import printable
+from perfgate.report.explanation import causes
 from perfgate.report.formats import format_of, formats_of, render
 from perfgate.report.github_markdown import annotate, render_github, render_within
 from perfgate.report.interval_strip import interval_lines
@@ -580,6 +581,28 @@ def test_a_report_stands_alone(golden: Callable[[str, str], None]) -> None:
 def test_next_steps(outcome: Callable[[], Outcome], steps: list[str]) -> None:
     """What is open names the command that goes on; what no command of ours would tell more of names none."""
     assert next_steps(outcome()) == steps
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_regression_leads_to_its_cause(*, on_gpu: bool) -> None:
+    """On a GPU a trace names kernels, and that learning edits the scenario is said; on a CPU counts name functions."""
+    taken = [one.model_copy(update={"telemetry": (_gpu(one.subject),) if on_gpu else ()})
+             for one in trials(spread(0.01, 0.0002, 6))]  # fmt: skip
+    outcome = judge(run([cell()]), {"cell": record(cell(), taken)})
+    base, head = (f"--{side} python=/envs/{side}/bin/python" for side in SIDES)
+    lead = "to find out more (perfgate envelope learn writes a kernels: block into the scenario):"
+
+    assert next_steps(outcome) == (
+        [f"perfgate envelope learn hand-made.yaml {base}", f"perfgate envelope check hand-made.yaml {base} {head}"]
+        if on_gpu
+        else [f"perfgate run hand-made.yaml {base} {head} --profile-only --host-profile"]
+    )
+    assert (lead in render_text(outcome)) == on_gpu
+    assert causes(outcome.cells[0]) == (
+        "What caused it is not known, for no trace was taken; perfgate envelope check takes one."
+        if on_gpu
+        else "What caused it is not known, for no calls were counted; perfgate run --profile-only counts them.",
+    )
 
 
 def test_the_next_step_of_a_quick_a_a_run_names_both_sides() -> None:
