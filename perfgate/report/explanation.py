@@ -270,14 +270,20 @@ def _unknown(cell: CellOutcome) -> str:
     return "What caused it is not known, for no trace was taken; perfgate envelope check takes one."
 
 
-def commands(outcome: Outcome, place: str = "") -> tuple[str, ...]:
-    """At most three to run next; ``place`` is the run's folder where its name alone does not find it."""
+def commands(outcome: Outcome, place: str = "", *, on_page: bool = False) -> tuple[str, ...]:
+    """At most three to run next.
+
+    Args:
+        outcome: The verdict.
+        place: The run's folder where its name alone does not find it.
+        on_page: They are for the page, which is made already and has the command that judges again elsewhere.
+    """
     run = shlex.quote(outcome.run)
     told = [note for cell in outcome.cells for note in notes(cell)]
     codes = [note.code for note in sorted(told, key=lambda note: note.kind != "reason")]
     go_on = [f"perfgate run --resume {run}"] if "not-started" in codes else []
-    offered = [*go_on, *next_steps(outcome), *(f"perfgate explain {code}" for code in dict.fromkeys(codes)),
-               f"perfgate report {run}", f"perfgate judge {run}"]  # fmt: skip
+    again = [] if on_page else [f"perfgate report {run}", f"perfgate judge {run}"]
+    offered = [*go_on, *next_steps(outcome), *(f"perfgate explain {code}" for code in dict.fromkeys(codes)), *again]
     chosen = (*dict.fromkeys(offered),)[:MOST_COMMANDS]
     return tuple(_found_at(place, outcome.run, command) for command in chosen) if place else chosen
 

@@ -237,8 +237,8 @@ def notes(cell: CellOutcome) -> Iterator[NoteLine]:
 
 
 def run_notes(outcome: Outcome) -> list[NoteLine]:
-    """Reasons that concern the run as a whole."""
-    return [NoteLine.of("reason", outcome.run, note) for note in outcome.reasons]
+    """Reasons that concern the run as a whole, whose name is told elsewhere: of a comparison it is two paths."""
+    return [NoteLine.of("reason", "", note) for note in outcome.reasons]
 
 
 def cell_heading(cell: CellOutcome) -> str:

@@ -95,7 +95,7 @@ def run_page(measured: MeasuredRun) -> Document:
                 measured.run, cells[found.cell_id], measured.records.get(found.cell_id), found.head
             )
         sections += _cell(found, evidence)
-    told = commands(outcome)
+    told = commands(outcome, on_page=True)
     sections += [
         Section(notes=tuple(run_notes(outcome))),
         Section(title="The whole run"),

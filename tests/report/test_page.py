@@ -252,6 +252,14 @@ def test_three_commands_are_offered() -> None:
     )
 
 
+def test_a_page_names_no_command_that_made_it() -> None:
+    """The page is there already, and judging again is under what measures again."""
+    listed = Page(run_html(recorded("states"))).text("pre")
+
+    assert "perfgate report" not in listed
+    assert listed.count("perfgate judge") == 1
+
+
 def test_commands_find_a_run_that_its_name_does_not() -> None:
     """Of a folder that is elsewhere, or was renamed, commands name the folder, quoted for a shell."""
     assert commands(recorded("states").outcome, "/other runs/one") == (

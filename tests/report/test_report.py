@@ -486,8 +486,8 @@ def test_quick() -> None:
     measured = cell()
     outcome = judge(run([measured], quick=True), {"cell": record(measured, trials([0.0]))})
 
-    assert "reason quick-run (hand-made): one trial a subject was measured" in render_text(outcome)
-    assert "reason `quick-run` (hand-made): one trial a subject was measured." in render_markdown(outcome)
+    assert "reason quick-run: one trial a subject was measured" in render_text(outcome)
+    assert "reason `quick-run`: one trial a subject was measured." in render_markdown(outcome)
 
 
 def test_unknown_code() -> None:
