@@ -296,6 +296,11 @@ _TABLE = (
            "than the base's: the head keeps something of each batch. Chance says so of one cell in a hundred.",
            "Look for what is kept of finished requests: caches that nobody empties, lists that grow. To block it, gate "
            "host_memory_growth or device_memory_growth."),
+    Reason("path-unused", "No engine of a side imported a module of the side's path=, nor one that an entry point in "
+           "it names: what was measured is the build without it.",
+           "Install a plugin into the folder, so that vLLM finds its entry point: pip install --no-deps --target "
+           "FOLDER PLUGIN. A patched package needs the package's own name (docs/configuration.md). See engine.log for "
+           "a plugin that failed to load."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",
            "Nothing, if that is intended."),
     # --- a plan that several machines measure

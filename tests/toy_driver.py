@@ -53,9 +53,10 @@ class ToyEngine:
         if not on:
             Path(self.arguments["toy_trace"]).write_text(json.dumps({"gemm": self.step_ns - 1000, "norm": 1000}))
 
-    def stop(self, exit_timeout_s: float = 1.0) -> None:
+    def stop(self, exit_timeout_s: float = 1.0) -> tuple[str, ...]:
         """Nothing is there to be stopped."""
         assert exit_timeout_s > 0
+        return ()
 
 
 class ToyDriver:

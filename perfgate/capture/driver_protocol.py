@@ -71,8 +71,12 @@ class Engine(Protocol):
             window: Whether the profiler that the engine was started with records meanwhile.
         """
 
-    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> None:
-        """Shut it down and wait so long for its process, or for what wraps it."""
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
+        """Shut it down and wait so long for its process, or for what wraps it.
+
+        Returns:
+            Reason codes of cautions that only the end of the engine can tell.
+        """
 
 
 class Driver(Protocol):

@@ -147,9 +147,9 @@ class VllmEngine:
         limit = Limit(time.monotonic() + self._job.cell.measure.start_timeout, "iteration-timeout", "engine-died")
         self._worker.request("profile", limit, on=on, ranges=ranges, window=window)
 
-    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> None:
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
         """See :class:`Engine`."""
-        self._worker.stop(exit_timeout_s)
+        return self._worker.stop(exit_timeout_s)
 
 
 DRIVERS: Final[dict[str, Callable[[], Driver]]] = {"vllm": VllmDriver, "server": ServerDriver}

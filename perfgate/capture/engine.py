@@ -257,16 +257,20 @@ class Worker:
             raise InvalidTrialError("protocol-error", f"{op}: unknown code in {line[:200]!r}")
         raise InvalidTrialError(code, str(answer.get("error")))
 
-    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> None:
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
         """Shut the engine down and wait for its process, or for what wraps it.
+
+        Returns:
+            ``path-unused`` where it imported nothing of the subject's ``path=`` until then.
 
         Raises:
             InvalidTrialError: It refused or is still there.
         """
         limit = Limit(time.monotonic() + STOP_TIMEOUT_S, "engine-died", "engine-died")
-        self.request("stop", limit)
+        answer = self.request("stop", limit, path=[*self._job.subject.path])
         if self._child.wait(exit_timeout_s) is None:
             raise InvalidTrialError("engine-died", f"the worker is still there {exit_timeout_s:g} s after its stop")
+        return ("path-unused",) if answer.get("path_used") is False else ()
 
     def _send(self, data: bytes, limit: Limit) -> None:
         """Write all of it; a worker that has stopped reading must not hold perfgate up for ever."""

@@ -181,9 +181,10 @@ class ServedEngine:
         """No instrument of a server asks for it."""
         raise InvalidTrialError("profile-failed", f"a server has no ranges {ranges}, {on}, {window}")
 
-    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> None:
-        """See :class:`perfgate.capture.driver_protocol.Engine`."""
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
+        """See :class:`perfgate.capture.driver_protocol.Engine`; what a server imported nobody can ask it."""
         self._server.stop(exit_timeout_s)
+        return ()
 
     def _scrape(self) -> Scrape:
         return read_metrics(fetch(self._server.url, "/metrics")[1])

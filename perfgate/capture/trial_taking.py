@@ -78,6 +78,7 @@ def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Tr
     begin_ns, t0_utc = time.monotonic_ns(), datetime.now(UTC).isoformat(timespec="seconds")
     facts: dict[str, Any] = {}
     iterations: list[Iteration] = []
+    told: tuple[str, ...] = ()
     failure = driver.probe(job.subject)
     if failure is None:
         try:
@@ -89,7 +90,7 @@ def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Tr
                     iterations.append(iteration)  # noqa: PERF402 (those before an error are kept)
                 say("stopping the engine")
                 try:
-                    engine.stop(instrument.report_s or EXIT_TIMEOUT_S)
+                    told = engine.stop(instrument.report_s or EXIT_TIMEOUT_S)
                 except InvalidTrialError as error:
                     if instrument.report_s:
                         raise
@@ -100,7 +101,8 @@ def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Tr
             failure = _failure(instrument.explain(error), instrument.unreadable, job)
     facts |= {"iterations": tuple(iterations), **instrument.fields()}
     if os.getpriority(os.PRIO_PROCESS, 0) > 0:  # which the engine inherits
-        facts["cautions"] = (*facts.get("cautions", ()), "low-priority")
+        told = ("low-priority", *told)
+    facts["cautions"] = (*facts.get("cautions", ()), *told)
     duration_ns = time.monotonic_ns() - begin_ns
     return job.trial(t0_utc=t0_utc, duration_ns=duration_ns, failure=failure, **facts)
 

@@ -24,7 +24,8 @@ iterate   prompts: batch x input token ids, output_tokens,  submitted_ns: batch;
                                                             the first step after every request has its first token
 profile   on, ranges: nvtx or record_function, window       nothing; ranges surround steps from here on, or no more;
                                                             with window the profiler records meanwhile
-stop                                                        nothing; the engine is down, the worker exits
+stop      path: folders put on the module path              path_used: whether a module of them was imported, or null;
+                                                            the engine is down, the worker exits
 ========= ================================================= ==========================================================
 
 While it is profiled, each engine step carries a range ``perfgate.step.N``, N counting from 0, in every process that
@@ -224,15 +225,17 @@ class WorkerLoop:
             raise RequestError("profile-failed", describe(error)) from error
         return {}
 
-    def stop(self, _request: dict[str, Any]) -> dict[str, Any]:
-        """Shut the engine down; twice is fine."""
-        if self.engine is not None:
-            engine, self.engine = self.engine, None
-            try:
-                engine.engine_core.shutdown()
-            except Exception as error:
-                raise RequestError("engine-died", describe(error)) from error
-        return {}
+    def stop(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Shut the engine down, and tell of its module path, which until now it may have used; twice is fine."""
+        if self.engine is None:
+            return {}
+        engine, self.engine = self.engine, None
+        try:
+            used = request.get("path") and beside("vllm_path").path_used(engine, request["path"], call_ranks)
+            engine.engine_core.shutdown()
+        except Exception as error:
+            raise RequestError("engine-died", describe(error)) from error
+        return {"path_used": used} if request.get("path") else {}
 
 
 def beside(name: str) -> Any:

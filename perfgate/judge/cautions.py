@@ -11,6 +11,7 @@ from itertools import chain
 from perfgate import stats
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.cell_facts import GpuOutcome
+from perfgate.judge.unused_path import UNUSED
 from perfgate.machine.telemetry import GpuTelemetry
 from perfgate.metrics.catalogue import Metric, split_name, trial_value
 from perfgate.metrics.trial import KINDS, SIDES, Side, Trial, key_of
@@ -216,7 +217,8 @@ def _digests_by_iteration(trials: Iterable[Trial]) -> dict[int, set[str]]:
 
 def _trial_cautions(sides: TrialsBySide) -> Iterator[Note]:
     both = [*chain(*sides.values())]
-    for code, count in sorted(Counter(code for trial in both for code in trial.cautions).items()):
+    codes = (code for trial in both for code in trial.cautions if code != UNUSED)
+    for code, count in sorted(Counter(codes).items()):
         yield Note(code=code, text=f"in {count} of {len(both)} trials")
     for side, trials in sides.items():
         cautions = [

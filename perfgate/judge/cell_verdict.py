@@ -221,6 +221,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
         seen = states_outcome(evidence.family, gates, evidence.labeller, beta)
         cautions = state_cautions(evidence.labeller, seen, gates, evidence.orders_bound)
         findings.append(Finding(cautions=tuple(cautions)))
+    told = chain(evidence.cautions(), *(finding.cautions for finding in findings))
     pairs: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
     outcome = CellOutcome(
         name=f"{evidence.head}: {evidence.cell.name}" if evidence.head else evidence.cell.name,
@@ -244,7 +245,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
         host=host_outcome(evidence.read("sampled", lambda trial: trial.host)),
         setting=setting_of(evidence),
         reasons=tuple(chain.from_iterable(finding.reasons for finding in findings)),
-        cautions=() if unjudged else tuple(chain(evidence.cautions(), *(finding.cautions for finding in findings))),
+        cautions=tuple(chain(evidence.unused_paths(), () if unjudged else told)),
     )
     next_looks = {key_of(kind, "next_{}look"): _next_look(evidence, outcome, kind) for kind in KINDS}
     return outcome.model_copy(update=next_looks)

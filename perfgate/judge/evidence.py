@@ -28,6 +28,7 @@ from perfgate.judge.outcome import Finding
 from perfgate.judge.rule import Judged, Series
 from perfgate.judge.sign_series import by_sign
 from perfgate.judge.state_series import by_state, slow_share
+from perfgate.judge.unused_path import unused_path
 from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import KINDS, SIDES, Kind, Side, Trial
@@ -263,6 +264,11 @@ class Evidence:
         taken = all(self.trials(kind)[side] for side in self.sides)
         demanded = kind == "counted" and any(entry.metrics for entry in self.cell.counters)
         return taken or (not self.record.stopped if self.paired else demanded)
+
+    def unused_paths(self) -> Iterator[Note]:
+        """Which side measured none of its ``path=``; told where nothing is judged, too."""
+        for side in self.sides.values():
+            yield from unused_path(side.record, side.name)
 
     def cautions(self) -> Iterator[Note]:
         """Everything about the trials that a reader of the verdict should know."""

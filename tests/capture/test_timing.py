@@ -99,6 +99,23 @@ def test_complete_trial(prepare: Callable[..., Job]) -> None:
     assert (trial.memory.allocated, trial.startup.kv_memory_bytes) == ((), None)
 
 
+def test_path_of_which_nothing_is_imported(prepare: Callable[..., Job], stub: Path, tmp_path: Path) -> None:
+    """A trial has the caution path-unused unless its engine imported a module of path=, or one that it names."""
+    plain = tmp_path / "plain"
+    (plain / "my_plugin-0.1.dist-info").mkdir(parents=True)
+    (plain / "my_plugin.py").write_text("def register(): ...\n")
+    metadata = plain / "my_plugin-0.1.dist-info" / "METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nName: my-plugin\nVersion: 0.1\n")
+    entry_points = metadata.with_name("entry_points.txt")
+    elsewhere = {"PYTHONPATH": str(stub)}
+
+    unused = prepare(path=(str(plain),), env=elsewhere)
+    assert collect(unused).cautions == ("path-unused",)
+    assert collect(prepare(path=(str(plain), str(stub)), index=1)).cautions == ()
+    entry_points.write_text("[vllm.general_plugins]\nmine = vllm.sampling_params:RequestOutputKind\n")
+    assert collect(prepare(path=(str(plain),), env=elsewhere, index=2)).cautions == ()
+
+
 def test_tokens_digest(prepare: Callable[..., Job]) -> None:
     """The digest is SHA-256 over the token ids of each request in order of submission."""
     tokens = [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]

@@ -26,6 +26,7 @@ SUBJECT_SIDE = {
     "capture.system_counters",
     "capture.vllm_batch",
     "capture.vllm_memory",
+    "capture.vllm_path",
     "capture.vllm_probe",
     "capture.vllm_ranges",
     "capture.vllm_server",
