@@ -13,7 +13,7 @@ __all__ = ["CODE", "REASONS", "Reason"]
 
 _TABLE = (
     # --- a trial failed
-    Reason("subject-not-found", "The interpreter or a folder of a subject does not exist.",
+    Reason("subject-not-found", "The interpreter or a folder of a subject does not exist, or is something else.",
            "Check python= and path= of that subject."),
     Reason("engine-import-failed", "The subject's interpreter cannot import vllm or torch.",
            "Name the interpreter that has vLLM: --base python=...; without it perfgate's own is taken. Or run the "

@@ -22,7 +22,6 @@ from perfgate.errors import (
     ExitStatus,
     InterruptedRunError,
     NotComparableError,
-    NotMeasuredError,
     RecordError,
     UsageError,
 )
@@ -321,7 +320,7 @@ def test_a_subject_that_is_gone(tmp_path: Path) -> None:
     taken = sorted((folder / "trials").iterdir())
     python.unlink()
 
-    with pytest.raises(NotMeasuredError, match=r"no such program") as refused:
+    with pytest.raises(UsageError, match=r"no such program") as refused:
         gate.resume(folder)
 
     assert refused.value.code == "subject-not-found"

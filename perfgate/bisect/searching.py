@@ -40,7 +40,7 @@ from perfgate.scenario.subject import SHOWN, Subject
 MOST_COMMITS = 2000
 """Of one line; the time that a choice takes grows with its square."""
 LARGEST_ERROR = 0.5
-OF_THE_BUILD = ("build-failed", "subject-not-found")
+OF_THE_BUILD = ("build-failed", "subject-not-found", "engine-import-failed")
 """Reason codes of a build that cannot be measured, whatever the machine is like."""
 IN_A_ROW = 3
 """So many commits, one after the other, that cannot be measured for the first time: then what builds them is broken."""
@@ -204,7 +204,7 @@ def _take(folder: Path, state: State, step: Step, build: Build, progress: Progre
     scenario, seed = _scenario(state, step), state.bisection.seed + number
     try:
         gate.run([scenario], subjects, runs=own, seed=seed, progress=part, **options)
-    except (ScenarioError, NotMeasuredError) as error:
+    except (UsageError, NotMeasuredError) as error:
         if not isinstance(error, ScenarioError) and error.code not in OF_THE_BUILD:
             raise
         _skip(folder, state, step.head, error, progress)
@@ -248,12 +248,12 @@ def _look_for_failures(folder: Path, before: State, step: Step | Taken, progress
     _skip(folder, state, step.head, error, progress)
 
 
-def _skip(folder: Path, state: State, number: int, error: NotMeasuredError | ScenarioError, progress: Progress) -> None:
+def _skip(folder: Path, state: State, number: int, error: NotMeasuredError | UsageError, progress: Progress) -> None:
     """Note why a commit is left out; without the good or the bad one there is no search.
 
     Raises:
         NotMeasuredError: It is one of these.
-        ScenarioError: As above.
+        UsageError: As above.
     """
     if number in (0, state.bisection.last):
         raise error

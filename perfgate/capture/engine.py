@@ -126,14 +126,17 @@ def gpus_of(args: Mapping[str, Any]) -> int:
 
 
 def find_subject(subject: Subject) -> Failure | None:
-    """``subject-not-found`` where the interpreter or a folder of ``path`` is missing."""
+    """``subject-not-found`` where the interpreter or a folder of ``path`` is missing, or something else is there."""
     if subject.url is not None:
         return None
     if shutil.which(subject.python) is None:
-        return Failure(code="subject-not-found", text=f"python={subject.python}: no such program")
+        there = os.sep in subject.python and Path(subject.python).exists()
+        what = "is there, and is not a program that you may execute" if there else "no such program"
+        return Failure(code="subject-not-found", text=f"python={subject.python}: {what}")
     for folder in subject.path:
         if not Path(folder).is_dir():
-            return Failure(code="subject-not-found", text=f"path={folder}: no such folder")
+            what = "is a file; name the folder that it is in" if Path(folder).exists() else "no such folder"
+            return Failure(code="subject-not-found", text=f"path={folder}: {what}")
     return None
 
 

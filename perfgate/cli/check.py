@@ -14,7 +14,6 @@ import click
 from perfgate.cli.baseline_commands import BASELINES_OPTION
 from perfgate.cli.measuring import BUDGET_OPTION, PRESET_OPTION, Builds, as_preset, naming_builds
 from perfgate.cli.output_options import echo_document
-from perfgate.errors import UsageError
 from perfgate.units import plural
 
 if TYPE_CHECKING:
@@ -42,8 +41,9 @@ def check(
     """Check scenario files; show what a run of each would measure, cost and detect. No engine is started.
 
     The builds are --base and --head, or those of perfgate.toml: their interpreters are asked which engine arguments
-    they take, in about a second. Nothing is built: a ref is asked once it is. A file called perfgate.toml is checked
-    as what it is. --preset shows what a run with it would be. --budget says which looks so many minutes are enough for.
+    they take, in about a second; one that is not there is an error. Nothing is built: a ref is asked once it is. A
+    file called perfgate.toml is checked as what it is. --preset shows what a run with it would be. --budget says which
+    looks so many minutes are enough for.
 
     \b
     perfgate check scenarios/*.yaml perfgate.toml
@@ -79,19 +79,24 @@ def _subjects(builds: Builds) -> dict[str, Subject]:
     """The builds that words or ``perfgate.toml`` name; none where nothing does.
 
     Raises:
-        UsageError: A word is wrong, or what it names is not there.
+        UsageError: A word is wrong, or what it or ``perfgate.toml`` names is not there.
     """
-    from perfgate.capture.engine import find_subject
+    from perfgate.doctor.preflight import require_subjects
     from perfgate.project.config import load_config
 
-    if not builds.base and not builds.head and "base" not in load_config().subjects:
+    named, config = builds.base or builds.head, load_config()
+    if not named and "base" not in config.subjects:
         return {}
     subjects = builds.with_heads(lambda _: None, build=False)
-    for name, subject in subjects.items():
-        side, named = ("base", builds.base) if name == "base" else ("head", builds.head)
-        if named and subject.built_from is None and (missing := find_subject(subject)) is not None:
-            raise UsageError(missing.text, where=f"--{side}")
+    if named or not _is_of_a_push(config):
+        require_subjects({name: subject for name, subject in subjects.items() if subject.built_from is None})
     return subjects
+
+
+def _is_of_a_push(config: Config) -> bool:
+    """Whether a file is in the copy of a commit that the pre-push hook has checked: no environments are beside it."""
+    git = (config.file.parent if config.file else Path.cwd()) / ".git"
+    return git.is_dir() and not any(git.iterdir())
 
 
 def _show_prices(

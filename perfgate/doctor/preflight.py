@@ -23,7 +23,7 @@ from perfgate.counters.model_shape import text_part
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
-from perfgate.errors import NotMeasuredError, Problem, ScenarioError, UsageError
+from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.load.arrival_trace import read_arrivals
 from perfgate.load.arrivals import longest, part
 from perfgate.load.shape import Load
@@ -141,6 +141,7 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: boo
 
     Raises:
         ScenarioError: With all that no engine would accept, or no gate could be judged by, in file order.
+        UsageError: An interpreter cannot be executed, or has no vLLM.
     """
     problems: list[tuple[Problem, _Side]] = []
     warnings: list[tuple[Problem, _Side]] = []
@@ -192,6 +193,8 @@ def _side(loaded: LoadedScenario, name: str, subject: Subject, asked: dict[str, 
     takes = located if isinstance(located, str) else arguments_of(subject, located)
     if isinstance(takes, str) and source is not None and not Path(source.folder, "tree").is_dir():
         takes = f"{source.name} is not built yet"
+    elif isinstance(located, Located) and located.missing:
+        raise UsageError(f"python={subject.python} has no vllm", where=name, code="engine-import-failed")
     return _Side(name, subject.args, subject.env, None if isinstance(located, str) else located.cpu, takes)
 
 
@@ -342,9 +345,9 @@ def require_subjects(subjects: Builds) -> None:
     """See that every build is there before an engine of another is started.
 
     Raises:
-        NotMeasuredError: ``subject-not-found``.
+        UsageError: ``subject-not-found``.
     """
     for label, subject in subjects.items():
         missing = find_subject(subject)
         if missing is not None:
-            raise NotMeasuredError(missing.text, where=label, code=missing.code)
+            raise UsageError(missing.text, where=label, code=missing.code)

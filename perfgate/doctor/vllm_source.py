@@ -16,6 +16,7 @@ from perfgate.capture.engine import find_subject
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.engine_arguments import read_arguments
 from perfgate.doctor.profilers import PROBE
+from perfgate.errors import UsageError
 from perfgate.machine.children import spawn
 from perfgate.machine.processes import owner_mark
 from perfgate.scenario.subject import Subject
@@ -31,6 +32,7 @@ class Located(BaseModel):
 
     Args:
         file: ``vllm/__init__.py`` as it would be imported; ``None`` where there is none.
+        missing: Whether nothing at all could be imported by that name.
         version: Of the installed package.
         cpu: Whether it is a build for CPUs.
         early: Files and folders of what the interpreter or vLLM loads on its own: plugins, ``sitecustomize``.
@@ -39,6 +41,7 @@ class Located(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
     file: str | None
+    missing: bool
     version: str | None
     cpu: bool
     early: list[str]
@@ -50,6 +53,9 @@ def locate(subject: Subject, variables: Mapping[str, str]) -> Located | str:
     Args:
         subject: Whose.
         variables: All that an engine of it would get.
+
+    Raises:
+        UsageError: ``subject-not-found``: it cannot be executed.
     """
     missing = find_subject(subject)
     if missing is not None:
@@ -61,7 +67,7 @@ def locate(subject: Subject, variables: Mapping[str, str]) -> Located | str:
             child = spawn(argv, environment=variables, owner=owner_mark("check"), log=Path(os.devnull),
                           folder=Path(scratch))  # fmt: skip
         except OSError as error:
-            return f"python={subject.python}: {error.strerror}"
+            raise UsageError(f"python={subject.python}: {error.strerror}", code="subject-not-found") from error
         try:
             status = child.wait(TIMEOUT_S)
         finally:

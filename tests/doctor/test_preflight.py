@@ -151,24 +151,41 @@ def test_run_refuses_before_it_begins(check: Check, build: list[str]) -> None:
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize("word", ["python=/nowhere/python", "path=nowhere"])
-def test_run_refuses_a_subject_that_is_not_there(check: Check, word: str) -> None:
-    """It waits for no lock and makes no run folder for a build that does not exist."""
-    refused = check("max_num_seqs: 8", "--base", word, command="run")
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("python", "/nowhere/python", "subject-not-found: base: python=/nowhere/python: no such program"),
+        ("python", "/etc/passwd", "python=/etc/passwd: is there, and is not a program that you may execute"),
+        ("python", "garbage", "garbage: Exec format error"),
+        ("path", "/nowhere", "subject-not-found: base: path=/nowhere: no such folder"),
+        ("path", "/etc/passwd", "path=/etc/passwd: is a file; name the folder that it is in"),
+        ("python", sys.executable, f"engine-import-failed: base: python={sys.executable} has no vllm"),
+    ],
+)
+def test_a_build_that_cannot_run(check: Check, key: str, value: str, said: str) -> None:
+    """Run and check end with 2 in the same words, by a word or perfgate.toml, and wait for no lock before that."""
+    Path("garbage").write_text("no program")
+    Path("garbage").chmod(0o755)
+    value = str(Path(value).absolute()) if value == "garbage" else value
+    own = "" if key == "python" else f'python = "{sys.executable}"'
+    refused = [check("max_num_seqs: 8", "--base", f"{key}={value}", command=command) for command in ("check", "run")]
+    Path("perfgate.toml").write_text(f'[subjects.base]\n{own}\n{key} = "{value}"\n')
+    refused += [check("max_num_seqs: 8", command=command) for command in ("check", "run")]
 
-    assert refused.exit_code == 22
-    assert "perfgate: subject-not-found: base: " in refused.stderr
-    assert "Check python= and path=" in refused.stderr
+    assert [one.exit_code for one in refused] == [2, 2, 2, 2]
+    assert {one.stderr for one in refused} == {refused[0].stderr}
+    assert said in refused[0].stderr
     assert not Path("runs").exists()
 
 
 def test_the_builds_of_the_configuration_are_asked(check: Check, tmp_path: Path) -> None:
-    """Without words check asks [subjects.base]; where that is not there, it says so and judges the rest."""
+    """Without words check asks [subjects.base]; in a commit that is pushed it may be missing."""
     write_vllm(tmp_path / "build")
     Path("perfgate.toml").write_text(f'[subjects.base]\npython = "{sys.executable}"\npath = "build"\n')
     assert check("max_num_seq: 8").exit_code == 2
 
     Path("perfgate.toml").write_text('[subjects.base]\npython = "/nowhere/python"\n')
+    Path(".git").mkdir()
     passed = check("max_num_seq: 8")
     assert passed.exit_code == 0
     assert "base: engine arguments are not checked: python=/nowhere/python: no such program" in passed.stdout

@@ -165,6 +165,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setattr("perfgate.capture.session.EngineCollector", Rehearsed)
+    monkeypatch.setattr("perfgate.doctor.preflight.locate", lambda *_: "no engine is in this environment")
     for search in ("end_orphans", "find_orphans"):  # it would end those of other tests
         monkeypatch.setattr(f"perfgate.machine.orphans.{search}", tuple)
     numbers = itertools.count()  # names of runs begun in one second are in order, so that latest is the last of them
