@@ -20,4 +20,4 @@ def unused_path(record: Record, side: Side) -> Iterator[Note]:
     own = [trial for trial in record.trials if trial.subject == side and trial.failure is None]
     if own and all(UNUSED in trial.cautions for trial in own):
         path = os.pathsep.join(record.subjects[side].path)
-        yield Note(code=UNUSED, text=f"{side}: none of {plural(len(own), 'engine')} imported anything of path={path}")
+        yield Note(code=UNUSED, text=f"{side}: nothing of path={path} was imported ({plural(len(own), 'engine')})")
