@@ -390,14 +390,25 @@ def test_interrupted_while_measuring_more(tmp_path: Path) -> None:
     assert gate.resume(folder, collector=Watched(NOISY)).outcome.cells[0].pairs == 16
 
 
-@pytest.mark.parametrize(("spec", "stop_at", "pairs"), [(SAME, None, 4), (SLOWER, None, 6), (SAME, 5, 4)])
-def test_more_of_what_is_not_used_up(tmp_path: Path, spec: FakeSpec, stop_at: int | None, pairs: int) -> None:
-    """--more adds nothing to a cell that is decided, nor to one that has not come to its last look yet."""
+@pytest.mark.parametrize(
+    ("spec", "stop_at", "pairs", "said"),
+    [
+        (SAME, None, 4, "its verdict, pass, is not inconclusive"),
+        (SLOWER, None, 6, "its verdict, regressed, is not inconclusive"),
+        (SAME, 5, 4, "it comes to the looks of its scenario first"),
+    ],
+)
+def test_more_of_what_is_not_used_up(
+    tmp_path: Path, spec: FakeSpec, stop_at: int | None, pairs: int, said: str
+) -> None:
+    """--more says that it adds nothing to a decided cell, nor to one that has not come to its last look yet."""
     folder = begin(tmp_path, Watched(spec, stop_at))
+    told: list[object] = []
 
-    cell_outcome = gate.resume(folder, collector=Watched(spec), more=4).outcome.cells[0]
+    outcome = gate.resume(folder, collector=Watched(spec), more=4, progress=told.append).outcome
 
-    assert (cell_outcome.pairs, records(folder)[0].further_looks) == (pairs, ())
+    assert (outcome.cells[0].pairs, records(folder)[0].further_looks) == (pairs, ())
+    assert f"--more adds no pairs to tiny: {said}" in told
 
 
 def test_judge_at_an_added_look() -> None:

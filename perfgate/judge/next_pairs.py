@@ -69,6 +69,19 @@ def _target(run: Run, cell: Cell, outcome: CellOutcome, kind: Kind, taken: int) 
     return cell.due_in_pairs(kind)
 
 
+def left_as_they_are(run: Run, records: Mapping[str, Record], added: Mapping[str, Record]) -> Iterator[str]:
+    """Of each cell that got no further look a sentence that says why."""
+    for cell in judge(run, records).cells:
+        if cell.cell_id in added or cell.cell_id not in records:
+            continue
+        if run.quick or run.fixed:
+            yield f"--more adds no pairs to {cell.name}: its number of trials was set beforehand, it has no looks"
+        elif any(cell.next_look_at(kind) is not None for kind in KINDS):
+            yield f"--more adds no pairs to {cell.name}: it comes to the looks of its scenario first"
+        else:
+            yield f"--more adds no pairs to {cell.name}: its verdict, {cell.verdict}, is not inconclusive"
+
+
 def with_further_looks(run: Run, records: Mapping[str, Record], more: int) -> dict[str, Record]:
     """The records of the cells that are inconclusive at their last look, with one look more at that kind of pair."""
     added: dict[str, Record] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.cell_facts import GpuOutcome, MetRequests
@@ -27,6 +28,8 @@ EXACTLY = {
     "launches-added": "the launches of a step",
 }
 """What has regressed, by the reason that says so."""
+DECIDED = "Nothing: the cell is decided by what regressed, and takes no more pairs."
+"""The remedy of an undecided gate beside one that regressed."""
 
 MOST_IN_FULL = 2
 """Metrics that no gate judges whose values are in their line; of more the changes alone."""
@@ -227,9 +230,12 @@ def _halving(gate: GateOutcome) -> str:
 
 
 def notes(cell: CellOutcome) -> Iterator[NoteLine]:
-    """Every reason and caution of a cell, each with its remedy."""
+    """Every reason and caution of a cell, each with its remedy; a cell that is decided takes no more pairs."""
+    decided = not any(cell.undecided_in(kind) for kind in KINDS)
     for gate in ordered_gates(cell):
-        yield from (NoteLine.of("reason", gate_name(gate), note) for note in gate.reasons)
+        for note in gate.reasons:
+            line = NoteLine.of("reason", gate_name(gate), note)
+            yield replace(line, remedy=DECIDED) if decided and note.code == "undecided" else line
     yield from (NoteLine.of("reason", cell.name, note) for note in cell.reasons)
     for gate in ordered_gates(cell):
         yield from (NoteLine.of("caution", gate_name(gate), note) for note in gate.cautions)

@@ -469,6 +469,18 @@ def test_worst_gate_first() -> None:
     assert rows == ["itl_median", "output_throughput", "model_memory", "ttft_median"]
 
 
+def test_undecided_beside_a_regression() -> None:
+    """A gate that is undecided where another regressed is told to take no more pairs, since none would be taken."""
+    measured = cell(gates=[gate(), gate("ttft_median", "2%", "2.05%")])
+
+    text = render_markdown(judge(run([measured]), {"cell": record(measured, trials(spread(0.02, 0.0002, 6)))}))
+
+    assert "REGRESSED" in text
+    assert "reason `undecided` (`ttft_median`)" in text
+    assert "takes no more pairs" in text
+    assert "--more" not in text
+
+
 def test_one_sided() -> None:
     """A one-sided cell shows the values of its metrics, in units for people."""
     measured = cell()
