@@ -28,6 +28,7 @@ def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     (tmp_path / "envs/main/bin/python").symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("perfgate.capture.session.EngineCollector", FakeCollector)
+    monkeypatch.setattr("perfgate.doctor.preflight.locate", lambda *_: "no engine is in this environment")
     names: dict[str, object] = {}
 
     for block in blocks("docs/python-api.md", "python"):
