@@ -83,8 +83,8 @@ class _Side:
 
     @property
     def option(self) -> str:
-        """Where it was named."""
-        return f"--{self.name}" if self.name in SIDES else f"--head {self.name}"
+        """Where it was named: by words, or where there are none in ``perfgate.toml``."""
+        return f"--{self.name} or [subjects.{self.name}]" if self.name in SIDES else f"--head {self.name}"
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,10 @@ class _Cell:
         if self.side.cpu is None:
             return any(name.startswith("VLLM_CPU_") for name in self.variables)
         return self.side.cpu
+
+    def own(self, key: str, *others: str) -> str:
+        """The first of several keys in a relation that the build itself sets; the first where it sets none."""
+        return next((name for name in (key, *others) if name in self.side.args), key)
 
     def problem(self, key: str, text: str, within: Sequence[str] = (), *, at_key: bool = False) -> Problem:
         """Something wrong with a workload key or an engine argument, at the place that sets it."""
@@ -235,20 +239,23 @@ def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
             f"{work.batch} requests at once, and max_num_seqs is {seqs}: no step gives each of them a token, so "
             f"{names[0]} has no value; set max_num_seqs to at least {work.batch}, or batch to at most {seqs}"
         )
-        yield cell.problem("batch", text)
+        yield cell.problem(cell.own("batch", "max_num_seqs"), text)
     tokens = work.input_tokens + work.output_tokens
     if length is not None and tokens > length:
         text = f"{work.input_tokens} + {work.output_tokens} tokens are more than max_model_len, {length}: "
         fits = f"set max_model_len to at least {tokens}"
         fits += f", or output_tokens to at most {length - work.input_tokens}" * (length > work.input_tokens)
         key = "input_tokens" if work.input_tokens >= length else "output_tokens"
-        yield cell.problem(key, text + fits)
+        yield cell.problem(cell.own(key, "max_model_len"), text + fits)
     if batched is not None and seqs is not None and batched < seqs:
-        text = f"{batched} tokens a step, and max_num_seqs is {seqs}: set it to at least {seqs}"
-        yield cell.problem("max_num_batched_tokens", text)
+        text = f"{batched} tokens a step, and max_num_seqs is {seqs}: set max_num_batched_tokens to at least {seqs}"
+        yield cell.problem(cell.own("max_num_batched_tokens", "max_num_seqs"), text)
     if batched is not None and length is not None and batched < length and args.get("enable_chunked_prefill") is False:
-        text = f"is below max_model_len, {length}, and enable_chunked_prefill is false: set it to at least {length}"
-        yield cell.problem("max_num_batched_tokens", text)
+        text = (
+            f"{batched} tokens a step are below max_model_len, {length}, and enable_chunked_prefill is false: set "
+            f"max_num_batched_tokens to at least {length}"
+        )
+        yield cell.problem(cell.own("max_num_batched_tokens", "max_model_len", "enable_chunked_prefill"), text)
 
 
 def _unknown_token(cell: _Cell) -> Iterator[Problem]:

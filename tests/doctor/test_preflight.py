@@ -119,15 +119,26 @@ def test_relations(check: Check, args: str, more: str, place: str) -> None:
 
 
 def test_what_a_side_says_for_itself(check: Check, build: list[str]) -> None:
-    """An argument of one side is judged with that side, at the option that says it; the other side's place names it."""
+    """An argument of one side is judged with that side, at the option that says it, also beside the scenario's own."""
     fits = [*build, "--base", "args.max_num_seqs=8"]
 
     assert check("max_num_seqs: 4", *fits).exit_code == 0
     lower = check("max_num_seqs: 4", *fits, "--head", "args.max_num_seqs=2")
-    assert "max_num_seqs is 2: " in lower.stderr
-    assert lower.stderr.endswith(" (head)\n")
+    assert lower.stderr.startswith(
+        "--head or [subjects.head]: args.max_num_seqs: 8 requests at once, and max_num_seqs is 2"
+    )
+    several = check(
+        "max_num_seqs: 8", *build, "--head", "few:args.max_num_seqs=4", "--head", "many:args.max_num_seqs=16"
+    )
+    assert several.stderr.startswith("--head few: args.max_num_seqs: 8 requests at once, and max_num_seqs is 4")
+    short = check("max_num_seqs: 8", *build, "--head", "args.max_model_len=40")
+    assert short.stderr.startswith("--head or [subjects.head]: args.max_model_len: 32 + 16 tokens are more than")
+    scheduled = check("max_num_seqs: 8", *build, "--head", "args.max_num_batched_tokens=4")
+    assert scheduled.stderr.startswith("--head or [subjects.head]: args.max_num_batched_tokens: 4 tokens a step")
     wrong = check("max_num_seqs: 8", *build, "--head", "args.dtype=float33")
-    assert wrong.stderr == ("--head: args.dtype: expected one of auto, bfloat16, float32 (did you mean 'float32'?)\n")
+    assert wrong.stderr == (
+        "--head or [subjects.head]: args.dtype: expected one of auto, bfloat16, float32 (did you mean 'float32'?)\n"
+    )
 
 
 @pytest.mark.usefixtures("check")
@@ -138,7 +149,8 @@ def test_a_side_that_names_the_folder_of_a_model_on_the_hub() -> None:
     head = 'args.speculative_config={"model": "{model}/a"}'
     refused = CliRunner().invoke(main, ["check", "hub.yaml", "--base", "python=/bin/true", "--head", head])
     assert refused.stderr == (
-        "--head: args.speculative_config: {model} is the model's folder, and a model on the hub has none\n"
+        "--head or [subjects.head]: args.speculative_config: {model} is the model's folder, and a model on the hub has "
+        "none\n"
     )
 
 
