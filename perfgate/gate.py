@@ -48,7 +48,7 @@ from perfgate.record.manifest import check_sequence, read_manifest
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
 from perfgate.record.shards import Assigned
-from perfgate.run_steps import RunSteps
+from perfgate.run_steps import RunSteps, short_of
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Builds, Subject, runs_already
@@ -319,6 +319,8 @@ def _visit(
             records |= added
             if any(due(manifest, records)):
                 prepare(manifest)
+                if short := short_of(visit["deadline_s"] - time.monotonic(), manifest, records, folder.parent):
+                    progress(f"warning: {short}")
                 order = CellOrder(manifest, records, folder.parent, steps)
                 with Session(folder, manifest, progress=steps, **visit) as session:
                     for record in added.values():  # before the first of their pairs is taken

@@ -6,14 +6,17 @@ rates cover, and no verdict, so that nobody is tempted to stop when they look go
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from perfgate.capture.pace import Progress, Step
-from perfgate.judge.next_pairs import Due
+from perfgate.judge.next_pairs import Due, due
 from perfgate.judge.outcome import CellOutcome
-from perfgate.record.run_record import Run
+from perfgate.record.cost import short_budget
+from perfgate.record.run_record import Record, Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +62,21 @@ class RunSteps:
     def __call__(self, step: Step | str) -> None:
         """Tell of one."""
         self._progress(step if isinstance(step, str) else RunStep(**vars(step), **self._known))
+
+
+def short_of(budget_s: float, run: Run, records: Mapping[str, Record], runs: Path) -> str:
+    """What a budget is too short for, see :func:`short_budget`; empty where it is enough for one of the open cells."""
+    if math.isinf(budget_s):
+        return ""
+    firsts: dict[str, Due] = {}
+    for one in due(run, records):
+        firsts.setdefault(one.cell.cell_id, one)
+    said = [
+        short_budget(first.cell, first.kind, budget_s, runs, record=records.get(name), builds=len(run.built),
+                     quick=run.quick)
+        for name, first in firsts.items()
+    ]  # fmt: skip
+    return said[0] if said and all(said) else ""
 
 
 def part_of(progress: Progress, what: str) -> Callable[[Step | str], None]:

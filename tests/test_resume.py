@@ -482,6 +482,32 @@ def test_budget(tmp_path: Path, clock: list[float], trials_paid: float, taken: i
     assert gate.resume(folder, collector=Watched(EVEN), budget_s=math.inf).outcome.verdict == "pass"
 
 
+@pytest.mark.parametrize(
+    ("budget_s", "warning"),
+    [
+        (60, "1 is too short for tiny: 2 trials of warm-up and a round of 2 take about 100 s; --budget 2 is not"),
+        (180, "3 ends before the first look of tiny, at 4 pairs: for that --budget 5, or --resume afterwards"),
+    ],
+)
+def test_budget_that_is_too_short(tmp_path: Path, clock: list[float], budget_s: int, warning: str) -> None:
+    """It is told before the first engine where a trial's time is known, and at the end what the run gets on with."""
+    told: list[object] = []
+    scenario = scenario_file(tmp_path)
+    expected = scenario.read_text().replace("iterations: 2}", "iterations: 2, expect: {trial_s: 25, pair_sd: 1%}}")
+    scenario.write_text(expected)
+    means: dict[str, Any] = {"collector": Lasting(clock), "budget_s": budget_s}
+
+    with pytest.raises(InterruptedRunError, match=r"the next visit gets on with --budget 2;"):
+        gate.run([scenario], BOTH, runs=tmp_path / "runs", seed=1, progress=told.append, **means)
+
+    assert told[0] == f"warning: --budget {warning}"
+    (folder,) = (tmp_path / "runs").iterdir()
+    taken = len(records(folder)[0].pairs())
+    with pytest.raises(InterruptedRunError):
+        gate.resume(folder, collector=Lasting(clock), budget_s=120)
+    assert len(records(folder)[0].pairs()) == taken + 1
+
+
 def test_budget_that_is_enough(tmp_path: Path, clock: list[float]) -> None:
     """A run that ends within its budget ends in its verdict."""
     folder = begin(tmp_path, Lasting(clock), budget_s=600.0)

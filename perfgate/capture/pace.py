@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from perfgate.errors import InterruptedRunError
 from perfgate.metrics.trial import Kind, Trial
+from perfgate.record.cost import least_budget
+from perfgate.units import plural
 
 WARM_UP = "warm-up"
 """Fills caches and takes longer, so it counts only until there is a trial that is judged."""
@@ -90,16 +92,28 @@ class Pace:
                 return statistics.median(seconds)
         return 0.0
 
-    def afford(self, cell_id: str, trials: int, deadline_s: float, kind: Kind = "timed") -> None:
+    def afford(self, cell_id: str, trials: int, deadline_s: float, kind: Kind = "timed", *, warm: bool = False) -> None:
         """Stop before that many more trials if, by the median of those finished, they would end after the deadline.
 
+        Args:
+            cell_id: The cell.
+            trials: How many.
+            deadline_s: Monotonic time.
+            kind: Their kind.
+            warm: Whether warm-up is behind them, which the next visit has to do again.
+
         Raises:
-            InterruptedRunError: ``out-of-budget``.
+            InterruptedRunError: ``out-of-budget``, with the smallest budget by which a visit gets on.
         """
-        needed_s = self.measured_s(cell_id, kind) * trials
-        if time.monotonic() + needed_s > deadline_s:
-            takes = f"the next {trials} trials take about {math.ceil(needed_s)} s, more than" if needed_s else "nothing"
-            raise InterruptedRunError(f"{takes} is left of the budget", code="out-of-budget")
+        trial_s = self.measured_s(cell_id, kind)
+        if time.monotonic() + trial_s * trials <= deadline_s:
+            return
+        if not trial_s:
+            raise InterruptedRunError("nothing is left of the budget", code="out-of-budget")
+        takes = f"the next {plural(trials, 'trial')} take about {math.ceil(trial_s * trials)} s"
+        least = least_budget(trial_s * trials * (1 + (warm and kind == "timed")))
+        text = f"{takes}, more than is left of the budget; the next visit gets on with --budget {least}"
+        raise InterruptedRunError(text, code="out-of-budget")
 
     def expected_s(self, cell_id: str, kind: Kind) -> float | None:
         """What the next trial will take: by this cell's own, by what is known of it, by any other; else ``None``."""

@@ -216,7 +216,7 @@ class Session:
         if aim.kind == "timed" and not self._condition(station, aim):
             return
         heads = self._rounds.heads(station.pair, self._opened[aim.cell.cell_id])
-        self._pace.afford(aim.cell.cell_id, len(self._rounds.builds(heads)), self._deadline_s, aim.kind)
+        self._pace.afford(aim.cell.cell_id, len(self._rounds.builds(heads)), self._deadline_s, aim.kind, warm=True)
         for position, label in self._rounds.order(aim.cell, station.pair, heads):
             failed = self._take(station, aim, label, heads, position).failure
             if failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,10 @@ from perfgate.metrics.trial import Kind
 from perfgate.record.iteration_choice import choose_iterations
 from perfgate.record.run_record import Record, Run, read_record
 from perfgate.scenario.plan import Cell
+from perfgate.units import plural
 
+BEGIN_S = 10
+"""What a visit takes before its first trial, seconds."""
 PASS_S = 0.035
 """What a pass over one launch takes: six trials of 36 launches and 12 passes took 15 s each on an H200."""
 
@@ -90,6 +94,48 @@ def trial_seconds(cell: Cell, history: Mapping[Kind, Record]) -> dict[Kind, floa
     """What a trial of each kind takes by the newest records of the cell, else by the scenario; others are left out."""
     costs = (kind_cost(cell, kind, history.get(kind)) for kind in cell.kinds)
     return {cost.kind: cost.minutes[-1] * 60 / cost.starts[-1] for cost in costs if cost.minutes}
+
+
+def least_budget(seconds: float) -> int:
+    """The smallest budget, in whole minutes, within which a visit takes trials of so many seconds in all."""
+    return math.ceil((seconds + BEGIN_S) / 60)
+
+
+def short_budget(
+    cell: Cell, kind: Kind, budget_s: float, runs: Path, *, record: Record | None, builds: int, quick: bool
+) -> str:
+    """What a budget is too short for, in words; empty where it is enough, or nobody knows what a trial takes.
+
+    Args:
+        cell: What is measured first.
+        kind: Of the trials that come first.
+        budget_s: The budget, seconds.
+        runs: A folder of run folders.
+        record: What the run has of the cell.
+        builds: How many builds a round has.
+        quick: Whether one trial a build is all that is taken.
+    """
+    taken = [
+        trial.duration_ns / 1e9
+        for trial in (record.trials if record else ())
+        if trial.kind == kind and trial.duration_ns
+    ]
+    known = statistics.median(taken) if taken else trial_seconds(cell, newest_records(runs, cell)).get(kind)
+    if known is None:
+        return ""
+    warm_up = builds if kind == "timed" and not quick else 0
+    needed_s = known * (warm_up + builds)
+    given = f"--budget {budget_s / 60:g}"
+    if needed_s > budget_s:
+        beside = f"{plural(warm_up, 'trial')} of warm-up and " if warm_up else ""
+        takes = f"{beside}a round of {builds} take about {math.ceil(needed_s)} s"
+        return f"{given} is too short for {cell.name}: {takes}; --budget {least_budget(needed_s)} is not"
+    pairs = cell.looks(kind)[0]
+    look_s = known * (warm_up + builds * pairs)
+    if record is None and not quick and look_s > budget_s:
+        first = f"the first look of {cell.name}, at {plural(pairs, 'pair')}"
+        return f"{given} ends before {first}: for that --budget {least_budget(look_s)}, or --resume afterwards"
+    return ""
 
 
 def kind_cost(cell: Cell, kind: Kind, history: Record | None, heads: int = 1) -> KindCost:

@@ -88,7 +88,8 @@ def _budget_lines(kinds: Iterable[KindCost], budget_s: float) -> Iterator[str]:
             continue
         looks = [pairs for pairs, minutes in zip(kind.looks, kind.minutes, strict=True) if minutes * 60 <= budget_s]
         enough = f"enough for the looks at {_list(looks)} pairs" if looks else "not enough for a look"
-        yield f"{kind.kind}: {budget_s / 60:g} minutes are {enough}"
+        are = "minute is" if budget_s == 60 else "minutes are"  # noqa: PLR2004 (seconds)
+        yield f"{kind.kind}: {budget_s / 60:g} {are} {enough}"
 
 
 def _amount(cell: Cell, price: KindCost, chosen: IterationChoice | None) -> str:

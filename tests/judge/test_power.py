@@ -194,6 +194,7 @@ def test_check_says_what_a_budget_is_enough_for(minutes: float, enough: str) -> 
         f"  timed: {minutes:g} minutes are {enough}"
     ]
     assert "minutes are" not in to_text(power_document(envelope, price))
+    assert "  timed: 1 minute is not enough for a look" in to_text(power_document(envelope, price, budget_s=60))
 
 
 def test_more_gates_see_less() -> None:
