@@ -48,6 +48,7 @@ from perfgate.record.manifest import check_sequence, read_manifest
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
 from perfgate.record.shards import Assigned
+from perfgate.record.stop import forget_stop, keep_stop
 from perfgate.run_steps import RunSteps, short_of
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
 from perfgate.scenario.plan import Cell, resolve_cells
@@ -312,6 +313,7 @@ def _visit(
     steps = RunSteps(progress)
     with storage_failures(folder, f"Fix that. {_way_on(folder)}"), _interruptions(folder):
         with hold(folder):
+            forget_stop(folder)
             records = {record.cell.cell_id: reopened(record) for record in read_records(folder, manifest)}
             added = with_further_looks(manifest, records, more) if more is not None else {}
             for sentence in left_as_they_are(manifest, records, added) if more is not None else ():
@@ -342,7 +344,7 @@ def _interruptions(folder: Path) -> Iterator[None]:
         if not is_a_stop(error) or not (folder / RUN).exists():
             raise
         judge_folder(folder)
-        raise stopped(error, _way_on(folder), f"; what was measured is in {folder}") from error
+        raise stopped(error, _way_on(folder), keep_stop(folder, error)) from error
 
 
 def _measure(session: Session, order: CellOrder, records: dict[str, Record], steps: RunSteps, manifest: Run) -> None:

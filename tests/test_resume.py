@@ -572,6 +572,26 @@ def test_more_command(invoke: Invoke) -> None:
     assert "16 pairs" in result.stdout
 
 
+def test_a_run_that_was_stopped_is_told(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listed and explained, it has why it was stopped, until a later visit ended; a stop before a trial says so."""
+    stopped = invoke(*NEW, "--budget", "0.5")
+    (folder,) = Path("runs").iterdir()
+    listed = CliRunner().invoke(main, ["list"]).stdout
+    explained = CliRunner().invoke(main, ["explain", "latest"]).stdout
+    assert "what was measured is in runs/" in stopped.stderr
+    assert "inconclusive, stopped (out of budget)" in listed
+    assert explained.startswith(
+        "STOPPED before its end, and can be resumed: out-of-budget: the next 2 trials take about"
+    )
+    assert f"\n  perfgate run --resume {folder.name}\n" in explained
+
+    assert invoke("--resume", "latest").exit_code in (0, 20)
+    assert "stopped" not in CliRunner().invoke(main, ["list"]).stdout
+
+    monkeypatch.setattr("perfgate.gate.Session.__enter__", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert "stopped; nothing was measured so far" in invoke(*NEW).stderr
+
+
 def test_budget_command(invoke: Invoke) -> None:
     """A fake trial says that it took 25 s, so that after the warm-up trials half a minute is too short for a pair."""
     result = invoke(*NEW, "--budget", "0.5")

@@ -215,6 +215,7 @@ def explain(what: str | None, runs: Path) -> None:
     RUN is its folder, the folder's name, or the word latest.
     """
     from perfgate import gate
+    from perfgate.record.stop import read_stop
     from perfgate.report.explanation import explanation_document
     from perfgate.report.reasons_page import render_page
     from perfgate.report.run_folders import LATEST, find_run
@@ -230,7 +231,7 @@ def explain(what: str | None, runs: Path) -> None:
         folder = find_run(Path(what), runs)
         outcome = gate.outcome_of(folder)
         by_name = (USUAL_RUNS / outcome.run).resolve() == folder.resolve()
-        document = explanation_document(outcome, "" if by_name else str(folder))
+        document = explanation_document(outcome, "" if by_name else str(folder), read_stop(folder))
         echo_document(document, width=terminal_width())
     else:
         raise UsageError(f"no reason code {what!r}{did_you_mean(what, REASONS)}", remedy="perfgate explain lists them.")

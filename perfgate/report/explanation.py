@@ -11,8 +11,9 @@ from perfgate.judge.outcome import EXACT_ENDS, CellOutcome, GateOutcome, Outcome
 from perfgate.judge.state_series import SLOW_SHARE
 from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.models import Note
+from perfgate.record.stop import Stop
 from perfgate.report.causes import attribution_sentence, causes_in_words, why_slower
-from perfgate.report.document import Document, NoteLine, Section
+from perfgate.report.document import Document, NoteLine, Section, printable
 from perfgate.report.outcome_lines import (
     EXACTLY,
     closing,
@@ -270,20 +271,21 @@ def _unknown(cell: CellOutcome) -> str:
     return "What caused it is not known, for no trace was taken; perfgate envelope check takes one."
 
 
-def commands(outcome: Outcome, place: str = "", *, on_page: bool = False) -> tuple[str, ...]:
+def commands(outcome: Outcome, place: str = "", *, on_page: bool = False, go_on: bool = False) -> tuple[str, ...]:
     """At most three to run next.
 
     Args:
         outcome: The verdict.
         place: The run's folder where its name alone does not find it.
         on_page: They are for the page, which is made already and has the command that judges again elsewhere.
+        go_on: To go on with the run comes first.
     """
     run = shlex.quote(outcome.run)
     told = [note for cell in outcome.cells for note in notes(cell)]
     codes = [note.code for note in sorted(told, key=lambda note: note.kind != "reason")]
-    go_on = [f"perfgate run --resume {run}"] if "not-started" in codes else []
+    resumed = [f"perfgate run --resume {run}"] if go_on or "not-started" in codes else []
     again = [] if on_page else [f"perfgate report {run}", f"perfgate judge {run}"]
-    offered = [*go_on, *next_steps(outcome), *(f"perfgate explain {code}" for code in dict.fromkeys(codes)), *again]
+    offered = [*resumed, *next_steps(outcome), *(f"perfgate explain {code}" for code in dict.fromkeys(codes)), *again]
     chosen = (*dict.fromkeys(offered),)[:MOST_COMMANDS]
     return tuple(_found_at(place, outcome.run, command) for command in chosen) if place else chosen
 
@@ -294,8 +296,11 @@ def _found_at(place: str, run: str, command: str) -> str:
     return shlex.join([*words[:2], *(place if word == run else word for word in words[2:])])
 
 
-def explanation_document(outcome: Outcome, place: str = "") -> Document:
-    """The three sentences, each cell's steps and causes, and three commands; for ``place`` see :func:`commands`."""
+def explanation_document(outcome: Outcome, place: str = "", stop: Stop | None = None) -> Document:
+    """The three sentences, each cell's steps and causes, and three commands; for ``place`` see :func:`commands`.
+
+    Of a run whose last visit was stopped the first sentence says so.
+    """
     sections = []
     for cell in outcome.cells:
         sections += [
@@ -304,12 +309,13 @@ def explanation_document(outcome: Outcome, place: str = "") -> Document:
             Section(lead="what explains it", lines=causes(cell), style="facts"),
             Section(notes=tuple(_reasons(cell))),
         ]
-    told = commands(outcome, place)
+    told = commands(outcome, place, go_on=stop is not None)
+    cut = f"STOPPED before its end, and can be resumed: {stop.code}: {printable(stop.text)}." if stop else ""
     masked = any(word.endswith("=...") for command in told for word in shlex.split(command))
     lead = "next, with your values in place of ..., which no record keeps" if masked else "next"
     lead += edits(told)
     sections += [Section(notes=tuple(run_notes(outcome))), Section(lead=lead, lines=told, style="commands")]
-    return Document.of(dict.fromkeys([closing(outcome), *filter(None, three_sentences(outcome))]), sections)
+    return Document.of(dict.fromkeys(filter(None, [cut, closing(outcome), *three_sentences(outcome)])), sections)
 
 
 def _reasons(cell: CellOutcome) -> list[NoteLine]:

@@ -15,6 +15,7 @@ from perfgate.metrics.trial import Side
 from perfgate.project.subjects import words
 from perfgate.record.run_names import NIGHT, RUN, begun_of
 from perfgate.record.run_record import read_run
+from perfgate.record.stop import read_stop
 from perfgate.report.document import Document, Section
 from perfgate.scenario.subject import Subject
 
@@ -33,6 +34,7 @@ class ListedRun:
         subjects: By side; empty where the manifest cannot be read.
         heads: The names of several heads; empty where there is one.
         verdict: Of its ``verdict.json``; empty before there is one.
+        stopped: Why its last visit was stopped before its end, in two words; empty where it was not.
         fault: Why the folder cannot be read; empty where it can.
     """
 
@@ -41,6 +43,7 @@ class ListedRun:
     subjects: Mapping[Side, Subject]
     heads: tuple[str, ...]
     verdict: str
+    stopped: str
     fault: str
 
 
@@ -91,7 +94,8 @@ def _row(run: ListedRun) -> tuple[str, ...]:
         " ".join(words(base)) if base else "-",
         ", ".join(run.heads) or "-" if head is None else " ".join(words(head, base)) or "the same",
     )
-    return (run.name, f"{run.begun:%Y-%m-%d %H:%M}", run.fault or run.verdict or "open", *sides)
+    verdict = f"{run.verdict or 'open'}{run.stopped and f', stopped ({run.stopped})'}"
+    return (run.name, f"{run.begun:%Y-%m-%d %H:%M}", run.fault or verdict, *sides)
 
 
 def _listed(folder: Path, runs: Path) -> ListedRun:
@@ -105,7 +109,9 @@ def _listed(folder: Path, runs: Path) -> ListedRun:
             verdict = read_model(Outcome, file, RECORD).verdict
     except RecordError as error:
         fault = "verdict.json cannot be read" if subjects else error.finding
-    return ListedRun(str(folder.relative_to(runs)), _begun(folder), subjects, heads, verdict, fault)
+    stop = read_stop(folder)
+    why = stop.code.replace("-", " ") if stop else ""
+    return ListedRun(str(folder.relative_to(runs)), _begun(folder), subjects, heads, verdict, why, fault)
 
 
 def _age(folder: Path) -> tuple[datetime, str]:

@@ -300,7 +300,7 @@ def test_signal(started: PerfgateProcess, number: signal.Signals) -> None:
     assert started.process.wait(60) == 130
     folder = started.run_folder
     *_, text, way_on = started.stderr.splitlines()
-    assert text.startswith("perfgate: interrupted: stopped; what was measured is in runs/")
+    assert text.startswith("perfgate: interrupted: stopped; ")
     assert way_on == f"  Go on with: perfgate run --resume runs/{folder.name}"
     assert marked_processes(folder.name) == []
     assert started.reported() == set(trials_on_disk(folder))
