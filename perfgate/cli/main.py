@@ -215,6 +215,7 @@ def explain(what: str | None, runs: Path) -> None:
     RUN is its folder, the folder's name, or the word latest.
     """
     from perfgate import gate
+    from perfgate.record.run_names import RUN
     from perfgate.record.stop import read_stop
     from perfgate.report.explanation import explanation_document
     from perfgate.report.reasons_page import render_page
@@ -234,7 +235,9 @@ def explain(what: str | None, runs: Path) -> None:
         document = explanation_document(outcome, "" if by_name else str(folder), read_stop(folder))
         echo_document(document, width=terminal_width())
     else:
-        raise UsageError(f"no reason code {what!r}{did_you_mean(what, REASONS)}", remedy="perfgate explain lists them.")
+        near = did_you_mean(what, (*REASONS, *(file.parent.name for file in runs.glob(f"*/{RUN}"))))
+        remedy = "perfgate list shows the runs, perfgate explain the reason codes."
+        raise UsageError(f"{what!r} is neither a run in {runs}/ nor a reason code{near}", remedy=remedy)
 
 
 @main.command()

@@ -288,7 +288,7 @@ def test_a_run_that_was_not_begun_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_explain_names_the_folder_where_the_name_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run in runs/ goes by its name; moved elsewhere, by the path that it was asked for by."""
+    """A run in runs/ goes by its name; moved elsewhere, by the path that it was asked for by; mistyped, it is named."""
     monkeypatch.chdir(tmp_path)
     words = [str(scenario_file(tmp_path)), "--base", "python=/bin/true", "--head", "env.BUILD=new", "--quick"]
     CliRunner().invoke(main, ["run", *words], obj=FakeCollector())
@@ -298,6 +298,12 @@ def test_explain_names_the_folder_where_the_name_is_not_enough(tmp_path: Path, m
     run.rename("moved")
     there = CliRunner().invoke(main, ["explain", "moved"])
 
+    (Path("runs") / run.name).mkdir()
+    (Path("runs") / run.name / "run.json").touch()
+    mistyped = CliRunner().invoke(main, ["explain", run.name[:-1]])
+
+    assert mistyped.exit_code == 2
+    assert f"is neither a run in runs/ nor a reason code (did you mean {run.name!r}?)" in mistyped.stderr
     assert f"  perfgate report {run.name}\n" in here.stdout
     assert "  perfgate report moved\n" in there.stdout
 
