@@ -60,6 +60,7 @@ class ToyProfiler(Instrument):
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engine and profiler are toys."""
     monkeypatch.setitem(DRIVERS, "vllm", ToyDriver)
+    monkeypatch.setattr("perfgate.doctor.preflight.locate", lambda *_: "toys are in no environment")
     monkeypatch.setitem(INSTRUMENTS, "traced", ToyProfiler)
 
 
