@@ -90,11 +90,11 @@ class Session:
             OSError: The run folder cannot be written.
         """
         with contextlib.ExitStack() as stack:
-            run, environment = self._run, allowed_environment(os.environ)
+            run, environment, here = self._run, allowed_environment(os.environ), str(self._folder.absolute())
             found = find_gpus(stack, run, environment, self._asked, self._tell)
             self._refuse_another_machine(found[0].machine)
             uuids = [uuid for gpus in found for uuid in gpus.uuids]
-            stack.enter_context(hold_devices(uuids or ("cpu",), run.name, self._tell, self._deadline_s))
+            stack.enter_context(hold_devices(uuids or ("cpu",), here, self._tell, self._deadline_s))
             for orphan in end_orphans():
                 self._tell(f"ended {orphan}, left behind by a run that is gone")
             found = guard(stack, found, self._tell)

@@ -153,7 +153,7 @@ def _kind(mode: int) -> str:
 
 @contextlib.contextmanager
 def hold_devices(
-    names: Iterable[str], run_name: str, waiting: Callable[[str], None], deadline_s: float
+    names: Iterable[str], holder: str, waiting: Callable[[str], None], deadline_s: float
 ) -> Iterator[None]:
     """Hold the host's locks of these devices while the block lasts; wait for whoever holds them.
 
@@ -161,7 +161,7 @@ def hold_devices(
 
     Args:
         names: UUIDs of GPUs, or ``cpu``.
-        run_name: What those who wait are told.
+        holder: What those who wait are told: the folder of the run.
         waiting: Told whom we wait for, once a holder.
         deadline_s: Monotonic time after which waiting is given up.
 
@@ -175,7 +175,7 @@ def hold_devices(
         for name in sorted(set(names)):
             try:
                 until_s = deadline_s if waits else time.monotonic()
-                held.enter_context(hold_named(folder, name, f"run {run_name}", waiting, until_s))
+                held.enter_context(hold_named(folder, name, f"run {holder}", waiting, until_s))
             except InterruptedRunError as error:
                 if waits:
                     raise
@@ -206,7 +206,7 @@ def hold_named(
     with contextlib.ExitStack() as held:
         held.callback(lock.release)
         _remove(note)  # a killed holder leaves it behind
-        with os.fdopen(open_shared(note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as stream:
+        with os.fdopen(open_shared(note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", errors="replace") as stream:
             stream.write(f"process {os.getpid()} ({doing}) since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
         held.callback(_remove, note)
         yield

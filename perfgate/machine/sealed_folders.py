@@ -242,7 +242,9 @@ def _read_seal(entry: Path, key: str) -> Seal:
     try:
         seal = read_model(Seal, entry / SEAL)
         filled_utc = datetime.fromisoformat(seal.filled_utc).astimezone(UTC).isoformat(timespec="seconds")
-    except (RecordError, ValueError, OverflowError) as error:
+    except RecordError as error:  # whoever is told makes the content anew: its remedy is for files that are needed
+        raise UnfitError(error.finding) from error
+    except (ValueError, OverflowError) as error:
         raise UnfitError(str(error)) from error
     if seal.key != key or seal.filled_utc != filled_utc:
         raise UnfitError(f"{entry}: sealed under another key, or without a date in UTC")

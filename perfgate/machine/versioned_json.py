@@ -6,6 +6,8 @@ Whoever has the file may have changed it, so it is read within the bounds of :mo
 from __future__ import annotations
 
 import json
+import math
+import re
 import reprlib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -72,9 +74,18 @@ def parse_content(text: str | bytes, expected: str, where: str, most: Size) -> d
     if (format_ := content.get("format")) == expected:
         return content
     if isinstance(format_, str) and format_.rpartition("/")[0] == family:
+        if _number(format_) < _number(expected):
+            text = f"has format {format_[:100]}, of an earlier perfgate; this version reads {expected}"
+            raise RecordError(text, where=where, remedy="Read it with the perfgate that wrote it, or make it anew.")
         text = f"has format {format_[:100]}, this version reads up to {expected}"
         raise RecordError(text, where=where, remedy="Use the perfgate that wrote it, or a newer one.")
     raise RecordError(f"not a {family}: format is {reprlib.repr(format_)}, expected {expected!r}", where=where)
+
+
+def _number(format_: str) -> float:
+    """The version in ``family/version``; a later one than all where it is not a number."""
+    version = format_.rpartition("/")[2]
+    return float(version) if re.fullmatch("[0-9]{1,9}", version) else math.inf
 
 
 def validated(model: type[_Model], content: Any, where: str, *, strict: bool | None = None) -> _Model:

@@ -9,6 +9,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import os
@@ -37,7 +38,15 @@ from perfgate.machine.user_folders import users_caches, users_home
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
 from perfgate.project.config import CONFIG_FILE, Config, Recipe, absolute_paths
-from perfgate.project.git import Commit, Repository, Snapshot, plain_environment, remove_worktree
+from perfgate.project.git import (
+    WORKING_TREE,
+    Commit,
+    NoRepositoryError,
+    Repository,
+    Snapshot,
+    plain_environment,
+    remove_worktree,
+)
 from perfgate.scenario.subject import Source, Subject, absolute
 
 CACHE = "PERFGATE_BUILDS"
@@ -161,10 +170,13 @@ class Builder:
     def _recipe(self, ref: str) -> tuple[Recipe, Path, Repository]:
         """The recipe, the folder that its relative paths start from, and the repository."""
         if self._config.build is None or self._config.file is None:
+            with contextlib.suppress(NoRepositoryError):
+                if ref != WORKING_TREE:  # a ref that is not there is wrong with any recipe
+                    Repository(Path.cwd()).find(ref)
             raise UsageError(
                 f"ref={ref} needs [build], which says how a git ref becomes a subject",
                 where=str(self._config.file or f"no {CONFIG_FILE} here"),
-                remedy='For a package that needs no build: [build], python = "envs/main/bin/python", path = "{tree}".',
+                remedy=self._config.example_recipe(),
             )
         recipe, here = self._config.build, self._config.file.parent.absolute()
         return recipe, here, Repository(Path(absolute(here, recipe.repository or ".")))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -199,6 +200,13 @@ class Config:
     subjects: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     build: Recipe | None = None
     machines: Mapping[str, MachineTable] = field(default_factory=dict)
+
+    def example_recipe(self) -> str:
+        """A recipe to begin with, for the interpreter that the base has."""
+        python = self.subjects.get("base", {}).get("python", sys.executable)
+        words = json.dumps(python.replace("{", "{{").replace("}", "}}"), ensure_ascii=False)
+        begin = f"For a package that needs no build, add to {CONFIG_FILE}:"
+        return f'{begin}\n    [build]\n    python = {words}\n    path = "{{tree}}"'
 
     def machines_of(self, scenario: Path) -> list[str]:
         """The classes of machines whose patterns name a scenario file."""

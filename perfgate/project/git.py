@@ -72,7 +72,11 @@ class Commit(Frozen):
     title: str
 
 
-class NoGitError(UsageError):
+class NoRepositoryError(UsageError):
+    """A folder is in no working tree."""
+
+
+class NoGitError(NoRepositoryError):
     """There is no git on PATH."""
 
 
@@ -164,7 +168,7 @@ class Repository(Git):
         ended = self.ask("rev-parse", "--show-toplevel")
         if ended.returncode or not ended.stdout.strip():
             reason = (ended.stderr.strip().splitlines() or ["git says nothing"])[-1]
-            raise UsageError(
+            raise NoRepositoryError(
                 f"not inside a git working tree: {reason}",
                 where=str(folder),
                 remedy="Run perfgate in one, or name it in perfgate.toml: [build] repository = ...",
@@ -267,7 +271,9 @@ class Repository(Git):
         if commit := self.commit(ref):
             return commit
         near = next(filter(self.commit, (f"{remote}/{ref}" for remote in self.run("remote").split())), None)
-        remedy = f"There is {near}." if near else "git branch --all and git tag list what there is."
+        here = self.ask("symbolic-ref", "--quiet", "--short", "HEAD").stdout.strip()
+        branch = f"The branch here is {here}; " if here and here != ref else ""
+        remedy = f"There is {near}." if near else f"{branch}git branch --all and git tag list what there is."
         raise UsageError(f"there is no commit {ref}", where=str(self.folder), remedy=remedy)
 
     def _merge_base(self, base: str, head: str) -> str:

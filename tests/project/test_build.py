@@ -422,3 +422,23 @@ def test_perfgate_toml_can_say_where_builds_are_kept(project: Project, monkeypat
     commit = project.repository.commit({})
     for _ in range(2):
         assert project.builder(".")["built_from"].name == commit[:12]
+
+
+def test_a_ref_without_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ref that is not there is told first; then a recipe that can be put into perfgate.toml as it is printed."""
+    repository = GitProject(tmp_path)
+    repository.commit({"perfgate.toml": '[subjects.base]\npython = "own/bin/python"\n'})
+    monkeypatch.chdir(tmp_path)
+    builder = Builder(load_config(), lambda _: None)
+
+    with pytest.raises(UsageError, match="there is no commit nope"):
+        builder("nope...HEAD")
+    with pytest.raises(UsageError, match=r"needs \[build\]") as caught:
+        builder("HEAD")
+
+    printed = "\n".join(line.strip() for line in caught.value.remedy.splitlines()[1:])
+    with (tmp_path / "perfgate.toml").open("a") as stream:
+        stream.write(printed)
+    recipe = load_config().build
+    assert recipe is not None
+    assert (recipe.python, recipe.path) == (str(tmp_path / "own/bin/python"), ("{tree}",))

@@ -190,6 +190,13 @@ def test_whatever_is_given_as_a_ref_is_a_commit_or_a_usage_error(project: GitPro
     assert found.commit == project.git("rev-parse", "HEAD")
 
 
+def test_the_branch_here_is_named_where_another_was_asked_for(project: GitProject) -> None:
+    """A repository may call its branch otherwise than the one that was typed."""
+    project.git("branch", "--move", "trunk")
+    with pytest.raises(UsageError, match=r"there is no commit main\n  The branch here is trunk; git branch --all"):
+        Repository(project.folder).find("main...HEAD")
+
+
 def test_a_branch_of_a_remote_is_proposed(project: GitProject, tmp_path: Path) -> None:
     """CI has origin/main and no main: that is what the error says."""
     project.git("branch", "stable")

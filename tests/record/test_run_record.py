@@ -221,6 +221,7 @@ def test_a_truncated_record_is_refused_with_its_place(tmp_path: Path, share: flo
         (b"{}", "not a perfgate-record: format is None, expected 'perfgate-record/1'"),
         (b'{"format": "perfgate-run/1"}', "not a perfgate-record: format is 'perfgate-run/1'"),
         (b'{"format": "perfgate-record/2"}', "has format perfgate-record/2, this version reads up to perfgate-record"),
+        (b'{"format": "perfgate-record/0"}', "has format perfgate-record/0, of an earlier perfgate; this version"),
         (b'{"format": "perfgate-record/1"}', "the digest does not fit the content"),
         (b'{"format": "perfgate-record/1", "seed": NaN}', "is not JSON that perfgate wrote: it holds NaN"),
         (b'{"format": "perfgate-record/1", "seed": "\\ud800"}', "the digest does not fit the content"),
