@@ -117,7 +117,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
 
     Raises:
         ScenarioError: A scenario is wrong, or no engine of these builds could run it.
-        UsageError: Two cells are the same; against baselines a quick run, or an anchor that cannot be told from others.
+        UsageError: Two cells are the same; a build has no vLLM; against baselines a quick run, or an unfit anchor.
         RecordError: A baseline is broken.
         InterruptedRunError: Stopped by a signal, or out of budget; the run folder holds every finished trial.
         NotMeasuredError: ``storage-failed``: the run folder cannot be written; ``shard-foreign``: the plan here is
