@@ -37,7 +37,7 @@ from perfgate.judge.cell_verdict import judge
 from perfgate.judge.comparison import compare_records, compare_table, parse_gate
 from perfgate.judge.envelope import learn, union
 from perfgate.judge.next_cell import CellOrder
-from perfgate.judge.next_pairs import due, left_as_they_are, with_further_looks
+from perfgate.judge.next_pairs import due, with_further_looks
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
@@ -315,9 +315,7 @@ def _visit(
         with hold(folder):
             forget_stop(folder)
             records = {record.cell.cell_id: reopened(record) for record in read_records(folder, manifest)}
-            added = with_further_looks(manifest, records, more) if more is not None else {}
-            for sentence in left_as_they_are(manifest, records, added) if more is not None else ():
-                progress(sentence)
+            added = with_further_looks(manifest, records, more, progress) if more is not None else {}
             records |= added
             if any(due(manifest, records)):
                 prepare(manifest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from perfgate.judge.cell_verdict import judge
@@ -69,7 +69,7 @@ def _target(run: Run, cell: Cell, outcome: CellOutcome, kind: Kind, taken: int) 
     return cell.due_in_pairs(kind)
 
 
-def left_as_they_are(run: Run, records: Mapping[str, Record], added: Mapping[str, Record]) -> Iterator[str]:
+def _left_as_they_are(run: Run, records: Mapping[str, Record], added: Mapping[str, Record]) -> Iterator[str]:
     """Of each cell that got no further look a sentence that says why."""
     for cell in judge(run, records).cells:
         if cell.cell_id in added or cell.cell_id not in records:
@@ -82,8 +82,13 @@ def left_as_they_are(run: Run, records: Mapping[str, Record], added: Mapping[str
             yield f"--more adds no pairs to {cell.name}: its verdict, {cell.verdict}, is not inconclusive"
 
 
-def with_further_looks(run: Run, records: Mapping[str, Record], more: int) -> dict[str, Record]:
-    """The records of the cells that are inconclusive at their last look, with one look more at that kind of pair."""
+def with_further_looks(
+    run: Run, records: Mapping[str, Record], more: int, tell: Callable[[str], None]
+) -> dict[str, Record]:
+    """The records of the cells that are inconclusive at their last look, with one look more at that kind of pair.
+
+    Of each other cell ``tell`` is told why it gets none.
+    """
     added: dict[str, Record] = {}
     for cell in () if run.quick or run.fixed else judge(run, records).cells:
         record = added.get(cell.cell_id) or records.get(cell.cell_id)
@@ -93,4 +98,6 @@ def with_further_looks(run: Run, records: Mapping[str, Record], more: int) -> di
             again = record.looks_added(kind) == records[cell.cell_id].looks_added(kind)
             if again and cell.undecided_in(kind) and cell.next_look_at(kind) is None:
                 record = added[cell.cell_id] = record.with_look(kind, record.schedule(kind).looks[-1] + more)
+    for sentence in _left_as_they_are(run, records, added):
+        tell(sentence)
     return added
