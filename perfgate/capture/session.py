@@ -28,12 +28,13 @@ from perfgate.capture.pace import Pace, Progress, Step
 from perfgate.capture.parking import FOLDERS, PARKED, hides_imports
 from perfgate.capture.rounds import Aim, Rounds
 from perfgate.capture.station import Station, at_once, places, utc_now
-from perfgate.capture.trial_taking import EngineCollector
+from perfgate.capture.trial_taking import EngineCollector, lacking
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
 from perfgate.machine.cgroup import why_none
 from perfgate.machine.cleanup import remove_tree
+from perfgate.machine.cpu_load import look_at_cores
 from perfgate.machine.fingerprint import Machine, comparable
-from perfgate.machine.locks import hold_devices
+from perfgate.machine.locks import CPU, hold_devices
 from perfgate.machine.orphans import end_orphans
 from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
@@ -94,9 +95,11 @@ class Session:
             found = find_gpus(stack, run, environment, self._asked, self._tell)
             self._refuse_another_machine(found[0].machine)
             uuids = [uuid for gpus in found for uuid in gpus.uuids]
-            stack.enter_context(hold_devices(uuids or ("cpu",), here, self._tell, self._deadline_s))
+            stack.enter_context(hold_devices(uuids or (CPU,), here, self._tell, self._deadline_s))
             for orphan in end_orphans():
                 self._tell(f"ended {orphan}, left behind by a run that is gone")
+            if self._collector is None and (load := look_at_cores()) is not None and load.disturbs(gpu=bool(uuids)):
+                self._tell(f"warning: {load}: what runs beside a measurement slows and spreads its trials")
             found = guard(stack, found, self._tell)
             self._visit = Visit(
                 machine=found[0].machine,
@@ -317,7 +320,7 @@ class Session:
         if failure is not None or self._run.quick:
             return failure
         trial = self._take(station, aim, label, heads)
-        return trial.failure or _lacking(aim.cell, trial)
+        return trial.failure or lacking(aim.cell, trial)
 
     def _take(
         self, station: Station, aim: Aim, label: str, heads: tuple[str, ...], position: int | None = None
@@ -386,15 +389,3 @@ class Session:
 
 def _failure(error: NotMeasuredError) -> Failure:
     return Failure(code=error.code or "gpu-unreadable", text=error.finding)
-
-
-def _lacking(cell: Cell, trial: Trial) -> Failure | None:
-    """``metric-missing`` where a timed trial has no value of a gated metric, as no further one would.
-
-    Utilisations are told of when their floor is sought.
-    """
-    timed = {gate.gate.metric: gate.gate.measured for gate in cell.gates if gate.gate.measured.kind == "timed"}
-    without = [name for name, metric in timed.items() if not metric.needs_floor and metric.summarise(trial) is None]
-    if not without:
-        return None
-    return Failure(code="metric-missing", text=f"its warm-up trial has no value of {', '.join(without)}")

@@ -113,3 +113,15 @@ def _failure(error: PerfgateError, unreadable: str, job: Job) -> Failure:
     text = text if len(text) <= MAX_FAILURE_CHARACTERS // 2 else text[: MAX_FAILURE_CHARACTERS // 2 - 3] + "..."
     more = () if code in OF_THE_REQUESTS else last_words(job.folder / LOG, text)
     return Failure(code=code, text="\n".join([text, *(f"{LOG}: {line}" for line in more)])[:MAX_FAILURE_CHARACTERS])
+
+
+def lacking(cell: Cell, trial: Trial) -> Failure | None:
+    """``metric-missing`` where a timed trial has no value of a gated metric, as no further one would.
+
+    Utilisations are told of when their floor is sought.
+    """
+    timed = {gate.gate.metric: gate.gate.measured for gate in cell.gates if gate.gate.measured.kind == "timed"}
+    without = [name for name, metric in timed.items() if not metric.needs_floor and metric.summarise(trial) is None]
+    if not without:
+        return None
+    return Failure(code="metric-missing", text=f"its warm-up trial has no value of {', '.join(without)}")

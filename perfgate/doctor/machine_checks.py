@@ -27,8 +27,9 @@ from perfgate.doctor.gpu_checks import check_gpus
 from perfgate.doctor.profilers import Interpreter, run_probe
 from perfgate.errors import InterruptedRunError
 from perfgate.machine.cgroup import why_none
+from perfgate.machine.cpu_load import look_at_cores
 from perfgate.machine.fingerprint import Gpu
-from perfgate.machine.locks import hold_devices, state_folder
+from perfgate.machine.locks import CPU, hold_devices, holder_of, state_folder
 from perfgate.machine.processes import owner_mark
 from perfgate.metrics.trial import Side
 from perfgate.scenario.declaration import LoadedScenario, model_folder
@@ -42,6 +43,8 @@ BUSY_WAIT_S = 1.0
 WEIGHTS = ("*.safetensors", "*.bin")
 
 PROCESSES = Check("processes", "What a trial leaves running disturbs the next one; a cgroup ends all of it at once.")
+CPU_IDLE = Check("cpu-idle", "What runs beside a measurement slows and spreads its trials.")
+RUNNING = Check("running", "One run at a time measures on a GPU, or on the CPU: another one waits for its end.")
 MEMORY = Check("memory", "An engine passes its weights through the host's memory.")
 MODEL = Check("model", "Engines get no token and may get no network: a model is fetched before it is measured.")
 SUBJECT = Check("subject", "Each trial imports torch and vllm by the subject's interpreter, as is done here.")
@@ -73,6 +76,7 @@ def diagnose(
         programs = (profilers.NSYS, profilers.NCU)
         findings += [profilers.check_presence(check, environment, bench.folder(), gpu=bool(gpus)) for check in programs]
         findings += [profilers.check_counters(), *_check_folders(runs), check_processes(), check_memory(scenarios)]
+        findings += [check_running([gpu.uuid for gpu in gpus] or [CPU]), check_load(gpu=bool(gpus))]
         findings += [_check_model(loaded, {**environment, **loaded.scenario.engine.env}) for loaded in scenarios]
         findings += [] if scenarios else [MODEL.skipped("no scenario named")]
         named = _interpreters(scenarios, subjects, environment, bench.folder())
@@ -146,6 +150,27 @@ def check_processes() -> Finding:
         f"subreaper: a trial fails if it leaves a daemon that forks too fast to be found. No cgroup: {why}",
         "systemd-run --user --scope -p Delegate=yes perfgate run ...; on a runner, Delegate=yes in its service.",
     )
+
+
+def check_running(devices: Sequence[str]) -> Finding:
+    """Whether another run measures on these devices now."""
+    try:
+        held = [f"{name} is in use by {holder}" for name in devices if (holder := holder_of(name))]
+    except OSError as error:
+        return RUNNING.failed(f"{error.filename} cannot be read: {error.strerror}", "See the check state-folder.")
+    if held:
+        return RUNNING.warning("; ".join(held), "Wait for that run: one that is started now does so by itself.")
+    return RUNNING.ok("no other run is measuring here")
+
+
+def check_load(*, gpu: bool) -> Finding:
+    """Whether something else uses the cores that an engine would use."""
+    load = look_at_cores()
+    if load is None:
+        return CPU_IDLE.skipped("this kernel does not count what its cores do")
+    if load.disturbs(gpu=gpu):
+        return CPU_IDLE.warning(str(load), "Wait for it, or end what is yours; top shows all that runs.")
+    return CPU_IDLE.ok(str(load))
 
 
 def check_memory(scenarios: Sequence[LoadedScenario]) -> Finding:

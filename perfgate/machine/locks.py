@@ -24,11 +24,13 @@ from filelock import FileLock, Timeout
 from perfgate.errors import InterruptedRunError, NotMeasuredError
 
 LOCK = "lock"
+CPU = "cpu"
+"""What is locked where there is no GPU."""
 GRACE_S = 2.0
 """If the holder dies between fork and exec, the child keeps the lock until it execs: so long a start waits."""
 POLL_S = 0.5
-NOTE_BYTES = 1000
-"""A note is shorter."""
+NOTE_BYTES = 5000
+"""A note is shorter, also with the longest path."""
 
 STATE = "PERFGATE_STATE"
 """The variable that names another :func:`state_folder`; every user and container that shares a GPU must share it."""
@@ -160,7 +162,7 @@ def hold_devices(
     They are taken in sorted order, so that two runs that need the same GPUs cannot wait for each other.
 
     Args:
-        names: UUIDs of GPUs, or ``cpu``.
+        names: UUIDs of GPUs, or :data:`CPU`.
         holder: What those who wait are told: the folder of the run.
         waiting: Told whom we wait for, once a holder.
         deadline_s: Monotonic time after which waiting is given up.
@@ -181,6 +183,22 @@ def hold_devices(
                     raise
                 raise NotMeasuredError(error.text, code="gpu-busy") from error
         yield
+
+
+def holder_of(name: str) -> str:
+    """Who holds the host's lock of a device now, as those who wait are told; empty where nobody does.
+
+    Raises:
+        OSError: The state folder cannot be read, or the lock not be tried.
+    """
+    folder = state_folder()
+    holder = _read_note(folder / f"{name}.holder")
+    if holder:  # a killed holder leaves its note behind
+        try:
+            FileLock(folder / f"{name}.lock", mode=0o666).acquire(timeout=0).lock.release()
+        except Timeout:
+            return holder
+    return ""
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from hand_made import BASE, BOTH, HEAD, cell, run
 from perfgate.capture.job import Job
 from perfgate.capture.pace import Step
 from perfgate.capture.session import Session
+from perfgate.machine.cpu_load import CpuLoad
 from perfgate.machine.processes import Orphan
 from perfgate.metrics.trial import Failure, Side, Trial
 from perfgate.record.run_record import Record, read_record, record_file
@@ -513,6 +514,27 @@ def test_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert record.stopped is not None
     assert record.stopped.code == "start-refused"
     assert "base: still alive: python (pid 4242, of run old-run)" in record.stopped.text
+
+
+@pytest.mark.parametrize(
+    ("load", "told"),
+    [
+        (
+            CpuLoad(1.9, 2, "pytest (process 7, 1.8)"),
+            ["warning: 1.9 of 2 usable cores are busy, most by pytest (process 7, 1.8)"],
+        ),
+        (CpuLoad(0.1, 2), []),
+        (None, []),
+    ],
+    ids=["busy", "idle", "not counted"],
+)
+def test_a_busy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: CpuLoad | None, told: list[str]) -> None:
+    """A visit of real engines that begins beside other work says so, and who uses most."""
+    monkeypatch.setattr("perfgate.capture.session.look_at_cores", lambda: load)
+    steps: list[Step | str] = []
+    with Session(tmp_path, run([cell()]), None, steps.append):
+        pass
+    assert [str(step).partition(": what")[0] for step in steps] == told
 
 
 @pytest.mark.parametrize("index", [0, 1, 2, 5])

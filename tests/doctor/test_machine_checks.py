@@ -25,9 +25,11 @@ from perfgate.cli.main import main
 from perfgate.doctor import profilers
 from perfgate.doctor.diagnosis import FORMAT, Diagnosis, Finding, diagnosis_schema
 from perfgate.doctor.folders import RUNS_FOLDER, STATE_FOLDER, check_disk, check_folder
+from perfgate.doctor.machine_checks import check_load
 from perfgate.machine import clock_lease
+from perfgate.machine.cpu_load import CpuLoad
 from perfgate.machine.fingerprint import boot_id
-from perfgate.machine.locks import hold_devices
+from perfgate.machine.locks import CPU, hold_devices
 from perfgate.machine.sampler import program_of
 from perfgate.report.formats import render
 
@@ -118,6 +120,44 @@ def test_a_busy_gpu_names_who_uses_it(examine: Examine, fake_nvml: FakeMachine) 
     finding = only(examine(check="gpu-idle"))
     assert finding.status == "failed"
     assert f"{program_of(os.getpid())} (pid {os.getpid()}, 2.0 GiB)" in finding.found
+
+
+def test_a_run_that_measures_now(examine: Examine) -> None:
+    """It is a warning with its process, run and folder; without one the check passes."""
+    assert only(examine(check="running")).status == "ok"
+    with hold_devices([CPU], "first in /runs/first", lambda _: None, 0):
+        finding = only(examine(check="running"))
+    assert finding.status == "warning"
+    assert finding.found.startswith(f"cpu is in use by process {os.getpid()} (run first in /runs/first) since ")
+
+
+def test_a_run_that_measures_on_a_gpu(examine: Examine, fake_nvml: FakeMachine) -> None:
+    """On a machine with GPUs theirs are the locks that count."""
+    uuid = fake_nvml.gpu().uuid
+    with hold_devices([uuid], "first", lambda _: None, 0):
+        finding = only(examine(check="running"))
+    assert (finding.status, finding.found.startswith(f"{uuid} is in use by process")) == ("warning", True)
+
+
+@pytest.mark.parametrize(
+    ("load", "gpu", "status"),
+    [
+        (CpuLoad(1.9, 2, "pytest (process 7, 1.8)"), False, "warning"),
+        (CpuLoad(0.1, 2), False, "ok"),
+        (CpuLoad(0.9, 2), True, "ok"),
+        (CpuLoad(1.9, 2), True, "warning"),
+        (None, False, "skipped"),
+    ],
+    ids=["busy", "idle", "idle enough for a GPU", "too busy for a GPU", "not counted"],
+)
+def test_cores_that_something_else_uses(
+    monkeypatch: pytest.MonkeyPatch, load: CpuLoad | None, *, gpu: bool, status: str
+) -> None:
+    """Busy cores are a warning that names who uses most, on a GPU machine from half of them on."""
+    monkeypatch.setattr("perfgate.doctor.machine_checks.look_at_cores", lambda: load)
+    finding = check_load(gpu=gpu)
+    assert finding.status == status
+    assert load is None or finding.found == str(load)
 
 
 def test_processes_without_a_cgroup(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from filelock import FileLock
 from perfgate_process import PerfgateProcess, fake_words
 
 from perfgate.errors import InterruptedRunError, NotMeasuredError
-from perfgate.machine.locks import hold_devices, open_shared, state_folder
+from perfgate.machine.locks import hold_devices, holder_of, open_shared, state_folder
 from perfgate.record.run_record import Record, read_records, read_run
 
 
@@ -63,6 +63,16 @@ def test_who_waits_is_told_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.code == "out-of-budget"
     (words,) = told
     assert f"GPU-a, in use by process {os.getpid()} (run first) since " in words
+
+
+def test_who_holds_a_device() -> None:
+    """A holder is named without waiting for him; a note that a killed one left names nobody, and nothing is made."""
+    assert not holder_of("GPU-a")
+    assert not list(state_folder().iterdir())
+    with hold_devices(["GPU-a"], "first in /runs/first", quiet, math.inf):
+        assert holder_of("GPU-a").startswith(f"process {os.getpid()} (run first in /runs/first) since ")
+    (state_folder() / "GPU-a.holder").write_text("process 1 (run killed)")
+    assert not holder_of("GPU-a")
 
 
 def test_what_is_not_waited_for_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
