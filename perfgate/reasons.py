@@ -119,8 +119,9 @@ _TABLE = (
     Reason("not-started", "The run ended before this cell had any pair.",
            "See the run's other reasons; continue with perfgate run --resume FOLDER."),
     Reason("metric-missing", "A gated metric has no value in some trials.",
-           "With a batch above max_num_seqs no step gives every request a token, so there is no ITL: lower it. "
-           "Otherwise remove the gate, or use an engine that reports the metric."),
+           "Energy, counters, utilisation and memory of a GPU: measure on one, or remove the gate. ITL: with a batch "
+           "above max_num_seqs no step gives every request a token: lower the batch. Any other metric: remove the "
+           "gate, or use an engine that reports it."),
     Reason("role-gone", "One side runs no kernel of the gated role: they were fused into others, renamed, or replaced "
            "by another backend. It was measured, but there is no time to compare.",
            "See in the attribution and the kernel diff where the work went; gate the roles that do it now "

@@ -121,7 +121,10 @@ def lacking(cell: Cell, trial: Trial) -> Failure | None:
     Utilisations are told of when their floor is sought.
     """
     timed = {gate.gate.metric: gate.gate.measured for gate in cell.gates if gate.gate.measured.kind == "timed"}
-    without = [name for name, metric in timed.items() if not metric.needs_floor and metric.summarise(trial) is None]
+    without = {
+        name: metric for name, metric in timed.items() if not metric.needs_floor and metric.summarise(trial) is None
+    }
     if not without:
         return None
-    return Failure(code="metric-missing", text=f"its warm-up trial has no value of {', '.join(without)}")
+    named = ", ".join(f"{name} (only GPUs have it)" if metric.of_gpu else name for name, metric in without.items())
+    return Failure(code="metric-missing", text=f"its warm-up trial has no value of {named}")

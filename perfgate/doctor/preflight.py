@@ -166,7 +166,7 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: boo
         for cell in (_Cell(loaded, point, side) for side in sides or [_Side()] for point in points(loaded.scenario)):
             wrong = (*_wrong_arguments(cell), *_wrong_sizes(cell), *_unknown_token(cell), *_too_many_figures(cell))
             problems += [(problem, cell.side) for problem in wrong]
-            warnings += [(problem, cell.side) for problem in (*_unbounded_cache(cell), *_bound_threads(cell))]
+            warnings += [(problem, cell.side) for problem in _hardly_meant(cell)]
     if problems:
         raise ScenarioError(_distinct(problems, len(subjects)))
     return Preflight(_distinct(warnings, len(subjects)), tuple(dict.fromkeys(notes)))
@@ -314,6 +314,20 @@ def _whole(args: Mapping[str, Any], key: str) -> int | None:
     """An argument that is given as a positive number; -1 and words ask the engine to choose."""
     value = args.get(key)
     return value if type(value) is int and value > 0 else None
+
+
+def _hardly_meant(cell: _Cell) -> Iterator[Problem]:
+    yield from _unbounded_cache(cell)
+    yield from _bound_threads(cell)
+    yield from _gates_of_a_gpu(cell)
+
+
+def _gates_of_a_gpu(cell: _Cell) -> Iterator[Problem]:
+    """On a CPU some metrics have no value; that is found out by a trial, which takes minutes, and ends the run."""
+    for number, gate in enumerate(cell.loaded.scenario.gates):
+        if cell.on_cpu and gate.measured.of_gpu:
+            text = f"{gate.metric} is measured on GPUs alone, and this engine runs on the CPU: remove the gate there"
+            yield cell.loaded.problem(("gates", number, "metric"), text)
 
 
 def _unbounded_cache(cell: _Cell) -> Iterator[Problem]:

@@ -69,6 +69,7 @@ class Metric:
         zeros: True where zero is a real measurement, though it has no ratio, and no value is negative.
         steps: A trial to the number of its instrument's smallest steps that the value rests on; ``None`` for what is
             counted exactly, where equal values are equal in fact.
+        of_gpu: True where trials of an engine on the CPU have no value.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Metric:
     signed: bool = False
     zeros: bool = False
     steps: Callable[[Trial], float | None] | None = None
+    of_gpu: bool = False
 
     @property
     def sign(self) -> int:
@@ -149,26 +151,26 @@ METRICS: dict[str, Metric] = {
                startup(lambda s: s.kv_token_capacity)),
         Metric("kv_memory", "B", "lower", "memory that the KV cache takes", startup(lambda s: s.kv_memory_bytes)),
         Metric("peak_memory", "B", "lower", "the most GPU memory that tensors take while iterations run",
-               held(lambda m: m.peak_device)),
+               held(lambda m: m.peak_device), of_gpu=True),
         Metric("activation_memory", "B", "lower", "the most GPU memory that an iteration takes for a while, above what "
-               "was left of the iteration before", held(lambda m: m.activations)),
+               "was left of the iteration before", held(lambda m: m.activations), of_gpu=True),
         Metric("memory_fragmentation", "ratio", "lower", "GPU memory that torch's allocator holds at most, by the most "
-               "that tensors take", held(lambda m: m.fragmentation)),
+               "that tensors take", held(lambda m: m.fragmentation), of_gpu=True),
         Metric("device_memory_growth", "ratio", "lower", "GPU memory that tensors take after the last iteration, by "
-               "that after the first", held(lambda m: m.device_growth)),
+               "that after the first", held(lambda m: m.device_growth), of_gpu=True),
         Metric("host_memory", "B", "lower", "the most memory of the host that the engine's processes hold",
                held(lambda m: m.peak_resident), steps=held(lambda m: m.peak_resident / PAGE_BYTES)),
         Metric("host_memory_growth", "ratio", "lower", "memory of the host that the engine's processes hold after the "
                "last iteration, mapped files left out, by that after the first", held(lambda m: m.host_growth),
                steps=held(lambda m: m.resident[0] / PAGE_BYTES)),
         Metric("energy_per_token", "J/tok", "lower", "energy that the GPUs took over the measured iterations, by token",
-               energy_per_token, steps=energy_steps),
+               energy_per_token, steps=energy_steps, of_gpu=True),
         Metric("mbu", "ratio", "higher", "model bandwidth utilisation: bytes that a decode step must move, by those "
                "that the GPU's memory can move in the time of the median step", utilisation(lambda f: f.memory_ns),
-               decode="steps", needs_floor=True, steps=_in(1, itl_median)),
+               decode="steps", needs_floor=True, steps=_in(1, itl_median), of_gpu=True),
         Metric("mfu", "ratio", "higher", "model FLOP utilisation: operations that a decode step must do, by those that "
                "the GPU can do in the time of the median step", utilisation(lambda f: f.compute_ns),
-               decode="steps", needs_floor=True, steps=_in(1, itl_median)),
+               decode="steps", needs_floor=True, steps=_in(1, itl_median), of_gpu=True),
         Metric("host_work_per_step", "s", "lower", "how long the host works in a decode step, its waits for the device "
                "left out; the 10th percentile of the steps, because interruptions only add", host_work,
                decode="steps", kind="traced", steps=_in(1, host_work)),
@@ -224,7 +226,7 @@ class RoleMetric:
         steps = _in_device_steps(lambda t: kernel_time(t, role)) if self.kind == "traced" else None
         return Metric(
             name, self.unit, self.better, meaning, lambda t: self.summarise(t, role, place), decode="steps",
-            kind=self.kind, steps=steps,
+            kind=self.kind, steps=steps, of_gpu=self.kind == "counted",
         )  # fmt: skip
 
 

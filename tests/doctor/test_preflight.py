@@ -26,9 +26,11 @@ engine:
     max_model_len: 256
     {args}
 workload: {{batch: 8, input_tokens: 32, output_tokens: {output}}}
-gates: [{{metric: itl_median, ignorable: 10%, must_catch: 50%}}]
+gates: [{gate}]
 {more}
 """
+
+GATE = "{metric: itl_median, ignorable: 10%, must_catch: 50%}"
 
 
 @pytest.fixture
@@ -37,8 +39,15 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     monkeypatch.chdir(tmp_path)
     scenario_file(tmp_path)
 
-    def one(args: str, *words: str, more: str = "", output: object = 16, command: str = "check") -> Result:
-        Path("mine.yaml").write_text(SCENARIO.format(args=args, output=output, more=more))
+    def one(
+        args: str,
+        *words: str,
+        more: str = "",
+        output: object = 16,
+        command: str = "check",
+        gate: str = GATE,
+    ) -> Result:
+        Path("mine.yaml").write_text(SCENARIO.format(args=args, output=output, more=more, gate=gate))
         return CliRunner().invoke(main, [command, "mine.yaml", *words])
 
     return one
@@ -145,7 +154,7 @@ def test_what_a_side_says_for_itself(check: Check, build: list[str]) -> None:
 def test_a_side_that_names_the_folder_of_a_model_on_the_hub() -> None:
     """There is none: vLLM would be given the name as it stands there."""
     hub = SCENARIO.replace("{{config: model}}", "{{hub: a/b, revision: 0123abc}}")
-    Path("hub.yaml").write_text(hub.format(args="max_num_seqs: 8", output=16, more=""))
+    Path("hub.yaml").write_text(hub.format(args="max_num_seqs: 8", output=16, more="", gate=GATE))
     head = 'args.speculative_config={"model": "{model}/a"}'
     refused = CliRunner().invoke(main, ["check", "hub.yaml", "--base", "python=/bin/true", "--head", head])
     assert refused.stderr == (
@@ -286,6 +295,27 @@ def test_a_cpu_scenario_whose_threads_are_bound(check: Check, tmp_path: Path) ->
     assert check(f"{bounded}\n  env: {{VLLM_CPU_OMP_THREADS_BIND: 0-7}}", *words).stderr == ""
     write_vllm(tmp_path / "build", ARGUMENTS)
     assert check(bounded, *words).stderr == ""
+
+
+@pytest.mark.parametrize(
+    "metric",
+    ["energy_per_token", "mbu", "peak_memory", "device_memory_growth", "dram_bytes, role: attention"],
+)
+def test_a_gate_on_what_only_a_gpu_has(check: Check, tmp_path: Path, metric: str) -> None:
+    """With a CPU build it is warned of at its place before a trial is spent on it; with one for GPUs it is not."""
+    write_vllm(tmp_path / "build", ARGUMENTS, cpu=True)
+    words = ["--base", f"python={sys.executable}", "--base", f"path={tmp_path / 'build'}"]
+    args = "kv_cache_memory_bytes: 1073741824\n  env: {VLLM_CPU_OMP_THREADS_BIND: nobind}"
+    counted = "kernels: {traced: {iterations: 2}}\ncounters: [{role: attention, profile: 4}]"
+    more = counted if "role" in metric else ""
+    gate = f"{{metric: {metric}, ignorable: 10%, must_catch: 50%}}"
+
+    assert check(args, *words, gate=gate, more=more).stderr == (
+        f"perfgate: warning: mine.yaml:10:18: gates[0].metric: {metric.partition(',')[0]} is measured on GPUs alone, "
+        "and this engine runs on the CPU: remove the gate there\n"
+    )
+    write_vllm(tmp_path / "build", ARGUMENTS)
+    assert "GPUs alone" not in check("max_num_seqs: 8", *words, gate=gate, more=more).stderr
 
 
 def test_the_size_of_the_cache_follows_the_model(check: Check) -> None:
