@@ -25,6 +25,7 @@ from perfgate.capture.engine import allowed_environment
 from perfgate.capture.job import Job
 from perfgate.capture.parking import SWITCH
 from perfgate.machine.clocks import ClockGuard
+from perfgate.machine.cpu_load import CpuLoad
 from perfgate.machine.locks import STATE
 from perfgate.machine.nvml import Nvml
 from perfgate.machine.processes import owner_mark
@@ -134,6 +135,13 @@ def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     monkeypatch.setenv(STATE, str(folder))
     monkeypatch.setenv(VARIABLE, "0")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run takes a look at the cores, nor does doctor: what the other tests do with them is not to be warned of."""
+    for module in ("capture.session", "doctor.machine_checks"):
+        monkeypatch.setattr(f"perfgate.{module}.look_at_cores", lambda: CpuLoad(0.0, 8))
 
 
 @pytest.fixture

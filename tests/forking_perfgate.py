@@ -55,8 +55,8 @@ def serve(address: str) -> None:
     from perfgate.capture import session, station  # noqa: PLC0415
     from perfgate.cli import github_commands  # noqa: F401, PLC0415
 
-    # Their runs leave the orphans of other tests alone, as those in the tests' own process do.
-    vars(session).update(end_orphans=tuple)
+    # Their runs leave the orphans of other tests alone, and the cores, as those in the tests' own process do.
+    vars(session).update(end_orphans=tuple, look_at_cores=lambda: None)
     vars(station).update(end_orphans=lambda **_: (), find_orphans=lambda _: ())
 
     listener = socket.socket(socket.AF_UNIX)
