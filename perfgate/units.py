@@ -117,6 +117,12 @@ def percent(ratio: float) -> str:
     return f"{shown:.3g} %" if ratio < 10 else f"{shown:.0f} %"  # noqa: PLR2004 (1000 %)
 
 
+def bounded_percent(slowdown: float, must_catch: float) -> str:
+    """A slowdown that could be seen: from 100 % on, if it is twice what must be caught too, its size tells nothing."""
+    largest = max(1.0, 2 * must_catch)
+    return percent(slowdown) if slowdown <= largest else f"above {percent(largest)}"
+
+
 def signed_us(seconds: float, decimals: int = 2) -> str:
     """A difference in microseconds with its sign: ``+79.70 us``; one that is shown as zero has a plus."""
     shown = f"{seconds * 1e6:+.{decimals}f}"

@@ -302,7 +302,7 @@ def test_a_quick_run_and_prices(tmp_path: Path) -> None:
     record = record_in(measure(tmp_path, OfHeads()).folder)
 
     newest = newest_records(tmp_path / "runs", record.cell)["timed"]
-    assert len(newest.pairs()) == 4
+    assert len(newest.record.pairs()) == 4
 
 
 def test_a_stopped_run_is_gone_on_with_by_the_same_heads(tmp_path: Path) -> None:

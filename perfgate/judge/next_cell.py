@@ -18,14 +18,14 @@ from perfgate.judge.next_pairs import Due, due
 from perfgate.judge.power import pair_spread
 from perfgate.metrics.catalogue import COLD_START
 from perfgate.metrics.trial import Kind
-from perfgate.record.cost import newest_records, trial_seconds
+from perfgate.record.cost import Earlier, newest_records, trial_seconds
 from perfgate.record.run_record import Record, Run
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.stats.estimate import ROUNDING, Estimate
 from perfgate.stats.sequential import Schedule
 from perfgate.units import plural
 
-History = Mapping[Kind, Record]
+History = Mapping[Kind, Earlier]
 """Records of one cell by the kind of pairs that they tell of, see :func:`perfgate.record.cost.newest_records`."""
 
 
@@ -52,7 +52,7 @@ class _Gate:
     def chances(self, cell: Cell, history: History, schedule: Schedule) -> dict[int, tuple[float, float]] | None:
         """For each further look the chances that it passes and that it blocks; ``None`` where no spread is known."""
         gate = self.plan.gate
-        known_sd, _, resolution = pair_spread(cell, gate.measured, history.get(gate.measured.kind))
+        known_sd, _, resolution, _ = pair_spread(cell, gate.measured, history.get(gate.measured.kind))
         sd = self.pair_sd or known_sd
         if sd is None:
             return None
@@ -191,7 +191,7 @@ class CellOrder:
         for own in dues:
             cell_id = own[0].cell.cell_id
             stretch = self._stretch(own, records.get(cell_id))
-            history = {**self._history.get(cell_id, {}), **_own_history(records.get(cell_id))}
+            history = {**self._history.get(cell_id, {}), **_own_history(self._run, records.get(cell_id))}
             rated.append((_looked(own[0]), -(stretch.decisions_a_second(history) or 0.0), own))
         ranked = sorted(rated, key=lambda one: one[:2])
         looked, _, chosen = ranked[0]
@@ -236,10 +236,10 @@ def _looked(now: Due) -> bool:
     return any(gate.pairs for gate in now.judged.gates if gate.kind == now.kind)
 
 
-def _own_history(record: Record | None) -> dict[Kind, Record]:
+def _own_history(run: Run, record: Record | None) -> dict[Kind, Earlier]:
     """What a run knows of a cell by itself; of several heads the first will do."""
     own = next(iter(record.comparisons().values())) if record else None
-    return {kind: own for kind in own.cell.kinds if len(own.pairs(kind)) > 1} if own else {}
+    return {kind: Earlier(run.name, own) for kind in own.cell.kinds if len(own.pairs(kind)) > 1} if own else {}
 
 
 def _fresh(cell: Cell, gates_in_run: int, builds: int) -> _Stretch:

@@ -16,13 +16,13 @@ from perfgate.counters.launch_table import OF_THE_LAUNCH
 from perfgate.errors import NotMeasuredError
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import Kind
-from perfgate.record.cost import PASS_S, KindCost, kind_cost
+from perfgate.record.cost import PASS_S, Earlier, KindCost, kind_cost
 from perfgate.record.iteration_choice import IterationChoice, choose_iterations
-from perfgate.record.run_record import Record
 from perfgate.scenario.launch_window import choose_window
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.stats.estimate import ROUNDING, Estimate, detectable, log_ratios, mean_estimate, power_at
 from perfgate.stats.sequential import Schedule
+from perfgate.units import bounded_percent, percent
 
 USUALLY = 0.9
 """A plan under which an unchanged build passes less often than this is warned of."""
@@ -35,6 +35,7 @@ class GatePower:
     Args:
         metric: The gated metric, with its role.
         pair_sd: Spread of the pairs' log ratios; ``None`` where it is unknown.
+        source: Where that comes from, in words; empty where it is unknown.
         detectable: At each look, the slowdown blocked with probability 1 - beta; ``None`` where the look cannot block
             or the spread is unknown.
         passes: At each look, the probability that a build exactly as fast as the base passes there; ``None`` where
@@ -44,6 +45,7 @@ class GatePower:
 
     metric: str
     pair_sd: float | None
+    source: str
     detectable: tuple[float | None, ...]
     passes: tuple[float | None, ...]
     problem: str
@@ -64,7 +66,7 @@ class CellPower:
     chosen: IterationChoice | None = None
 
 
-def cell_power(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int, heads: int = 1) -> CellPower:
+def cell_power(cell: Cell, history: Mapping[Kind, Earlier], gates_in_run: int, heads: int = 1) -> CellPower:
     """What a run of ``cell`` with a base and heads costs beside ``gates_in_run`` gates in all, which share alpha.
 
     Args:
@@ -78,18 +80,20 @@ def cell_power(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int, he
     return CellPower(
         tuple(_with_window(cell, cost, history) if cost.kind == "counted" else cost for cost in costs),
         tuple(_gate_price(cell, gate, history.get(gate.gate.measured.kind), gates_in_run) for gate in cell.gates),
-        choose_iterations(cell, (), newest.pairs(), newest.visits[-1].t0_utc, gates_in_run, heads) if newest else None,
+        choose_iterations(cell, (), newest.record.pairs(), newest.source, gates_in_run, heads) if newest else None,
     )
 
 
-def _with_window(cell: Cell, priced: KindCost, history: Mapping[Kind, Record]) -> KindCost:
+def _with_window(cell: Cell, priced: KindCost, history: Mapping[Kind, Earlier]) -> KindCost:
     """Launches and passes of a counted trial: as last counted; else the window of the last trace, a pass a counter."""
-    counted = [trial.counted for trial in history["counted"].trials if trial.counted] if "counted" in history else []
+    counted = (
+        [trial.counted for trial in history["counted"].record.trials if trial.counted] if "counted" in history else []
+    )
     if counted:
         passes = max(step.passes for step in counted)
         return dataclasses.replace(priced, window=max(len(step.launches) for step in counted), passes=passes)
     passes = max(sum(not name.startswith(OF_THE_LAUNCH) for name in cell.metrics_counted(None)), 1)
-    traces = [trial.decode for trial in history["traced"].trials if trial.decode] if "traced" in history else []
+    traces = [trial.decode for trial in history["traced"].record.trials if trial.decode] if "traced" in history else []
     try:
         window = choose_window(traces[-1], cell.counters).count if traces else None
     except NotMeasuredError:  # said when it is tried: the next trace may have what is asked for
@@ -103,10 +107,10 @@ def _with_window(cell: Cell, priced: KindCost, history: Mapping[Kind, Record]) -
     return dataclasses.replace(priced, window=window, passes=passes, minutes=minutes, source=source)
 
 
-def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run: int) -> GatePower:
+def _gate_price(cell: Cell, plan: GatePlan, history: Earlier | None, gates_in_run: int) -> GatePower:
     gate, metric = plan.gate, plan.gate.measured
     schedule = cell.schedule(metric.kind)
-    sd, sd_df, resolution = pair_spread(cell, metric, history)
+    sd, sd_df, resolution, source = pair_spread(cell, metric, history)
     effects: list[float | None] = []
     passes: list[float | None] = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
@@ -114,7 +118,8 @@ def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run
         effect = detectable(usual, ALPHA * block / gates_in_run, gate.ignorable, 1 - BETA, sd_df)
         effects.append(effect if sd is not None else None)
         passes.append(_pass_probability(usual, BETA * passing, gate.must_catch) if sd is not None else None)
-    return GatePower(metric.name, sd, tuple(effects), tuple(passes), _problem(plan, schedule.block, effects, passes))
+    problem = _problem(plan, schedule.block, effects, passes)
+    return GatePower(metric.name, sd, source, tuple(effects), tuple(passes), problem)
 
 
 def _pass_probability(usual: Estimate, level: float, must_catch: float) -> float:
@@ -126,20 +131,23 @@ def _pass_probability(usual: Estimate, level: float, must_catch: float) -> float
     return power_at(below / usual.standard_error, level, usual.df)
 
 
-def pair_spread(cell: Cell, metric: Metric, history: Record | None) -> tuple[float | None, float, float]:
-    """The pairs' spread, its degrees of freedom and their resolution: as measured, else as expected, else ``None``.
+def pair_spread(cell: Cell, metric: Metric, history: Earlier | None) -> tuple[float | None, float, float, str]:
+    """The pairs' spread, its degrees of freedom, their resolution, and who says so: as measured, else as expected, else
+    ``None``.
 
-    What is expected is taken as known, with an instrument that is fine enough for it.
+    The spread is ``None`` where neither tells. What is expected is taken as known, with an instrument that is fine
+    enough for it.
     """
     if history is not None:
-        pairs = history.pairs(metric.kind)
+        pairs = history.record.pairs(metric.kind)
         known = metric.known_pairs(pairs)
         if len(known) > 1:
             d = log_ratios([base for _, base, _ in known], [head for *_, head in known], metric.sign)
             resolution = max(metric.resolution(trial) for pair in pairs for trial in pair)
             spread = mean_estimate(d, resolution).standard_error * math.sqrt(len(known))
-            return spread, len(known) - 1, resolution
-    return cell.measure.expect.sd_of(metric) if cell.measure.expect else None, math.inf, 0.0
+            return spread, len(known) - 1, resolution, history.source
+    expected = cell.measure.expect.sd_of(metric) if cell.measure.expect else None
+    return expected, math.inf, 0.0, "" if expected is None else "measure.expect"
 
 
 def _problem(plan: GatePlan, block: tuple[float, ...], effects: list[float | None], passes: list[float | None]) -> str:
@@ -153,7 +161,10 @@ def _problem(plan: GatePlan, block: tuple[float, ...], effects: list[float | Non
             yield f"an unchanged build would pass in only {likely * 100:.0f} % of runs"
         known = [effect for effect in effects if effect is not None]
         if known and min(known) > plan.gate.must_catch:
-            yield f"a slowdown of must_catch would often not be blocked: at best {min(known) * 100:.3g} % is"
+            must_catch, least = plan.gate.must_catch, bounded_percent(min(known), plan.gate.must_catch)
+            yield (f"a slowdown of {percent(must_catch)}, which must be caught, would often not be blocked: the least "
+                   f"that these looks block as often as promised is {least}; measure on a quieter machine, with more "
+                   "iterations or pairs (measure.iterations, measure.looks), or raise must_catch")  # fmt: skip
 
     return "; ".join(said())
 

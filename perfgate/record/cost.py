@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,10 @@ from perfgate.units import plural
 
 BEGIN_S = 10
 """What a visit takes before its first trial, seconds."""
+NEWEST = 3
+"""Of so many records one tells what a cell costs and how it spreads."""
+SLOWED = 1.25
+"""Where the base took so many times what it took in the quickest of these, something else used the machine."""
 PASS_S = 0.035
 """What a pass over one launch takes: six trials of 36 launches and 12 passes took 15 s each on an H200."""
 
@@ -48,13 +51,37 @@ class KindCost:
     passes: int | None = None
 
 
-def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
+@dataclass(frozen=True)
+class Earlier:
+    """A record of an earlier run.
+
+    Args:
+        run: The run's name.
+        record: Of two sides.
+    """
+
+    run: str
+    record: Record
+
+    @property
+    def begun_utc(self) -> str:
+        """When its last visit began, ISO 8601."""
+        return self.record.visits[-1].t0_utc
+
+    @property
+    def source(self) -> str:
+        """For people."""
+        return f"the record of run {self.run}"
+
+
+def newest_records(runs: Path, cell: Cell) -> dict[Kind, Earlier]:
     """The newest records of this cell below a folder of run folders, for each kind of pairs that it takes.
 
     Of several heads the first will do. A kind that gates rest on needs at least two pairs: one has no spread. Records
-    that cannot be read are passed over: they do not prevent planning.
+    that cannot be read are passed over: they do not prevent planning. So are those that were stopped, or in which the
+    machine was slowed, where one of the newest few tells better.
     """
-    newest: dict[Kind, Record] = {}
+    newest: dict[Kind, list[Earlier]] = {}
     for file in sorted(runs.glob(f"*/records/*-{cell.cell_id[:8]}.json")):
         try:
             record = read_record(file)
@@ -62,11 +89,23 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
             continue
         if record.cell.cell_id != cell.cell_id or not record.visits:
             continue
-        for kind, own in itertools.product(cell.kinds, record.comparisons().values()):
-            newer = kind not in newest or record.visits[-1].t0_utc > newest[kind].visits[-1].t0_utc
-            if newer and len(own.pairs(kind)) >= min(2, cell.looks(kind)[0]):
-                newest[kind] = own
-    return newest
+        for kind in cell.kinds:
+            enough = (
+                own for own in record.comparisons().values() if len(own.pairs(kind)) >= min(2, cell.looks(kind)[0])
+            )
+            if (own := next(enough, None)) is not None:
+                found = [*newest.get(kind, ()), Earlier(file.parents[1].name, own)]
+                newest[kind] = sorted(found, key=lambda one: one.begun_utc, reverse=True)[:NEWEST]
+    return {kind: _telling(found, kind) for kind, found in newest.items()}
+
+
+def _telling(newest: Sequence[Earlier], kind: Kind) -> Earlier:
+    """The newest record of a run that was neither stopped nor slowed; the newest of all where there is none."""
+    base_ns = [statistics.median(base.duration_ns for base, _ in one.record.pairs(kind)) for one in newest]
+    good = (
+        one for one, ns in zip(newest, base_ns, strict=True) if not one.record.stopped and ns < SLOWED * min(base_ns)
+    )
+    return next(good, newest[0])
 
 
 def with_iterations(record: Record, run: Run, runs: Path) -> Record:
@@ -83,14 +122,14 @@ def with_iterations(record: Record, run: Run, runs: Path) -> Record:
     if record.cell.measure.choose is None or record.chosen or begun or run.quick or run.fixed:
         return record
     newest = newest_records(runs, record.cell).get("timed")
-    pairs, measured_utc = (newest.pairs(), newest.visits[-1].t0_utc) if newest else ([], "")
+    pairs, source = (newest.record.pairs(), newest.source) if newest else ([], "")
     warm_up = [trial for trial in record.trials if trial.failure is None]
     gates = sum(len(cell.gates) for cell in run.plan.cells) * len(run.compared)
-    chosen = choose_iterations(record.cell, warm_up, pairs, measured_utc, gates, len(run.compared))
+    chosen = choose_iterations(record.cell, warm_up, pairs, source, gates, len(run.compared))
     return record.model_copy(update={"chosen": chosen})
 
 
-def trial_seconds(cell: Cell, history: Mapping[Kind, Record]) -> dict[Kind, float]:
+def trial_seconds(cell: Cell, history: Mapping[Kind, Earlier]) -> dict[Kind, float]:
     """What a trial of each kind takes by the newest records of the cell, else by the scenario; others are left out."""
     costs = (kind_cost(cell, kind, history.get(kind)) for kind in cell.kinds)
     return {cost.kind: cost.minutes[-1] * 60 / cost.starts[-1] for cost in costs if cost.minutes}
@@ -138,7 +177,7 @@ def short_budget(
     return ""
 
 
-def kind_cost(cell: Cell, kind: Kind, history: Record | None, heads: int = 1) -> KindCost:
+def kind_cost(cell: Cell, kind: Kind, history: Earlier | None, heads: int = 1) -> KindCost:
     """What the pairs of one kind cost: by the newest record, else by what the scenario expects.
 
     Args:
@@ -153,13 +192,13 @@ def kind_cost(cell: Cell, kind: Kind, history: Record | None, heads: int = 1) ->
     starts = tuple(builds * rounds + warm_up_trials for rounds in looks)
     expect = cell.measure.expect
     if history is not None:
-        taken = [trial for trial in history.trials if trial.kind == kind and not trial.failure]
+        trials = history.record.trials
+        taken = [trial for trial in trials if trial.kind == kind and not trial.failure]
         judged = [trial.duration_ns / 60e9 for trial in taken if trial.pair is not None]
         first = [trial.duration_ns / 60e9 for trial in taken if trial.pair is None]
         begin = warm_up_trials * statistics.median(first or judged)
         minutes = tuple(begin + builds * rounds * statistics.median(judged) for rounds in looks)
-        source = f"the record of {history.visits[-1].t0_utc}"
-        return KindCost(kind, looks, starts, minutes, source, len(history.trials[-1].gpus))
+        return KindCost(kind, looks, starts, minutes, history.source, len(trials[-1].gpus))
     if kind == "timed" and expect is None and isinstance(cell.workload, Load) and cell.workload.lasts_s:
         sought = cell.workload.arrival.find.steps if cell.workload.arrival.find else 0
         windows_s = cell.workload.lasts_s * (cell.measure.warmup_iterations + sought + cell.measure.iterations)

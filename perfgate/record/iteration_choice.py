@@ -89,7 +89,7 @@ def choose_iterations(
     cell: Cell,
     warm_up: Sequence[Trial],
     pairs: Sequence[tuple[Trial, Trial]],
-    measured_utc: str,
+    source: str,
     gates_in_run: int,
     heads: int = 1,
 ) -> IterationChoice | None:
@@ -99,7 +99,7 @@ def choose_iterations(
         cell: The cell, with bounds in ``measure.choose``.
         warm_up: Valid warm-up trials of this run; they count where there are no pairs.
         pairs: Timed pairs of the newest earlier run of the same cell.
-        measured_utc: When that was.
+        source: Which that was, in words.
         gates_in_run: They share alpha.
         heads: In the run beside one base; each round has a trial of every build.
     """
@@ -120,8 +120,8 @@ def choose_iterations(
     seconds = {n: (1 + heads) * _seconds(cell, spreads, price, n, gates_in_run) for n in tried}
     best = min(tried, key=lambda n: (seconds[n], n))
     beside = {1: "", 2: ", beside another head"}.get(heads, f", beside {heads - 1} other heads")
-    source = f"{beside}; by the record of {measured_utc}" if pairs else f"{beside}; by the warm-up trials"
-    return IterationChoice(iterations=best, reason=_reason(spreads, price, seconds, (best, declared)) + source)
+    told_by = f"{beside}; by {source}" if pairs else f"{beside}; by the warm-up trials"
+    return IterationChoice(iterations=best, reason=_reason(spreads, price, seconds, (best, declared)) + told_by)
 
 
 def _price(trials: Sequence[Trial]) -> _Price | None:

@@ -17,6 +17,7 @@ from perfgate.report.document import Document, NoteLine, Section, printable
 from perfgate.report.outcome_lines import (
     EXACTLY,
     closing,
+    detectable_of,
     gate_name,
     gate_row,
     notes,
@@ -238,7 +239,7 @@ def _what_would_decide(gate: GateOutcome, low: float | None, high: float | None)
             yield (f"Most of the error is what compilations of one build differ by, {percent(gate.carried_sd)}: more "
                    "pairs shorten it little.")  # fmt: skip
     if gate.pair_sd is not None:
-        blocks = "" if gate.detectable is None else f"; a slowdown of {percent(gate.detectable)} is what it can block"
+        blocks = "" if gate.detectable is None else f"; a slowdown of {detectable_of(gate)} is what it can block"
         draws = f", compilations of one build by {percent(gate.carried_sd)}" if gate.carried_sd else ""
         yield f"The pairs spread by {gate.pair_sd * 100:.3g} %{draws}{blocks}."
 

@@ -15,7 +15,7 @@ from perfgate.report.causes import why_slower
 from perfgate.report.document import NoteLine
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
 from perfgate.stats.rates import rate_bounds
-from perfgate.units import LARGEST_PERCENTAGE, format_value, percent, plural, signed_percent
+from perfgate.units import bounded_percent, format_value, percent, plural, signed_percent
 
 CONFIDENCE = 0.95
 """Of the interval of a share of requests, both ends together."""
@@ -39,7 +39,7 @@ def gate_row(gate: GateOutcome) -> tuple[str, ...]:
     """One row under :data:`HEADINGS`; the mark ``!`` says that notes follow."""
     mark = " !" if gate.cautions or gate.reasons else ""
     margins = f"{percent(gate.ignorable)} / {percent(gate.must_catch)}"
-    detectable = _detectable(gate.detectable)
+    detectable = detectable_of(gate) or "-"
     verdict = loudly(gate.verdict)
     verdict += f" ({gate.would_be})" if gate.would_be else ""
     if gate.verdict in ("pass", "improved") and gate.passed_at not in (None, gate.pairs):
@@ -81,11 +81,9 @@ def states_line(cell: CellOutcome) -> str:
     return "; ".join(filter(None, facts))
 
 
-def _detectable(slowdown: float | None) -> str:
-    """A slowdown of more than any margin may be is a number that says nothing."""
-    if slowdown is None:
-        return "-"
-    return percent(slowdown) if slowdown <= LARGEST_PERCENTAGE else f"above {percent(LARGEST_PERCENTAGE)}"
+def detectable_of(gate: GateOutcome) -> str:
+    """The slowdown that a gate blocks as often as promised; empty where none."""
+    return "" if gate.detectable is None else bounded_percent(gate.detectable, gate.must_catch)
 
 
 def ordered_gates(cell: CellOutcome) -> list[GateOutcome]:
@@ -332,7 +330,7 @@ def _blocked(cell: CellOutcome) -> list[str]:
 def _blunt(outcome: Outcome) -> str:
     """What passed gates could not have blocked reliably, though they would not have passed it either."""
     gates = [
-        f"{gate_name(gate)} {percent(gate.must_catch)} to {_detectable(gate.detectable)}"
+        f"{gate_name(gate)} {percent(gate.must_catch)} to {detectable_of(gate)}"
         for cell in outcome.cells
         for gate in cell.gates
         if gate.detectable is not None and gate.detectable > gate.must_catch

@@ -11,7 +11,7 @@ from perfgate.record.cost import KindCost
 from perfgate.record.iteration_choice import IterationChoice
 from perfgate.report.document import Document, Section
 from perfgate.scenario.plan import Cell
-from perfgate.units import percent
+from perfgate.units import bounded_percent, percent
 
 
 def power_document(cell: Cell, price: CellPower, against: Iterable[Way] = (), budget_s: float = math.inf) -> Document:
@@ -28,7 +28,7 @@ def power_document(cell: Cell, price: CellPower, against: Iterable[Way] = (), bu
         *_budget_lines(price.kinds, budget_s),
         *_choice_lines(cell, price),
         *(_gate_line(cell, gate) for gate in price.gates),
-        *map(_way_line, against),
+        *(_way_line(cell, way) for way in against),
         *(f"warning: {gate.metric}: {gate.problem}" for gate in price.gates if gate.problem),
     ]
     title = f"{cell.name}  cell {cell.cell_id[:12]}  {cell.source}"
@@ -47,11 +47,13 @@ def _choice_lines(cell: Cell, price: CellPower) -> Iterator[str]:
         yield f"iterations: {price.chosen.iterations}, {between}: {price.chosen.reason}"
 
 
-def _way_line(way: Way) -> str:
+def _way_line(cell: Cell, way: Way) -> str:
+    must_catch = {plan.gate.measured.name: plan.gate.must_catch for plan in cell.gates}
     beside = f"in pairs with its anchor {way.anchor}" if way.anchor else "the head alone"
     minutes = "unknown minutes" if way.minutes is None else f"{way.minutes:.0f} minutes"
     effects = _list(
-        f"{metric} {'nothing yet' if effect is None else percent(effect)}" for metric, effect in way.detectable.items()
+        f"{metric} {'nothing yet' if effect is None else bounded_percent(effect, must_catch[metric])}"
+        for metric, effect in way.detectable.items()
     )
     cost = f"{way.starts} engine starts, {minutes}"
     return f"against the baseline of {way.machine_class}, {beside}: {cost}; detectable {effects}"
@@ -61,8 +63,9 @@ def _gate_line(cell: Cell, price: GatePower) -> str:
     gate = next(plan.gate for plan in cell.gates if plan.gate.measured.name == price.metric)
     floor = f", floor {gate.floor}" if gate.floor else ""
     spread = "unknown" if price.pair_sd is None else percent(price.pair_sd)
+    spread += f" (from {price.source})" if price.source else ""
     spread += f" and of one side's compilations {percent(gate.draw_sd)}" if gate.draw_sd else ""
-    effects = _list("-" if effect is None else percent(effect) for effect in price.detectable)
+    effects = _list("-" if effect is None else bounded_percent(effect, gate.must_catch) for effect in price.detectable)
     margins = f"ignorable {percent(gate.ignorable)}, must catch {percent(gate.must_catch)}{floor}"
     kind = gate.measured.kind
     own = f" at {_list(cell.schedule(kind).looks)} {kind} pairs" if kind != "timed" else ""

@@ -464,7 +464,10 @@ def test_check_prices_a_cell_by_its_newest_record(invoke: Invoke) -> None:
     printed = invoke("check", "tiny.yaml").stdout
 
     assert re.search(r"minutes until each look: [0-9, ]+ \(from the record of ", printed)
-    assert re.search(r"pair spread 0\.[0-9]+ %; detectable -(, 0\.[0-9]+ %){3}", printed)
+    (name,) = (folder.name for folder in Path("runs").iterdir())
+    assert re.search(
+        rf"pair spread 0\.[0-9]+ % \(from the record of run {name}\); detectable -(, 0\.[0-9]+ %){{3}}", printed
+    )
 
 
 def test_dump(invoke: Invoke) -> None:

@@ -127,7 +127,7 @@ def test_a_plan_reckons_with_the_draws() -> None:
     assert all(b > a for a, b in zip(power["plain"].detectable, power["drawn"].detectable, strict=True) if a and b)
     assert (power["drawn"].passes[0] or 0) < (power["plain"].passes[0] or 0)
     told = str(power_document(drawn, cell_power(drawn, {}, 1)))
-    assert "pair spread 0.1 % and of one side's compilations 0.1 %" in told
+    assert "pair spread 0.1 % (from measure.expect) and of one side's compilations 0.1 %" in told
     promised = [promised_block(DEFAULT_SCHEDULE, (0.001, 0.005), 0.001, 0.004, alpha=0.01, draw_sd=sd)
                 for sd in (0.0, 0.001)]  # fmt: skip
     assert promised[1] < promised[0]

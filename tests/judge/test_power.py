@@ -29,7 +29,8 @@ from scipy import stats as scipy_stats
 from perfgate import gate as use_cases
 from perfgate.judge.power import cell_power, promised_block
 from perfgate.judge.rule import Series, decide
-from perfgate.record.cost import newest_records
+from perfgate.metrics.trial import Failure
+from perfgate.record.cost import Earlier, newest_records
 from perfgate.record.run_record import Visit, read_record, read_run, record_file, write_record
 from perfgate.report.power_report import power_document
 from perfgate.report.text import to_text
@@ -66,7 +67,9 @@ def test_a_step_of_the_instrument_is_in_the_price() -> None:
     plan = gate("kernel_time_per_step", "0.1%", "0.5%", role="gemm")
     measured = cell(gates=[plan]).model_copy(update={"kernels": Expectation()})
 
-    (found,) = cell_power(measured, {"traced": record(measured, traces(steps, steps[::-1]))}, 1).gates
+    (found,) = cell_power(
+        measured, {"traced": Earlier("before", record(measured, traces(steps, steps[::-1])))}, 1
+    ).gates
 
     assert set(found.passes) == {0.0}
     assert all(effect is None or effect > 2 / 100 for effect in found.detectable)
@@ -143,7 +146,7 @@ def test_each_kind_has_the_figures_of_its_own_trials() -> None:
     slow = [one.model_copy(update={"duration_ns": 60 * 10**9}) for one in traces(base, head, first=8)]
     history = record(measured, [*trials([0.0] * 4), *slow])
 
-    found = cell_power(measured, {"timed": history, "traced": history}, 2)
+    found = cell_power(measured, {"timed": Earlier("before", history), "traced": Earlier("before", history)}, 2)
 
     kernels = found.gates[1]
     assert (kernels.metric, len(kernels.detectable)) == ("kernel_time_per_step[gemm]", 2)
@@ -211,10 +214,13 @@ def test_more_gates_see_less() -> None:
     [
         (expecting(), ""),
         (expecting(looks=(4,)), "no look of this plan may block"),
-        (expecting(pair_sd="0.3%"), "a slowdown of must_catch would often not be blocked: at best 0.549 % is"),
+        (
+            expecting(pair_sd="0.3%"),
+            "would often not be blocked: the least that these looks block as often as promised is 0.549 %; measure on",
+        ),
         (
             expecting(pair_sd="2%"),
-            "an unchanged build would pass in only 9 % of runs; a slowdown of must_catch",
+            "an unchanged build would pass in only 9 % of runs; a slowdown of 0.5 %, which must be caught, would",
         ),
     ],
     ids=["fine", "never-blocks", "blind", "hopeless"],
@@ -225,6 +231,15 @@ def test_a_gate_that_cannot_be_decided_is_named(planned: Cell, problem: str) -> 
 
     assert problem in found.gates[0].problem
     assert bool(problem) == ("warning: itl_median" in to_text(power_document(planned, found)))
+
+
+def test_figures_that_say_nothing_are_not_shown() -> None:
+    """A slowdown by more than 100 %, and more than twice what must be caught, is shown as above that."""
+    noisy = expecting(pair_sd="150%", gates=[gate("itl_median", "10%", "50%"), gate("ttft_median", "10%", "200%")])
+    told = to_text(power_document(noisy, cell_power(noisy, {}, 2)))
+    assert "detectable -, above 100 %, above 100 %, above 100 %" in told
+    assert "the least that these looks block as often as promised is above 100 %; " in told
+    assert "detectable -, above 400 %, above 400 %, above 400 %" in told
 
 
 def test_spread_by_metric() -> None:
@@ -240,13 +255,15 @@ def test_a_record_beats_the_expectation() -> None:
     d = spread(0.0, 0.001, 4)
     measured = record(planned, [trial(0, None, "base"), *trials(d)])
 
-    found = cell_power(planned, {"timed": measured}, 1)
+    found = cell_power(planned, {"timed": Earlier("before", measured)}, 1)
 
     assert found.kinds[0].minutes == pytest.approx(
         [(2 * pairs + 2) * measured.trials[1].duration_ns / 60e9 for pairs in (4, 6, 8, 12)]
     )
     assert found.gates[0].pair_sd == pytest.approx(0.001 * math.sqrt(4 / 3), rel=1e-3)
-    assert "record of" in to_text(power_document(planned, found))
+    told = to_text(power_document(planned, found))
+    assert "(from the record of run before)" in next(line for line in told.splitlines() if "minutes" in line)
+    assert "; pair spread 0.115 % (from the record of run before); " in told
 
 
 def test_the_newest_records_of_the_same_cell(tmp_path: Path) -> None:
@@ -270,9 +287,37 @@ def test_the_newest_records_of_the_same_cell(tmp_path: Path) -> None:
     broken.parent.mkdir(parents=True)
     broken.write_text("{")
 
-    assert newest_records(tmp_path, planned) == {"timed": stored[4], "traced": stored[6]}
+    newest = newest_records(tmp_path, planned)
+    assert newest == {"timed": Earlier("run-5", stored[4]), "traced": Earlier("run-3", stored[6])}
     assert newest_records(tmp_path, with_kernels("gemm")) == {}
     assert newest_records(tmp_path / "nowhere", planned) == {}
+
+
+@pytest.mark.parametrize(
+    ("ages", "told"),
+    [
+        ("good good good", "run-2"),
+        ("good good slowed", "run-1"),
+        ("good stopped slowed", "run-0"),
+        ("slowed slowed slowed", "run-2"),
+        ("stopped", "run-0"),
+        ("good slowed slowed slowed", "run-3"),
+    ],
+    ids=["newest", "slowed", "two", "all alike", "alone", "too old"],
+)
+def test_a_run_that_was_disturbed_does_not_tell(tmp_path: Path, ages: str, told: str) -> None:
+    """Of the newest three, one that was stopped, or whose base took much longer than another's, is passed over."""
+    planned = expecting()
+    for n, kind in enumerate(ages.split()):
+        factor = 2 if kind == "slowed" else 1
+        taken = [one.model_copy(update={"duration_ns": one.duration_ns * factor}) for one in trials([0.0] * 4)]
+        stopped = Failure(code="start-failed", text="no more") if kind == "stopped" else None
+        visit = Visit(machine=MACHINE, t0_utc=f"2026-01-0{n + 1}")
+        file = record_file(tmp_path / f"run-{n}", planned)
+        file.parent.mkdir(parents=True)
+        write_record(file, record(planned, taken, visits=[visit]).model_copy(update={"stopped": stopped}))
+
+    assert newest_records(tmp_path, planned)["timed"].run == told
 
 
 @pytest.mark.parametrize("slowdown", [0.0012, 0.003, 0.005])

@@ -76,7 +76,7 @@ def measured(*gates: GatePlan, least: int = 1, most: int = 100) -> Cell:
 def chosen(taken: list[Trial], of: Cell | None = None, gates: int = 1) -> IterationChoice:
     """The choice by these trials as a record of an earlier run."""
     of = of or measured()
-    found = choose_iterations(of, (), record(of, taken).pairs(), "2026-01-01", gates)
+    found = choose_iterations(of, (), record(of, taken).pairs(), "the record of run before", gates)
     assert found is not None
     return found
 
@@ -144,7 +144,7 @@ def test_sides_and_their_difference_do_not_matter() -> None:
 def test_the_minutes_are_those_of_every_build() -> None:
     """Each round of a run with three heads has four trials; what pays is the same."""
     pairs = record(measured(), recorded("same build")).pairs()
-    one, three = (choose_iterations(measured(), (), pairs, "2026-01-01", 1, heads) for heads in (1, 3))
+    one, three = (choose_iterations(measured(), (), pairs, "the record of run before", 1, heads) for heads in (1, 3))
     assert one is not None
     assert three is not None
     assert one.iterations == three.iterations
