@@ -112,6 +112,7 @@ class GateOutcome(MetricOutcome):
         q: Running p of "slowdown at least must_catch"; passed when it is at most beta.
         detectable: Slowdown that this look, or where it cannot block the first one that can, blocks with probability
             1 - beta given the spread seen; a ratio minus one. ``None`` where no look can block.
+        detectable_at: Pairs of that look; not written where it is this one.
         pair_sd: Standard deviation of the pairs' log ratios.
         carried_sd: Standard deviation that the error has besides, whatever the number of pairs: what compilations of
             one build differ by.
@@ -136,6 +137,7 @@ class GateOutcome(MetricOutcome):
     block_level: float = 0.0
     q: float = 1.0
     detectable: float | None = None
+    detectable_at: Annotated[int | None, Field(exclude_if=operator.not_)] = None
     pair_sd: float | None = None
     carried_sd: Annotated[float, Field(exclude_if=operator.not_)] = 0.0
     visits: VisitsOutcome | None = None

@@ -132,8 +132,7 @@ def _pass_probability(usual: Estimate, level: float, must_catch: float) -> float
 
 
 def pair_spread(cell: Cell, metric: Metric, history: Earlier | None) -> tuple[float | None, float, float, str]:
-    """The pairs' spread, its degrees of freedom, their resolution, and who says so: as measured, else as expected, else
-    ``None``.
+    """The pairs' spread, its degrees of freedom, their resolution, and who says so: as measured, else as expected.
 
     The spread is ``None`` where neither tells. What is expected is taken as known, with an instrument that is fine
     enough for it.

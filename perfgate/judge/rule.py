@@ -267,7 +267,7 @@ def _with_figures(blank: GateOutcome, series: Series, decision: Decision) -> Gat
             "change_high": _ratio_or_none(own_high),
             "p": look.p_slower,
             "q": look.p_equivalent,
-            "detectable": _detectable(series, decision, look),
+            **_detectable(series, decision, look),
             "pair_sd": float(d.std(ddof=1)) if d is not None else None,
             "carried_sd": math.sqrt(series.carried),
             "reasons": (_undecided(series, low, high),) if verdict == "inconclusive" else (),
@@ -283,14 +283,15 @@ def _pairs(series: Series, look: stats.Look) -> stats.Floats | None:
     return stats.log_ratios(series.base, series.head, series.metric.sign)[: look.pairs]
 
 
-def _detectable(series: Series, decision: Decision, look: stats.Look) -> float | None:
+def _detectable(series: Series, decision: Decision, look: stats.Look) -> dict[str, object]:
     """At this look or, where it cannot block, at the first one that can, with the spread seen so far."""
-    estimate, weight = look.over_ignorable, look.block_weight
-    if weight == 0 and series.schedule is not None:
-        pairs, weight = series.schedule.first_blocking or (look.pairs, 0.0)
-        estimate = estimate.with_pairs(look.pairs, pairs)
+    estimate, weight, other = look.over_ignorable, look.block_weight, None
+    if weight == 0 and series.schedule is not None and series.schedule.first_blocking:
+        other, weight = series.schedule.first_blocking
+        estimate = estimate.with_pairs(look.pairs, other)
     level = decision.block_level * weight
-    return stats.detectable(estimate, level, series.ignorable, 1 - decision.beta, look.over_ignorable.df)
+    found = stats.detectable(estimate, level, series.ignorable, 1 - decision.beta, look.over_ignorable.df)
+    return {"detectable": found, "detectable_at": other}
 
 
 def _undecided(series: Series, low: float, high: float) -> Note:

@@ -82,8 +82,11 @@ def states_line(cell: CellOutcome) -> str:
 
 
 def detectable_of(gate: GateOutcome) -> str:
-    """The slowdown that a gate blocks as often as promised; empty where none."""
-    return "" if gate.detectable is None else bounded_percent(gate.detectable, gate.must_catch)
+    """The slowdown that a gate blocks as often as promised, with its pairs where it is not these; empty where none."""
+    if gate.detectable is None:
+        return ""
+    at = f" at {gate.detectable_at} pairs" if gate.detectable_at else ""
+    return bounded_percent(gate.detectable, gate.must_catch) + at
 
 
 def ordered_gates(cell: CellOutcome) -> list[GateOutcome]:

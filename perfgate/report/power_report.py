@@ -10,6 +10,7 @@ from perfgate.judge.power import CellPower, GatePower
 from perfgate.record.cost import KindCost
 from perfgate.record.iteration_choice import IterationChoice
 from perfgate.report.document import Document, Section
+from perfgate.scenario.margins import Gate
 from perfgate.scenario.plan import Cell
 from perfgate.units import bounded_percent, percent
 
@@ -65,11 +66,18 @@ def _gate_line(cell: Cell, price: GatePower) -> str:
     spread = "unknown" if price.pair_sd is None else percent(price.pair_sd)
     spread += f" (from {price.source})" if price.source else ""
     spread += f" and of one side's compilations {percent(gate.draw_sd)}" if gate.draw_sd else ""
-    effects = _list("-" if effect is None else bounded_percent(effect, gate.must_catch) for effect in price.detectable)
     margins = f"ignorable {percent(gate.ignorable)}, must catch {percent(gate.must_catch)}{floor}"
+    return f"{price.metric}: {margins}; pair spread {spread}; {_detectable(cell, gate, price)}"
+
+
+def _detectable(cell: Cell, gate: Gate, price: GatePower) -> str:
+    """What each look blocks as often as promised: none does below six pairs, or where the plan leaves it no alpha."""
+    if price.pair_sd is None:
+        return "detectable unknown"
     kind = gate.measured.kind
-    own = f" at {_list(cell.schedule(kind).looks)} {kind} pairs" if kind != "timed" else ""
-    return f"{price.metric}: {margins}; pair spread {spread}; detectable{own} {effects}"
+    at = f"{_list(cell.schedule(kind).looks)}{'' if kind == 'timed' else f' {kind}'} pairs"
+    effects = ("cannot block" if one is None else bounded_percent(one, gate.must_catch) for one in price.detectable)
+    return f"detectable at {at}: {_list(effects)}"
 
 
 def _kind_lines(cell: Cell, price: KindCost, chosen: IterationChoice | None) -> tuple[str, str]:

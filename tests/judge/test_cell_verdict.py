@@ -22,6 +22,7 @@ from perfgate.judge.rule import Series, judge_series
 from perfgate.metrics.trial import Failure
 from perfgate.models import Note
 from perfgate.reasons import REASONS
+from perfgate.report.outcome_lines import HEADINGS, gate_row
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan
 
 DEFAULT = stats.DEFAULT_SCHEDULE
@@ -101,16 +102,21 @@ def test_no_block_at_four() -> None:
 def test_detectable_where_nothing_blocks_is_that_of_the_first_look_that_can() -> None:
     """Four pairs name what six would block by their spread: more than six pairs do, which know it better."""
     slowdowns = spread(0.0, 0.0002, 4)
-    four = only(judged(trials(slowdowns))).detectable
-    six = only(judged(trials(spread(0.0, 0.0002 * math.sqrt(4 / 3) * math.sqrt(5 / 6), 6)))).detectable
+    early = only(judged(trials(slowdowns)))
+    late = only(judged(trials(spread(0.0, 0.0002 * math.sqrt(4 / 3) * math.sqrt(5 / 6), 6))))
+    four, six = early.detectable, late.detectable
 
+    assert (early.detectable_at, late.detectable_at) == (6, None)
+    assert "detectable_at" not in late.model_dump()
+    assert gate_row(early)[HEADINGS.index("detectable")].endswith(" % at 6 pairs")
+    assert gate_row(late)[HEADINGS.index("detectable")].endswith(" %")
     seen = stats.mean_estimate(slowdowns, 1e-9 / STEP_S).with_pairs(4, 6)
     assert four == pytest.approx(stats.detectable(seen, ALPHA * 0.16, 0.001, 0.95, 3), rel=1e-3)
     assert four is not None
     assert six is not None
     assert six < four
     table = judge_series([Series(gate(), (1.0, 1.1), (1.0, 1.1), stats.one_look(2))], ALPHA, 0.05)
-    assert table[0].detectable is None
+    assert (table[0].detectable, table[0].detectable_at) == (None, None)
 
 
 def test_figures() -> None:

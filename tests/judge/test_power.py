@@ -155,7 +155,7 @@ def test_each_kind_has_the_figures_of_its_own_trials() -> None:
     timed, traced = found.kinds
     assert timed.minutes == pytest.approx([starts / 60 for starts in timed.starts])
     assert traced.minutes == (8, 12)
-    assert "detectable at 4, 6 traced pairs -, " in to_text(power_document(measured, found))
+    assert "detectable at 4, 6 traced pairs: cannot block, " in to_text(power_document(measured, found))
 
 
 def test_what_is_expected_of_timed_trials_says_nothing_of_traced_ones() -> None:
@@ -237,9 +237,9 @@ def test_figures_that_say_nothing_are_not_shown() -> None:
     """A slowdown by more than 100 %, and more than twice what must be caught, is shown as above that."""
     noisy = expecting(pair_sd="150%", gates=[gate("itl_median", "10%", "50%"), gate("ttft_median", "10%", "200%")])
     told = to_text(power_document(noisy, cell_power(noisy, {}, 2)))
-    assert "detectable -, above 100 %, above 100 %, above 100 %" in told
+    assert "detectable at 4, 6, 8, 12 pairs: cannot block, above 100 %, above 100 %, above 100 %" in told
     assert "the least that these looks block as often as promised is above 100 %; " in told
-    assert "detectable -, above 400 %, above 400 %, above 400 %" in told
+    assert "detectable at 4, 6, 8, 12 pairs: cannot block, above 400 %, above 400 %, above 400 %" in told
 
 
 def test_spread_by_metric() -> None:
