@@ -11,17 +11,11 @@ from typing import Any
 import click
 
 from perfgate.cli.github_commands import lines
-from perfgate.cli.output_options import RUNS_OPTION, echo_document, format_option, terminal_width
+from perfgate.cli.output_options import RUNS_OPTION, echo_document, folder_option, format_option, terminal_width
 from perfgate.errors import ExitStatus, RecordError, UsageError
 from perfgate.report.formats import render
 
-BASELINES_OPTION = click.option(
-    "--baselines",
-    default="baselines",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of baselines.",
-    show_default=True,
-)
+BASELINES_OPTION = folder_option("baselines", "Folder of baselines")
 SINCE_OPTION = click.option(
     "--since", "ref", metavar="REF", help="The file as it is at this commit; by default at HEAD, where there is one."
 )

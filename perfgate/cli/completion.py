@@ -27,9 +27,10 @@ def subjects(_context: click.Context, _parameter: click.Parameter, begun: str) -
 
 def runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """The word for the newest run, and the names of all of them, the newest first."""
+    from perfgate.cli.output_options import RUNS, in_project
     from perfgate.report.run_folders import LATEST, list_runs
 
-    names = [run.name for run in list_runs(Path(context.params.get("runs") or "runs"))]
+    names = [run.name for run in list_runs(Path(context.params.get("runs") or in_project(RUNS)))]
     return [word for word in (LATEST, *names) if word.startswith(begun)]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate.cli.measuring import BASE_OPTION, QUIET_OPTION, Builds, measured, measuring, naming_builds
-from perfgate.cli.output_options import RUNS_OPTION, deliver, reported
+from perfgate.cli.output_options import RUNS_OPTION, deliver, folder_option, reported
 from perfgate.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -18,13 +18,7 @@ if TYPE_CHECKING:
     from perfgate.metrics.trial import Side
     from perfgate.scenario.subject import Subject
 
-PROFILES_OPTION = click.option(
-    "--profiles",
-    default="profiles",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of profiles.",
-    show_default=True,
-)
+PROFILES_OPTION = folder_option("profiles", "Folder of profiles")
 
 
 @click.group()

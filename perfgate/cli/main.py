@@ -26,7 +26,15 @@ from perfgate.cli.history_commands import history
 from perfgate.cli.init import init
 from perfgate.cli.machine_commands import clean, clocks, doctor
 from perfgate.cli.outlet import abandon, outlets
-from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION, USUAL_RUNS, echo_document, reported, terminal_width
+from perfgate.cli.output_options import (
+    RUN_FOLDER,
+    RUNS,
+    RUNS_OPTION,
+    echo_document,
+    in_project,
+    reported,
+    terminal_width,
+)
 from perfgate.cli.planning import PLAN_OPTION, is_shard, judge_together, plan
 from perfgate.cli.profiles import counters, kernels
 from perfgate.cli.run_commands import nightly, run
@@ -231,7 +239,7 @@ def explain(what: str | None, runs: Path) -> None:
     elif what == LATEST or Path(what).is_dir() or (runs / what).is_dir():
         folder = find_run(Path(what), runs)
         outcome = gate.outcome_of(folder)
-        by_name = (USUAL_RUNS / outcome.run).resolve() == folder.resolve()
+        by_name = Path(in_project(RUNS), outcome.run).resolve() == folder.resolve()
         document = explanation_document(outcome, "" if by_name else str(folder), read_stop(folder))
         echo_document(document, width=terminal_width())
     else:

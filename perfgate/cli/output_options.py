@@ -29,15 +29,29 @@ if TYPE_CHECKING:
 
 RUN_FOLDER = "perfgate.run_folder"
 """Where the context of a command keeps the folder of the run that it made."""
-USUAL_RUNS = Path("runs")
-"""Where a run is looked for by its name, unless ``--runs`` names another folder."""
-RUNS_OPTION = click.option(
-    "--runs",
-    default=str(USUAL_RUNS),
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for run folders.",
-    show_default=True,
-)
+
+
+def in_project(name: str) -> str:
+    """A folder of the project, as it is called from here: beside the ``perfgate.toml`` that holds here, else here."""
+    from perfgate.project.config import find_config
+
+    file = find_config()
+    return name if file is None else os.path.relpath(file.parent / name)
+
+
+def folder_option(name: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option for a folder of the project that is called like the option."""
+    return click.option(
+        f"--{name}",
+        default=functools.partial(in_project, name),
+        type=click.Path(path_type=Path, file_okay=False),
+        help=f"{what}; by default {name}, beside perfgate.toml.",
+    )
+
+
+RUNS = "runs"
+"""The folder in which a run is looked for by its name, unless ``--runs`` names another one."""
+RUNS_OPTION = folder_option(RUNS, "Folder for run folders")
 
 
 class _FormatChoice(click.Choice[str]):

@@ -218,6 +218,12 @@ class Config:
         ]
 
 
+def find_config() -> Path | None:
+    """The nearest ``perfgate.toml`` from the working directory up."""
+    above = (folder / CONFIG_FILE for folder in (Path.cwd(), *Path.cwd().parents))
+    return next(filter(Path.is_file, above), None)
+
+
 def load_config(file: Path | None = None) -> Config:
     """What ``perfgate.toml`` says: the one named, else the nearest from the working directory up; nothing without one.
 
@@ -227,9 +233,7 @@ def load_config(file: Path | None = None) -> Config:
         UsageError: The file is not TOML, or holds a table, key or value that this version does not know; each problem
             is named by its table and key.
     """
-    if file is None:
-        above = (folder / CONFIG_FILE for folder in (Path.cwd(), *Path.cwd().parents))
-        file = next(filter(Path.is_file, above), None)
+    file = file or find_config()
     if file is None:
         return Config()
     content = _read(file)

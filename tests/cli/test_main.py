@@ -696,6 +696,26 @@ def test_compare_several_cells(invoke: Invoke) -> None:
     assert outcome.reasons[0].text.endswith("; not in both: both[batch=4]")
 
 
+def test_folders_of_a_project_are_found_from_below(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder below, runs go to and are found beside perfgate.toml, as it is; without one they are where one is."""
+    Path("perfgate.toml").touch()
+    Path("scenarios").mkdir()
+    Path("tiny.yaml").rename("scenarios/tiny.yaml")
+    Path("model").rename("scenarios/model")
+    root = Path.cwd()
+    monkeypatch.chdir("scenarios")
+
+    ran = invoke("run", "tiny.yaml", *TWO_SIDES)
+    assert ran.exit_code == 0, ran.output
+    (folder,) = (root / "runs").iterdir()
+    assert f"run folder: ../runs/{folder.name}" in ran.output
+    assert folder.name in invoke("list").stdout
+    assert folder.name in invoke("check", "tiny.yaml").stdout
+    assert folder.name in invoke("explain", "latest").stdout
+    (root / "perfgate.toml").unlink()
+    assert invoke("list").stdout == "runs/ holds no run\n"
+
+
 def test_list(invoke: Invoke, two_runs: tuple[Path, Path]) -> None:
     """Runs are listed with date, verdict and subjects, the newest first; values of variables are not shown."""
     (two_runs[0] / "verdict.json").unlink()
