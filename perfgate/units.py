@@ -107,8 +107,8 @@ def format_ns(nanoseconds: float) -> str:
 
 
 def format_mean(value: float) -> str:
-    """A mean of whole numbers: ``4``, and ``4.33`` where it is none."""
-    return f"{value:.0f}" if value == round(value) else f"{value:.3g}"
+    """A mean of whole numbers: ``4``, ``4.33`` where it is none, and ``10700``, whose fraction would say nothing."""
+    return f"{value:.0f}" if value == round(value) or value >= 100 else f"{value:.3g}"  # noqa: PLR2004
 
 
 def percent(ratio: float) -> str:

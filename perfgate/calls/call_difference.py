@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perfgate.calls.host_calls import CALLS, LINES, MODULES, PS_PER_S, HostCalls, StepKind, Total
-from perfgate.units import format_mean, plural, signed_us
+from perfgate.units import format_mean, listed, plural, signed_us
 
 IN_A_STEP: Final[dict[StepKind, str]] = {"decode": "a step", "prefill": "in a prefill step"}
 MOST_LINES = 20
@@ -72,7 +72,7 @@ class CallDifference:
 
     Args:
         kind: Of step.
-        changes: The most expensive first, whichever way.
+        changes: Those that wait for a time first, then the most expensive, whichever way.
         doubt_s: What of their sum the times of C functions are too uncertain for.
         saved_s: What of the work that the head does less is certain, a step, in seconds; 0 where it does more.
         at_times: Functions that the head sometimes runs more than the base ever does, the most expensive first, and
@@ -106,8 +106,11 @@ class CallDifference:
         named = [change.function for change in self.changes[:NAMED]]
         more = len(self.changes) - len(named)
         others = f" and {plural(more, 'more function')}" if more > 0 else ""
-        step = IN_A_STEP[self.kind]
-        return f"{signed_us(self.cost_s)} {step} by what its calls and lines cost at least: {', '.join(named)}{others}"
+        cost = f"{signed_us(self.cost_s)} {IN_A_STEP[self.kind]} by what its calls and lines cost at least"
+        if self.waiting:
+            wait = "wait" if len(self.waiting) > 1 else "waits"
+            cost = f"{listed(self.waiting, NAMED)} {wait} for a time, which no count prices; apart from that {cost}"
+        return f"{cost}: {', '.join(named)}{others}"
 
     @property
     def lines(self) -> list[str]:
@@ -154,7 +157,7 @@ def call_difference(base: HostCalls, head: HostCalls, kind: StepKind) -> CallDif
     uncertain_s = DOUBT * min(added_s, removed_s)
     doubt_s = min(uncertain_s, max(added_s - removed_s, 0.0))
     saved_s = max(-sum(priced_ps.values()) / PS_PER_S - min(uncertain_s, max(removed_s - added_s, 0.0)), 0.0)
-    ordered = sorted(changes, key=lambda change: (-abs(change.cost_s), change.function))
+    ordered = sorted(changes, key=lambda change: (not change.waits, -abs(change.cost_s), change.function))
     at_times = {key: above / steps * head.price_ps(kind, *key) for key, above in _at_times(before, varying)}
     return CallDifference(kind, tuple(ordered), doubt_s, saved_s, tuple(_by_function(at_times)))
 

@@ -105,7 +105,7 @@ class _Part:
     @property
     def meaning(self) -> str:
         if self.own.waiting:
-            return f"and {', '.join(self.own.waiting)} waits for a time, which no count prices"
+            return "a wait blocks at any price"
         if self.own.cost_s <= self.ignorable_s:
             return f"within {_limit(self.ignorable_s)}"
         saved = f"the {format_value(self.saved_s, 's')} that the decode steps after it save"

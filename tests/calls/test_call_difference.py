@@ -117,6 +117,19 @@ def test_only_what_is_certain_is_saved(new_us: int, saved_us: float) -> None:
     assert saved_s * 1e6 == pytest.approx(saved_us, abs=1e-6)
 
 
+def test_what_waits_is_named_first_in_whole_numbers() -> None:
+    """What waits comes before what only costs, and its many rounds are counted as whole numbers."""
+    spun = FunctionCalls(calls=(10, 10), lines=(107_004, 107_006), c_calls={"time.perf_counter": (53_501, 53_503)})
+    dear = FunctionCalls(calls=(10, 10), c_calls={"load": (10, 10)}, c_ps={"load": 10**12})
+
+    difference = call_difference(host_calls(), host_calls(spin=spun, dear=dear), "decode")
+
+    assert [change.function for change in difference.changes] == ["spin", "dear"]
+    assert difference.headline.startswith("spin waits for a time, which no count prices; apart from that +")
+    assert difference.headline.endswith(": spin, dear")
+    assert difference.lines[0] == ("+ spin: 10700 lines, 1 call, 5350 time.perf_counter a step (it waits for a time)")
+
+
 @pytest.mark.parametrize(
     ("reads", "waiting"), [((900, 1000), ["spin"]), ((1000, 1000), []), ((20, 21), [])], ids=["spins", "exact", "few"]
 )

@@ -184,7 +184,10 @@ def test_a_wait_blocks_whatever_its_price(least: int, most: int) -> None:
     found = outcome(called(host_calls(schedule=USUAL), host_calls(schedule=USUAL, spin=spin(least, most))))
 
     assert (found.verdict, codes(found.reasons)) == ("regressed", ["host-calls-added"])
-    assert "spin waits for a time, which no count prices" in found.reasons[0].text
+    headline, first, *_ = found.reasons[0].text.splitlines()
+    assert headline.startswith("spin waits for a time, which no count prices; apart from that +")
+    assert headline.endswith(" a step by what its calls and lines cost at least: spin (a wait blocks at any price)")
+    assert first.startswith("+ spin: ")
 
 
 @pytest.mark.parametrize(("least", "most", "verdict"), [(190, 200, "regressed"), (120_000, 135_000, "inconclusive")])
