@@ -63,7 +63,7 @@ def main() -> int:
     words = parser.parse_args()
     print(
         "| requests/s | tokens/s | late p50 | late p99 | latest | client's core | a token | errors | "
-        "read p99 | in time |"
+        "read p95 | in time |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     held = []

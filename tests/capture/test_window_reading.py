@@ -87,9 +87,9 @@ def test_answers_that_were_read_late_do_not_count() -> None:
     """Their times are the client's; those of versions that did not look do."""
     found = window(answered())
     read_window(found)
-    read_window(found | {"answers": found["answers"] | {"reading_ns": 3 * MS}})
-    with pytest.raises(NotMeasuredError, match=r"4\.000 ms after they came") as caught:
-        read_window(found | {"answers": found["answers"] | {"reading_ns": 4 * MS}})
+    read_window(found | {"answers": found["answers"] | {"reading_ns": 2 * MS}})
+    with pytest.raises(NotMeasuredError, match=r"3\.000 ms after they came") as caught:
+        read_window(found | {"answers": found["answers"] | {"reading_ns": 3 * MS}})
     assert caught.value.code == "client-late"
 
 
