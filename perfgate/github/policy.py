@@ -135,7 +135,7 @@ def make_plan(job: GithubJob, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
 def _artifact(wanted: Wanted, key: str) -> str:
     """Its name: the same for the same head, merge base, cells and shard, so that a later one replaces it."""
     shard = f"shard-{wanted.shard.replace('/', '-of-')}" if wanted.shard else "run"
-    again = "again-" if wanted.left and _assigned(wanted).again else ""  # beside the first try, which measured the rest
+    again = "again-" if wanted.left else ""  # beside the first try, of which a visit may be all that is worth keeping
     return f"perfgate-{shard}-{again}{key}"
 
 

@@ -124,7 +124,7 @@ class ShardPlan(Frozen):
         if not own or not {*own} <= {*whole}:
             remedy = "Give what perfgate plan --left printed of this plan."
             raise UsageError(f"--left: nothing of shard {word} of this plan is left", remedy=remedy)
-        return Assigned(plan=self, number=number, again=own if own != whole else ())
+        return Assigned(plan=self, number=number, again=own)
 
 
 class ShardsLeft(Frozen):
@@ -143,8 +143,7 @@ class Assigned(Frozen):
     Args:
         plan: As it was printed.
         number: From 1.
-        again: The cells of the shard that are measured, where another machine measured the others; not written where
-            there was none.
+        again: The cells of the shard that are measured, where this is a second try; not written where it is the first.
     """
 
     plan: ShardPlan

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,18 @@ def test_the_key(plan: Plan) -> None:
     assert plan(*PUSHED).artifact == plan(*PUSHED, Wanted(SCENARIOS.scenarios, more=("--budget", "9"))).artifact
     assert plan(*PUSHED).artifact != plan(*PUSHED, Wanted(SCENARIOS.scenarios, head=("env.A=1",))).artifact
     assert plan(*PUSHED, night).artifact != plan(*PUSHED, night, run_id="8").artifact
+
+
+def test_a_second_try_has_a_name_of_its_own(plan: Plan) -> None:
+    """Also that of a whole shard: on GitHub it would take the place of the first try, of which a visit may be good."""
+    shard = {"shard": "1/1", "runs-on": ["gpu"], "machine": "", "minutes": None, "cells": ["tiny"], "gates": 1,
+             "plan": "0" * 64, "run": "tiny-run", "seed": 1}  # fmt: skip
+    whole = json.dumps({"include": [shard]})
+    first = Wanted(SCENARIOS.scenarios, shard="1/1", plan=whole)
+
+    assert plan(*PUSHED, first).artifact.startswith("perfgate-shard-1-of-1-")
+    assert "-again-" not in plan(*PUSHED, first).artifact
+    assert plan(*PUSHED, replace(first, left=whole)).artifact.startswith("perfgate-shard-1-of-1-again-")
 
 
 def test_builds_by_relative_paths(plan: Plan, tmp_path: Path) -> None:
