@@ -7,14 +7,14 @@ reference too, since that says whether the head's difference may be that machine
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
-from perfgate.joining import MeasuredPart, agreed_in, join
+from perfgate.joining import MeasuredPart, agreed_in, join, sort_out
 from perfgate.machine.versioned_json import write_model
-from perfgate.nightly import HALVES, HEAD, MANIFEST, REFERENCE, night_in, read_night, run_of
+from perfgate.nightly import HALVES, HEAD, MANIFEST, REFERENCE, Night, night_in, read_night, run_of
 from perfgate.record.run_names import RUN
-from perfgate.record.run_record import read_run
 from perfgate.record.shards import ShardPlan, ShardsLeft
 
 
@@ -34,7 +34,7 @@ def join_nights(folders: Sequence[Path], runs: Path, plan: ShardPlan) -> Path:
     if not found:
         raise NotMeasuredError("no night was given", code="shard-missing")
     folder = runs / plan.run
-    first = read_night(found[0]).model_copy(update={"name": plan.run, "shard": None})
+    first = _manifest_of(found, plan).model_copy(update={"name": plan.run, "shard": None})
     if folder.exists() and not (folder / MANIFEST).exists():
         raise UsageError("holds another run than these nights make", where=str(folder), remedy="Name another --runs.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,20 @@ def join_nights(folders: Sequence[Path], runs: Path, plan: ShardPlan) -> Path:
         begun = [run for night in held if (run := run_of(night, half)) is not None]
         if begun or half == REFERENCE:
             join(begun, folder / half, agreed_in(plan, number), first.sides(half), _given_up)
+        held = _taken(held, folder, half)  # a head beside another machine's reference would have nobody to vouch for it
     return folder
+
+
+def _manifest_of(nights: Sequence[Path], plan: ShardPlan) -> Night:
+    """The manifest that says what the joined night measured: that of a first try of the plan, where there is one."""
+    readable = list[Night]()
+    for night in nights:
+        with suppress(PerfgateError):
+            readable.append(read_night(night))
+    if not readable:
+        return read_night(nights[0])  # which says why it cannot be read
+    whole = [one for one in readable if one.shard is not None and one.shard.plan.digest == plan.digest]
+    return min(whole or readable, key=lambda one: bool(one.shard and one.shard.again))
 
 
 def nights_joined(folder: Path, given: Sequence[Path]) -> list[Path]:
@@ -54,16 +67,19 @@ def nights_joined(folder: Path, given: Sequence[Path]) -> list[Path]:
     Raises:
         RecordError: The folder is not a joined night.
     """
-    joined = [run_of(folder, half) for half in HALVES]
-    parts = [part for run in joined if run is not None and (part := read_run(run).part) is not None]
-    whole = {(part.shards, number) for part in parts for number in part.numbers}
-    return [night for night in filter(None, map(night_in, given)) if _place(night) in whole]
+    nights = [night for night in map(night_in, given) if night is not None and run_of(night, REFERENCE) is not None]
+    for half in HALVES:
+        nights = _taken(nights, folder, half)
+    return nights
 
 
-def _place(night: Path) -> tuple[tuple[tuple[str, ...], ...], int] | None:
-    begun = run_of(night, REFERENCE)
-    part = read_run(begun).part if begun is not None else None
-    return (part.shards, part.numbers[0]) if part is not None else None
+def _taken(nights: Sequence[Path], folder: Path, half: str) -> list[Path]:
+    """Those of some nights whose half a joined night's folder has, or that did not begin it."""
+    begun = {night: run for night in nights if (run := run_of(night, half)) is not None}
+    joined, taken = run_of(folder, half), set[Path]()
+    if joined is not None:
+        taken = {one.folder for one in sort_out([*begun.values()], MeasuredPart.read(joined).agreed, _given_up).parts}
+    return [night for night in nights if night not in begun or begun[night] in taken]
 
 
 def shards_left(plan: ShardPlan, folders: Iterable[Path]) -> ShardsLeft:

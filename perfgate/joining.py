@@ -110,6 +110,21 @@ class MeasuredPart:
         }
 
 
+@dataclass(frozen=True)
+class Given:
+    """What was given to be joined.
+
+    Args:
+        parts: Those that are taken, in the plan's order.
+        faults: Why first tries are not, and then nothing passes.
+        aside: Why second tries are not; what the others hold is judged without them.
+    """
+
+    parts: tuple[MeasuredPart, ...]
+    faults: tuple[Note, ...]
+    aside: tuple[Note, ...]
+
+
 def _builds(built: Mapping[Any, Subject]) -> str:
     return canonical_json({label: _portable(subject) for label, subject in built.items()})
 
@@ -158,13 +173,13 @@ def join(
         UsageError: Another run is where the joined one belongs.
     """
     expected = dict(declared or {}) | ({"builds": _builds(subjects)} if subjects else {})
-    parts, faults = _sorted_out([_attempt(folder) for folder in folders], expected, left)
-    told = "; ".join(note.text for note in faults) or "no shard was given"
-    if faults and declared is None:
-        raise NotMeasuredError(told, code=faults[0].code)
-    if not parts:
+    given = sort_out(folders, expected, left)
+    told = "; ".join(note.text for note in (*given.faults, *given.aside)) or "no shard was given"
+    if given.faults and declared is None:
+        raise NotMeasuredError(told, code=given.faults[0].code)
+    if not given.parts:
         raise NotMeasuredError(told, code="shard-missing")
-    return _write(sorted(parts, key=lambda one: (one.part.numbers, one.part.again)), tuple(faults), runs, subjects)
+    return _write(given, runs, subjects)
 
 
 def agreed_in(plan: ShardPlan, later: int = 0) -> dict[str, str]:
@@ -179,51 +194,77 @@ def _attempt(folder: Path) -> MeasuredPart | Note:
         return Note(code=error.code or "shard-foreign", text=error.finding)
 
 
-def _sorted_out(
-    found: Sequence[MeasuredPart | Note], declared: Mapping[str, str], left: Callable[[MeasuredPart], Collection[str]]
-) -> tuple[list[MeasuredPart], list[Note]]:
-    """The parts of one plan, each once but for what was left of it, and why others are none."""
-    parts = [one for one in found if isinstance(one, MeasuredPart)]
+def sort_out(
+    folders: Sequence[Path], declared: Mapping[str, str], left: Callable[[MeasuredPart], Collection[str]]
+) -> Given:
+    """The parts of one plan, each once but for what was left of it, and why others are none; see :func:`join`."""
+    found = [_attempt(folder) for folder in folders]
     faults = [one for one in found if isinstance(one, Note)]
+    aside: list[Note] = []
+    # First tries come first, so that without a plan it is one of them that says which plan it is.
+    parts = sorted((one for one in found if isinstance(one, MeasuredPart)), key=lambda one: one.part.is_second_try)
     expected = dict(declared)
     good: list[MeasuredPart] = []
     for one in parts:
         differing = [name for name, value in one.agreed.items() if expected.setdefault(name, value) != value]
-        if differing:
+        if differing and declared and one.part.is_second_try:
+            aside.append(_set_aside(one, f"its {' and '.join(differing)} differ from what was planned"))
+        elif differing:
             what = "what was planned" if declared else f"those of {parts[0].folder}"
             text = f"{one.folder}: its {' and '.join(differing)} differ from {what}"
             faults.append(Note(code="shard-foreign", text=text))
         else:
             good.append(one)
-    twice = _given_twice(good, left)
+    first, second = ([one for one in good if one.part.is_second_try == again] for again in (False, True))
+    numbers = [number for one in first for number in one.part.numbers]
+    twice = {number for number in numbers if numbers.count(number) > 1}
     for number in sorted(twice):
-        where = " and ".join(str(one.folder) for one in good if number in one.part.numbers)
+        where = " and ".join(str(one.folder) for one in first if number in one.part.numbers)
         faults.append(Note(code="shard-foreign", text=f"shard {number} is there twice: {where}"))
-    return [one for one in good if not twice & {*one.part.numbers}], faults
+    first = [one for one in first if not twice & {*one.part.numbers}]
+    why = {one.folder: _why_unused(one, first, second, twice, left) for one in second}
+    aside += [_set_aside(one, text) for one in second if (text := why[one.folder])]
+    taken = sorted(
+        (*first, *(one for one in second if not why[one.folder])), key=lambda one: (one.part.numbers, one.part.again)
+    )
+    return Given(tuple(taken), tuple(faults), tuple(aside))
 
 
-def _given_twice(parts: Sequence[MeasuredPart], left: Callable[[MeasuredPart], Collection[str]]) -> set[int]:
-    """The shards of which a cell would have two chances: two tries where not the first left all that the second has."""
-    first, second = ([one for one in parts if one.part.is_second_try == again] for again in (False, True))
-    twice = set[int]()
-    for those in (first, second):
-        given = [number for one in those for number in one.part.numbers]
-        twice |= {number for number in given if given.count(number) > 1}
-    for one in second:
-        numbers = {*one.part.numbers}
-        before = [other for other in first if numbers & {*other.part.numbers}]
-        twice |= numbers if any(not one.names <= {*left(other)} for other in before) else set()
-    return twice
+def _set_aside(one: MeasuredPart, why: str) -> Note:
+    return Note(code="second-try-unused", text=f"{one.folder}: {why}")
 
 
-def _write(
-    parts: Sequence[MeasuredPart], faults: tuple[Note, ...], runs: Path, subjects: Mapping[Side, Subject] | None
-) -> Path:
+def _why_unused(
+    one: MeasuredPart,
+    first: Sequence[MeasuredPart],
+    second: Sequence[MeasuredPart],
+    twice: Collection[int],
+    left: Callable[[MeasuredPart], Collection[str]],
+) -> str:
+    """Why a second try would be another chance for a cell; empty where it only fills what the first try left.
+
+    Nothing that it found decides that, nor what another second try found: of several it is not known which was first.
+    """
+    numbers = {*one.part.numbers}
+    before = [other for other in first if numbers & {*other.part.numbers}]
+    others = [other for other in second if other is not one and numbers & {*other.part.numbers}]
+    tried = {name for other in before for name in chain.from_iterable(other.part.again)}
+    if others or one.names & tried:
+        return "another second try of its shard is there, and no cell has a third"
+    if numbers & {*twice}:
+        return "the first try of its shard is there twice"
+    held = one.names - frozenset.intersection(one.names, *(frozenset(left(other)) for other in before))
+    return f"the first try of its shard holds {min(held)}" if held else ""
+
+
+def _write(given: Given, runs: Path, subjects: Mapping[Side, Subject] | None) -> Path:
+    parts = given.parts
     first = parts[0]
     numbers = tuple(sorted({number for one in parts for number in one.part.numbers}))
     again = tuple(names for one in parts for names in one.part.again)
-    elsewhere = {*chain.from_iterable(again)}
-    part = first.part.model_copy(update={"numbers": numbers, "joined": True, "again": again, "faults": faults})
+    elsewhere = {name for one in parts if one.part.is_second_try for name in one.names}
+    told = {"faults": given.faults, "aside": given.aside}
+    part = first.part.model_copy(update={"numbers": numbers, "joined": True, "again": again, **told})
     builds = {"subjects": dict(subjects or first.run.subjects), "heads": first.run.heads}
     run = first.run.model_copy(update={"name": part.run, "part": part, **builds})
     folder = runs / run.name
@@ -241,7 +282,7 @@ def _write(
     write_run(making, run)
     mine = {cell.cell_id: cell for cell in run.plan.cells}
     for record in (
-        record for one in parts for record in one.records if one.part.again or record.cell.name not in elsewhere
+        record for one in parts for record in one.records if one.part.is_second_try or record.cell.name not in elsewhere
     ):
         cell = mine[record.cell.cell_id]
         write_record(record_file(making, cell), record.model_copy(update={"cell": cell, **builds}))

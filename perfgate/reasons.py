@@ -315,6 +315,10 @@ _TABLE = (
            "builds, seed or division are others, or it is there twice.",
            "Give each part of one plan once. Measure every part with the same scenarios, builds and perfgate.toml, "
            "and the plan that perfgate plan printed."),
+    Reason("second-try-unused", "A second try of a shard was set aside: it is of another plan, or has a cell that the "
+           "first try did not leave, or there are several. No cell has two chances; the rest is judged without it.",
+           "Nothing, where every cell was measured: a job that was run again leaves such a try behind. Else measure "
+           "the plan anew."),
     # --- a night
     Reason("reference-unsteady", "A build was compared with itself and did not pass. If it was slower or faster than "
            "itself, the machine cannot be trusted tonight, so the head's result says nothing about the head. If it was "

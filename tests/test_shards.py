@@ -587,7 +587,7 @@ def test_what_could_have_been_decided_is_not_left(tmp_path: Path, collector: Fak
 
 
 def test_no_cell_has_two_chances(tmp_path: Path) -> None:
-    """A second try of what the first machine decided, and a third, are shards that are there twice: not measured."""
+    """A second try of what the first machine decided is set aside, whatever it found, and so are several of a shard."""
     file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
     slow, lost = "tiny[batch=1]", "tiny[batch=4]"
     first = measure(tmp_path, plan, 1, Losing([lost], ByCell({slow: SLOWER})))
@@ -597,11 +597,94 @@ def test_no_cell_has_two_chances(tmp_path: Path) -> None:
     gate.run([tmp_path / "tiny.yaml"], BOTH, runs=tmp_path / "again", shard=forged, collector=ByCell())
     result = judge(first, tmp_path / "again", "--plan", file, "--runs", tmp_path / "runs")
 
-    assert result.exit_code == ExitStatus.NOT_MEASURED
-    assert "shard 1 is there twice" in result.stderr + result.stdout
+    assert result.exit_code == ExitStatus.REGRESSED
+    assert [cell.verdict for cell in outcome(result).cells] == ["regressed", "pass", "not-measured"]
+    assert [note.code for note in outcome(result).reasons] == ["second-try-unused"]
+    assert "the first try of its shard holds tiny[batch=1]" in outcome(result).reasons[0].text
     shutil.copytree(tmp_path / "again", tmp_path / "third")
-    only = judge(tmp_path / "again", tmp_path / "third", "--plan", file, "--runs", tmp_path / "runs")
-    assert "shard 1 is there twice" in only.stderr + only.stdout
+    only = judge(tmp_path / "again", tmp_path / "third", "--plan", file, "--runs", tmp_path / "only")
+    assert (only.exit_code, "no cell has a third" in only.stderr) == (ExitStatus.NOT_MEASURED, True)
+
+
+def test_a_third_try_fills_nothing(tmp_path: Path) -> None:
+    """Of two second tries nobody knows which was first, so neither is used: their cells are not measured."""
+    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    lost = "tiny[batch=4]"
+    first = measure(tmp_path, plan, 1, Losing([lost]))
+    shard = plan.numbered("1/1", parse_shards_left(left_of(file, first)[1].read_bytes(), "left.json"))
+    tries = [tmp_path / name for name in ("again", "third")]
+    for runs in tries:
+        gate.run([tmp_path / "tiny.yaml"], BOTH, runs=runs, shard=shard, collector=ByCell())
+    result = judge(first, *tries, "--plan", file, "--runs", tmp_path / "runs")
+
+    assert result.exit_code == ExitStatus.NOT_MEASURED
+    assert [cell.verdict for cell in outcome(result).cells] == ["pass", "pass", "not-measured"]
+    assert [note.code for note in outcome(result).reasons] == ["second-try-unused"] * 2
+    assert judge(first, tries[0], "--plan", file, "--runs", tmp_path / "runs").exit_code == ExitStatus.PASS
+    joined = tmp_path / "runs" / plan.run
+    later = judge(joined, tries[1], "--plan", file, "--runs", tmp_path / "later")
+    assert [note.code for note in outcome(later).reasons] == ["second-try-unused"], "what was joined had one"
+
+
+@pytest.mark.parametrize("lost_again", [[], ["tiny[batch=2]"]])
+@pytest.mark.parametrize("planned_anew", [False, True])
+def test_a_job_that_is_run_again_is_judged_beside_what_an_earlier_attempt_left(
+    tmp_path: Path, lost_again: list[str], *, planned_anew: bool
+) -> None:
+    """The second try of the earlier attempt is set aside and no visit of the baseline; what is missing is no pass."""
+    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    first = tmp_path / "first"
+    run_night([tmp_path / "tiny.yaml"], BOTH, runs=first, shard=plan.numbered("1/1"),
+              collector=Losing(["tiny[batch=4]"], half="head"))  # fmt: skip
+    again = second_try(tmp_path, plan, "1/1", left_of(file, first)[1], ByCell())
+    shutil.rmtree(first)  # its artifact is replaced
+    if planned_anew:
+        file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    run_night([tmp_path / "tiny.yaml"], BOTH, runs=first, shard=plan.numbered("1/1"),
+              collector=Losing(lost_again, half="head"))  # fmt: skip
+    for there in ([first, again], [again, first]):
+        result = judge(*there, "--plan", file, "--runs", tmp_path / "runs")
+        found = outcome(result)
+
+        assert result.exit_code == (ExitStatus.NOT_MEASURED if lost_again else ExitStatus.PASS)
+        assert [note.code for note in found.reasons] == ["second-try-unused"]
+        assert [cell.name for cell in found.cells if cell.verdict != "pass"] == [
+            f"head against reference: {one}" for one in lost_again
+        ]
+        assert [night.parent for night in nights_joined(tmp_path / "runs" / plan.run, there)] == [first]
+
+
+def test_no_head_is_judged_beside_another_machines_reference(tmp_path: Path) -> None:
+    """Where a second try's reference is set aside its head is too, though the first try came to no head at all."""
+    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    first, whole = tmp_path / "first", list(plan.shards[0])
+    again = second_try(tmp_path, plan, "1/1", left_of(file, tmp_path / "nothing")[1], ByCell())
+    run_night([tmp_path / "tiny.yaml"], BOTH, runs=first, shard=plan.numbered("1/1"),
+              collector=ByBuild(drifting=whole[:1]))  # fmt: skip
+    (head,) = first.glob("*/head")
+    shutil.rmtree(head)
+    result = judge(first, again, "--plan", file, "--runs", tmp_path / "runs")
+
+    assert result.exit_code == ExitStatus.NOT_MEASURED
+    assert {cell.name.partition(":")[0] for cell in outcome(result).cells} == {"reference against itself"}
+    assert [night.parent for night in nights_joined(tmp_path / "runs" / plan.run, [first, again])] == [first]
+
+
+def test_a_second_try_of_a_whole_shard_stands_beside_the_first(tmp_path: Path) -> None:
+    """A machine that lost every head has a visit of its reference, which a second try neither replaces nor forbids."""
+    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    first, whole = tmp_path / "first", plan.shards[0]
+    run_night([tmp_path / "tiny.yaml"], BOTH, runs=first, shard=plan.numbered("1/1"),
+              collector=Losing(whole, half="head"))  # fmt: skip
+    entries, left = left_of(file, first)
+    there = [first, second_try(tmp_path, plan, "1/1", left, ByCell())]
+    result = judge(*there, "--plan", file, "--runs", tmp_path / "runs")
+
+    assert entries == [("1/1", list(whole))]
+    assert plan.numbered("1/1", parse_shards_left(left.read_bytes(), "left.json")).again == whole
+    assert (result.exit_code, outcome(result).reasons) == (ExitStatus.PASS, ())
+    visits = nights_joined(tmp_path / "runs" / plan.run, there)
+    assert [(night.parent, candidate(night) is not None) for night in visits] == [(one, True) for one in there]
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def _of_a_part(outcome: Outcome, run: Run, part: Part, records: Mapping[str, Rec
         if (own := [name for name in part.shards[number - 1] if name in absent])
     ]
     verdict = worst((outcome.verdict, "not-measured")) if part.faults else outcome.verdict
-    told = {"verdict": verdict, "exit_status": WORST_FIRST[verdict], "reasons": (*part.faults, *notes)}
+    told = {"verdict": verdict, "exit_status": WORST_FIRST[verdict], "reasons": (*part.faults, *notes, *part.aside)}
     return outcome.model_copy(update={**told, "cells": tuple(_with_other_versions(outcome.cells))})
 
 

@@ -32,6 +32,7 @@ class Part(Frozen):
         again: The names of those cells of a shard that a second machine measured, as the first could not; of joined
             parts for each such machine. Not written where there are none.
         faults: Why parts that were given are not in it; not written where there are none.
+        aside: Why second tries that were given are not in it, without which the rest is judged; written alike.
     """
 
     run: RunName
@@ -40,6 +41,7 @@ class Part(Frozen):
     joined: bool = False
     again: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = Field(default=(), exclude_if=operator.not_)
     faults: tuple[Note, ...] = Field(default=(), exclude_if=operator.not_)
+    aside: tuple[Note, ...] = Field(default=(), exclude_if=operator.not_)
 
     @model_validator(mode="after")
     def _numbers_of_shards(self) -> Self:
