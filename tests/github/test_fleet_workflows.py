@@ -179,7 +179,10 @@ def at(minutes: int) -> str:
 def test_the_deadline_ends_a_night_in_which_all_that_is_left_waits(
     tmp_path: Path, left: Sequence[tuple[str, int]], *, cancelled: bool
 ) -> None:
-    """A night is cancelled where its jobs have waited for a runner for an hour, and none measures or has just begun."""
+    """A night is cancelled where its jobs have waited for a runner for an hour, and none measures or has just begun.
+
+    A job that waits for a machine that another workflow's run keeps busy is queued like one whose machine is away.
+    """
     jobs = [{"status": status, "created_at": at(minutes)} for status, minutes in [("completed", 600), *left]]
     runs = [{"id": 6, "status": "completed"}, {"id": 7, "status": "in_progress"}]
     (tmp_path / "jobs.json").write_text(json.dumps({"jobs": jobs}))
