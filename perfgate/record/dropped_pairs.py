@@ -10,7 +10,7 @@ sides. What comes from outside falls on either side with probability one half, b
 
 One failure is perfgate's own, ``client-late``: the client could not send or read fast enough. It may well be so on one
 side alone, that of more tokens a second, and what is left is chosen as above. So its pairs count as all others do; but
-they end a cell as ``client-late``, and no subject is blamed.
+where most of those that end a cell are such, it ends as ``client-late``, and no subject is blamed.
 """
 
 from __future__ import annotations
@@ -67,14 +67,16 @@ def overdrawn(record: Record, kind: Kind, visit: int | None = None) -> Failure |
     failed = [t for t in record.dropped_pairs(kind).values() if t.started or t.visit == visit]
     both, most = len(record.subjects) > 1, record.cell.measure.max_dropped_pairs
     of_subjects = [t for t in failed if t.failure and t.failure.code != CLIENT_LATE]
+    of_the_client = 2 * len(of_subjects) < len(failed)  # most of them: one late client does not excuse a subject
+    one_sided = both and _one_sided(failed, most)
     if both and _one_sided(of_subjects, most):
         code = "one-sided-failures"
-    elif len(failed) > most:
-        code = CLIENT_LATE if 2 * len(of_subjects) < len(failed) else "too-many-dropped-pairs"
-    elif both and _one_sided(failed, most):
+    elif not one_sided and len(failed) <= most:
+        return None
+    elif of_the_client:
         code = CLIENT_LATE
     else:
-        return None
+        code = "one-sided-failures" if one_sided else "too-many-dropped-pairs"
     last = failed[-1].failure
     cause = f": {last.code}: {last.text}" if last else ""
     sided = unevenness(failed) if both else ""

@@ -96,11 +96,15 @@ def test_each_kind_has_its_own() -> None:
         ("h", "hhh", 2, "one-sided-failures"),
         ("b", "hhhhhhhhh", 20, "one-sided-failures"),
         ("h", "hb", 2, "too-many-dropped-pairs"),
+        ("h", "hhhhhhhh", 24, "one-sided-failures"),
+        ("h", "hhhh", 4, "one-sided-failures"),
+        ("hh", "hhhhhhhh", 24, "one-sided-failures"),
+        ("b", "hhhh", 4, "too-many-dropped-pairs"),
         ("hh", "", 2, None),
     ],
 )
 def test_no_subject_is_blamed_for_a_late_client(late: str, died: str, cap: int, code: str | None) -> None:
-    """Such pairs count, for those that are left are chosen too; they end a cell under the client's own code."""
+    """Such pairs count; a cell ends under the client's own code where most are such, and a few excuse no subject."""
     whose = [(side, "client-late") for side in late] + [(side, "engine-died") for side in died]
     dropped = [
         trial(n, n, "base" if side == "b" else "head", failure=Failure(code=why, text="late"))
