@@ -107,6 +107,10 @@ _TABLE = (
            "Read the end of the log, or all of it in the build's folder; then correct the commit or [build] in "
            "perfgate.toml (docs/configuration.md). The next run builds it again, and so does perfgate bisect --resume "
            "where its search comes to that commit."),
+    Reason("scenario-refused", "The scenario asks for something that the build of this commit cannot do, so perfgate "
+           "bisect left the commit out.",
+           "Search with a scenario that all commits of the line can run: leave out the argument that is named, or "
+           "name a later good commit."),
     # --- a cell was not measured
     Reason("one-sided-failures", "Pairs were dropped for trials of one subject: all of more than "
            "measure.max_dropped_pairs allows, or more than chance puts on one side. The remaining trials are those in "

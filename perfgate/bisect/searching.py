@@ -205,10 +205,11 @@ def _take(folder: Path, state: State, step: Step, build: Build, progress: Progre
     try:
         gate.run([scenario], subjects, runs=own, seed=seed, progress=part, **options)
     except (UsageError, NotMeasuredError) as error:
-        if not isinstance(error, ScenarioError) and error.code not in OF_THE_BUILD:
+        refused = isinstance(error, ScenarioError)
+        if not refused and error.code not in OF_THE_BUILD:
             raise
         _skip(folder, state, step.head, error, progress)
-        return step.head
+        return None if refused else step.head
     _look_for_failures(folder, state, step, progress)
     return None
 
@@ -258,7 +259,8 @@ def _skip(folder: Path, state: State, number: int, error: NotMeasuredError | Usa
     if number in (0, state.bisection.last):
         raise error
     (folder / SKIPPED).mkdir(exist_ok=True)
-    note = Skipped(code=error.code or "build-failed", text=error.finding)
+    code = "scenario-refused" if isinstance(error, ScenarioError) else error.code or "build-failed"
+    note = Skipped(code=code, text=error.finding)
     write_model(_skipped_file(folder, state, number), note)
     progress(f"{_label(state, number)} is skipped: {note.text}")
 

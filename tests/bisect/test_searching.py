@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,14 +18,17 @@ from commit_line import RECIPE, SCENARIO, CommitCollector, CommitLine
 from fake_nvml import FakeMachine, fake_uuid
 from stub_engine import write_stub
 
+from perfgate import gate
 from perfgate.bisect.bisection import State, read_state
 from perfgate.bisect.commit_search import Step
 from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.gpus import VISIBLE
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
+from perfgate.errors import Problem, ScenarioError
 from perfgate.machine.locks import STATE
 from perfgate.project.build import CACHE
+from perfgate.scenario.subject import Side, Subject
 
 SPEEDS = ["1", "1", "0.9997", "1.0002", "broken", "1", "1.0104", "1.01", "1.0098", "1.0102"]
 """One build is faster, one does not build, and the seventh commit lost 1 %."""
@@ -170,6 +174,30 @@ def test_a_passing_outage_of_the_build_costs_no_commit(line: CommitLine) -> None
     found = json.loads(ended.stdout)
     assert [one["commit"] for one in found["answer"]] == [line.commits[LOST]]
     assert {shown["commit"] for shown, _ in found["skipped"]} <= {line.commits[4]}
+
+
+def test_a_build_that_refuses_the_scenario_is_no_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: CommitLine
+) -> None:
+    """Four such commits are skipped under a code of their own, stop nothing, and are not tried again."""
+    del line  # the cache is set
+    other = CommitLine(tmp_path / "other", ["1"] * 6 + ["1.01", "1.01"])
+    monkeypatch.chdir(other.folder)
+    measured, tried = gate.run, list[str]()
+
+    def run(scenarios: Any, subjects: Mapping[Side, Subject], **means: Any) -> Any:
+        source = subjects["head"].built_from
+        if source is not None and source.commit in other.commits[2:6]:
+            tried.append(source.commit)
+            raise ScenarioError((Problem("scenario.yaml", 3, 1, "engine.args", "no such argument"),))
+        return measured(scenarios, subjects, **means)
+
+    monkeypatch.setattr("perfgate.bisect.searching.gate.run", run)
+    ended = search(other, "--format", "json")
+    assert ended.exit_code == 20, ended.stderr
+    assert {note["code"] for _, note in json.loads(ended.stdout)["skipped"]} == {"scenario-refused"}
+    assert perfgate("bisect", "--resume", "latest").exit_code == 20
+    assert sorted(tried) == sorted(other.commits[2:6])
 
 
 def test_commits_that_never_build_end_a_search(
