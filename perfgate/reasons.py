@@ -106,7 +106,7 @@ _TABLE = (
            "git refused, or the commands did not create what [build] names.",
            "Read the end of the log, or all of it in the build's folder; then correct the commit or [build] in "
            "perfgate.toml (docs/configuration.md). The next run builds it again, and so does perfgate bisect --resume "
-           "where its search comes to that commit."),
+           "where no commit of its search was built since."),
     Reason("scenario-refused", "The scenario asks for something that the build of this commit cannot do, so perfgate "
            "bisect left the commit out.",
            "Search with a scenario that all commits of the line can run: leave out the argument that is named, or "

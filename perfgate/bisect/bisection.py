@@ -88,10 +88,19 @@ class Bisection(Frozen):
         return Limits(self.error, self.pairs)
 
 
+OF_THE_BUILD = ("build-failed", "subject-not-found", "engine-import-failed")
+"""Reason codes of a build that cannot be measured, whatever the machine is like."""
+
+
 class Skipped(Note):
-    """Why a commit is left out."""
+    """Why a commit is left out.
+
+    Args:
+        after: How many steps were begun before.
+    """
 
     format: Literal["perfgate-bisect-skipped/1"] = "perfgate-bisect-skipped/1"
+    after: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,7 +147,7 @@ class State:
 
     bisection: Bisection
     taken: tuple[Taken, ...] = ()
-    skipped: Mapping[int, Note] = field(default_factory=dict)
+    skipped: Mapping[int, Skipped] = field(default_factory=dict)
 
     @property
     def unfinished(self) -> Taken | None:
@@ -154,6 +163,16 @@ class State:
     def measured(self) -> frozenset[int]:
         """The commits of steps that were begun."""
         return frozenset(number for one in self.taken for number in (one.base, one.head))
+
+    @property
+    def unbuilt(self) -> dict[int, Skipped]:
+        """The commits that did not build since the last one did: with them it may be the build that is broken."""
+        seen, last = set[int](), 0
+        for count, one in enumerate(self.taken, 1):
+            if not {one.base, one.head} <= seen:
+                seen, last = seen | {one.base, one.head}, count
+        return {number: note for number, note in self.skipped.items()
+                if note.code in OF_THE_BUILD and note.after >= last}  # fmt: skip
 
     @cached_property
     def lost(self) -> tuple[Cell, str] | None:

@@ -14,6 +14,7 @@ from typing import Any
 from perfgate import gate
 from perfgate.bisect.bisection import (
     MANIFEST,
+    OF_THE_BUILD,
     SKIPPED,
     STEPS,
     Bisection,
@@ -40,8 +41,6 @@ from perfgate.scenario.subject import SHOWN, Subject
 MOST_COMMITS = 2000
 """Of one line; the time that a choice takes grows with its square."""
 LARGEST_ERROR = 0.5
-OF_THE_BUILD = ("build-failed", "subject-not-found", "engine-import-failed")
-"""Reason codes of a build that cannot be measured, whatever the machine is like."""
 IN_A_ROW = 3
 """So many commits, one after the other, that cannot be measured for the first time: then what builds them is broken."""
 
@@ -121,7 +120,7 @@ def search(
     deadline_s = time.monotonic() + budget_s
     with hold(folder):
         state = read_state(folder)
-        known, row = _tried_again(folder, state), list[int]()
+        again = _TriedAgain(folder, state)
         while True:
             state, left_s = read_state(folder, state), deadline_s - time.monotonic()
             if state.unfinished is None and not isinstance(state.next, Step):
@@ -130,27 +129,63 @@ def search(
                 if state.unfinished is not None:
                     _go_on(folder, state, state.unfinished, build, progress, budget_s=left_s, **means)
                 elif isinstance(state.next, Step):
+                    new = {state.next.base, state.next.head} - state.measured  # builds that are there prove nothing
+                    if new:
+                        again.allow(state)
                     failed = _take(folder, state, state.next, build, progress, budget_s=left_s, **means)
                     if failed is not None:
-                        row += [failed] if failed not in known else []
-                        _require_builds(state, row)
-                    elif {state.next.base, state.next.head} - state.measured:  # builds that are there prove nothing
-                        row.clear()
+                        again.failed(state, failed)
+                    elif new:
+                        again.built()
 
 
-def _tried_again(folder: Path, state: State) -> frozenset[int]:
-    """The commits that did not build in an earlier call, whose notes go, so that they may be chosen once more.
+class _TriedAgain:
+    """The last commits that did not build in an earlier call, which may be chosen once more.
 
-    Those of a search that is over stay, unless with them it could tell more.
+    Their notes go. Once one fails again the search does not stop for the next: the outage lasts, or there was none, and
+    of either the user was told. Once several did, the others' notes are back until a commit builds. Those that did not
+    build before another did stay skipped: they were what was broken. So do those of a search that is over, unless with
+    them it could tell more.
+
+    Args:
+        folder: The search's.
+        state: When the call began.
     """
-    over = state.unfinished is None and not isinstance(state.next, Step)
-    spent = state.evidence.pairs >= state.bisection.pairs
-    if over and (spent or not isinstance(state.next, Answer) or state.next.why == "one"):
-        return frozenset()
-    known = frozenset(number for number, note in state.skipped.items() if note.code in OF_THE_BUILD)
-    for number in known:
-        _skipped_file(folder, state, number).unlink()
-    return known
+
+    def __init__(self, folder: Path, state: State) -> None:
+        self._folder = folder
+        self._row: list[int] = []
+        self._again = 0
+        over = state.unfinished is None and not isinstance(state.next, Step)
+        spent = state.evidence.pairs >= state.bisection.pairs
+        found = over and (spent or not isinstance(state.next, Answer) or state.next.why == "one")
+        self._known = {} if found else state.unbuilt
+        self.allow(state)
+
+    def allow(self, state: State) -> None:
+        """Drop the notes, before a build is tried: where the search is killed once it succeeded they must be gone."""
+        for number in self._known:
+            _skipped_file(self._folder, state, number).unlink(missing_ok=True)
+
+    def built(self) -> None:
+        """A commit builds, so that others may as well."""
+        self._row, self._again = [], 0
+
+    def failed(self, state: State, number: int) -> None:
+        """A commit does not build.
+
+        Raises:
+            InterruptedRunError: Nor did those before it, and the user was not told yet.
+        """
+        if number in self._known:
+            write_model(_skipped_file(self._folder, state, number), self._known.pop(number))
+            self._again += 1
+        elif not self._again:
+            self._row.append(number)
+            _require_builds(state, self._row)
+        if self._again >= IN_A_ROW:
+            for other, note in self._known.items():
+                write_model(_skipped_file(self._folder, state, other), note)
 
 
 def _require_builds(state: State, row: Sequence[int]) -> None:
@@ -260,7 +295,7 @@ def _skip(folder: Path, state: State, number: int, error: NotMeasuredError | Usa
         raise error
     (folder / SKIPPED).mkdir(exist_ok=True)
     code = "scenario-refused" if isinstance(error, ScenarioError) else error.code or "build-failed"
-    note = Skipped(code=code, text=error.finding)
+    note = Skipped(code=code, text=error.finding, after=len(state.taken))
     write_model(_skipped_file(folder, state, number), note)
     progress(f"{_label(state, number)} is skipped: {note.text}")
 

@@ -27,8 +27,9 @@ from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.errors import Problem, ScenarioError
 from perfgate.machine.locks import STATE
+from perfgate.metrics.trial import Side
 from perfgate.project.build import CACHE
-from perfgate.scenario.subject import Side, Subject
+from perfgate.scenario.subject import Subject
 
 SPEEDS = ["1", "1", "0.9997", "1.0002", "broken", "1", "1.0104", "1.01", "1.0098", "1.0102"]
 """One build is faster, one does not build, and the seventh commit lost 1 %."""
@@ -198,6 +199,39 @@ def test_a_build_that_refuses_the_scenario_is_no_outage(
     assert {note["code"] for _, note in json.loads(ended.stdout)["skipped"]} == {"scenario-refused"}
     assert perfgate("bisect", "--resume", "latest").exit_code == 20
     assert sorted(tried) == sorted(other.commits[2:6])
+
+
+def test_a_hole_of_commits_that_do_not_build_costs_one_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: CommitLine
+) -> None:
+    """Each of twelve is built once, and three of them again."""
+    del line  # the cache is set
+    other = CommitLine(tmp_path / "other", ["1", "1", *["broken"] * 12, "1.01", "1.01"])
+    monkeypatch.chdir(other.folder)
+    assert search(other).exit_code == 130
+    ended = perfgate("bisect", "--resume", "latest", "--format", "json")
+
+    assert ended.exit_code == 20, ended.stderr
+    assert len(json.loads(ended.stdout)["skipped"]) == 12
+    counts = Counter(other.made)
+    assert sorted(counts[commit] for commit in other.commits[2:14]) == [1] * 9 + [2] * 3
+
+
+def test_an_outage_that_outlasts_a_resume_costs_no_commit(line: CommitLine) -> None:
+    """What did not build in two calls is tried once more in the third, for none has built since."""
+
+    def fail_from_now_on(_: Job) -> None:
+        if collector.taken == 9:
+            (line.folder / "down").touch()
+
+    collector = CommitCollector(before=fail_from_now_on)
+    assert search(line, collector=collector).exit_code == 130
+    assert perfgate("bisect", "--resume", "latest").exit_code == 20
+
+    (line.folder / "down").unlink()
+    ended = perfgate("bisect", "--resume", "latest", "--format", "json")
+    assert ended.exit_code == 0, ended.stderr
+    assert [one["commit"] for one in json.loads(ended.stdout)["answer"]] == [line.commits[LOST]]
 
 
 def test_commits_that_never_build_end_a_search(
