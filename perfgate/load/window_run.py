@@ -71,6 +71,7 @@ class Exchange(asyncio.Protocol):
         self._token_counts: list[int] = []
         self._opening: asyncio.Task[None] | None = None
         self._opened_ns = 0
+        self._heard = False
         self._answered = False
 
     def open(self) -> None:
@@ -118,6 +119,7 @@ class Exchange(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.abort()
             return
+        self._heard = True
         try:
             if tokens := self._stream.feed(data):
                 self._token_ns.append(now_ns)
@@ -139,6 +141,10 @@ class Exchange(asyncio.Protocol):
             self._transport = None
             if time.monotonic_ns() - self._opened_ns >= AHEAD_NS:
                 self.open()  # the server closes what is idle: a new one is there when it is due
+            return
+        if not self._heard and self._opened_ns < self._sent_ns:
+            self._transport = None
+            self.open()  # its end may have been on the way when this was sent: once more, at the cost of the server
             return
         try:
             self._stream.end()

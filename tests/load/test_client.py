@@ -169,6 +169,46 @@ def test_a_connection_that_was_closed_while_it_was_idle_is_opened_anew(
     assert [(answer.tokens, answer.error) for answer in answers] == [(3, "")] * 4
 
 
+def test_a_request_that_meets_the_end_of_its_connection_is_sent_once_more(client: Client) -> None:
+    """A server may close an idle connection as the request is on its way; the time counts from schedule."""
+    asked: list[int] = []
+    closed_ns: dict[int, int] = {}
+
+    def answer(connection: NullServer, request: dict[str, Any]) -> None:
+        number = request["user"]
+        asked.append(number)
+        if number in closed_ns:
+            at_once(connection, request)
+        else:
+            closed_ns[number] = time.monotonic_ns()
+            connection.transport.abort() if number % 2 else connection.transport.close()
+
+    window = tuple(one.model_copy(update={"body": {"user": one.number}}) for one in requests(4, 20_000_000))
+    with serving(answer) as url:
+        found = client.drive(Window(requests=window), Target(url=url, model="null"))
+    assert [(one.tokens, one.error) for one in found.answers] == [(3, "")] * 4
+    assert sorted(asked) == [0, 0, 1, 1, 2, 2, 3, 3]
+    for one in found.answers:
+        assert one.sent_ns is not None
+        assert one.scheduled_ns == found.begin_ns + one.number * 20_000_000
+        assert one.scheduled_ns <= one.sent_ns < closed_ns[one.number] < one.token_ns[0]
+
+
+def test_a_request_is_sent_no_more_than_twice(client: Client) -> None:
+    """And once where a byte of an answer came."""
+    for parts, times in (((), 2), ((HEAD[:9],), 1), ((HEAD, NEXT), 1)):
+        asked: list[str] = []
+
+        def answer(
+            connection: NullServer, request: dict[str, Any], parts: tuple[bytes, ...] = parts, asked: list[str] = asked
+        ) -> None:
+            asked.append(request["model"])
+            write(*parts, close=True)(connection, request)
+
+        assert "the connection was closed" in ask(client, answer).error
+        assert len(asked) == times
+
+
 def test_a_server_that_closes_every_connection_at_once_is_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request gets one more connection when it is due, and no more than that."""
     opened = []
