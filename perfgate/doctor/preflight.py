@@ -25,8 +25,8 @@ from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
 from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.load.arrival_trace import read_arrivals
-from perfgate.load.arrivals import longest, part
-from perfgate.load.shape import Load
+from perfgate.load.arrivals import crowded, longest, part
+from perfgate.load.shape import APART_NS, Load
 from perfgate.machine.json_text import RECORD
 from perfgate.metrics.trial import SIDES
 from perfgate.models import FieldPath
@@ -37,6 +37,7 @@ from perfgate.scenario.served import SERVER
 from perfgate.scenario.subject import Builds, Subject, runs_already
 from perfgate.scenario.workload import AnyWorkload, images_of, no_folder
 from perfgate.scenario.yaml_document import did_you_mean
+from perfgate.units import NS_PER_S
 
 NOBODY_ASKED = "engine arguments are not checked: name a build with --base python=..., or as [subjects.base]"
 LEAST_CACHE_BYTES = 64 * 1024**2
@@ -229,6 +230,7 @@ def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
     work, args = cell.workload, cell.args
     if isinstance(work, Load):
         yield from _too_long(cell, work)
+        yield from _too_fast(cell, work)
         return
     seqs, length, batched = (_whole(args, key) for key in ("max_num_seqs", "max_model_len", "max_num_batched_tokens"))
     measured = [(gate.metric, gate.measured) for gate in cell.loaded.scenario.gates]
@@ -282,6 +284,17 @@ def _too_long(cell: _Cell, load: Load) -> Iterator[Problem]:
             f"a request of this load can have {most} tokens, and max_model_len is {length}: raise it, or shorten them"
         )
         yield cell.loaded.problem(("workload",), text)
+
+
+def _too_fast(cell: _Cell, load: Load) -> Iterator[Problem]:
+    """A trace that no client can replay at this speed."""
+    file = trace_file(cell.loaded.file, load)
+    if file is not None and (rate := crowded(load, read_arrivals(file))) is not None:
+        text = (
+            f"the trace comes to {rate:.0f} requests a second, and requests are {APART_NS // 1000} us apart at least, "
+            f"{NS_PER_S / APART_NS:.0f} a second: replay it slower, with a lower speed"
+        )
+        yield cell.loaded.problem(("workload", "arrival", "replay"), text)
 
 
 def _too_many_figures(cell: _Cell) -> Iterator[Problem]:

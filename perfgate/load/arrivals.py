@@ -15,12 +15,9 @@ from itertools import accumulate, islice, takewhile
 from pydantic import JsonValue
 
 from perfgate.load.exchange import Request, Window
-from perfgate.load.shape import DEFAULT_INPUT, DEFAULT_OUTPUT, MOST_REQUESTS, Arrival, Load
+from perfgate.load.shape import APART_NS, DEFAULT_INPUT, DEFAULT_OUTPUT, MOST_REQUESTS, Arrival, Load
 from perfgate.units import NS_PER_S
 
-APART_NS = 100_000
-"""So far apart are requests that come together: those of a burst, and the first ones of a closed loop's users. A client
-sends one after another, each in 17 to 20 us with 512 tokens, so 64 that are due at one instant cannot be in time."""
 BLOCK_TOKENS = 512
 """Tokens that one entry of a Mooncake trace's ``hash_ids`` covers."""
 
@@ -90,6 +87,18 @@ def longest(load: Load, trace: Sequence[Arrived]) -> int | None:
     return load.longest_with(prompt, answer)
 
 
+def crowded(load: Load, trace: Sequence[Arrived]) -> float | None:
+    """Requests a second at which a trace is replayed, where its requests cannot come so fast; ``None`` where they can.
+
+    Those that all come at one time are a burst.
+    """
+    replay, replayed = load.arrival.replay, part(load, trace)
+    if replay is None or not replayed or not replayed[-1].at_ns:
+        return None
+    rate = (len(replayed) - 1) / (replayed[-1].at_ns / replay.speed / NS_PER_S)
+    return rate if rate * APART_NS > NS_PER_S else None
+
+
 class _Draws:
     """The streams of random numbers of one window.
 
@@ -126,7 +135,7 @@ def _times(load: Load, draw: _Draws, trace: Sequence[Arrived]) -> Iterator[int |
     if load.arrival.closed is not None:
         return iter(lambda: None, 0)
     if load.arrival.replay is not None:
-        return (round(entry.at_ns / load.arrival.replay.speed) for entry in part(load, trace))
+        return _one_by_one(part(load, trace), load.arrival.replay.speed)
     seconds = _open_loop(load.arrival, draw, load)
     within = seconds if load.duration is None else takewhile(lambda at: at < (load.duration or 0), seconds)
     return (round(at * NS_PER_S) for at in within)
@@ -156,6 +165,15 @@ def _grouped(begins: Iterator[float], size: int) -> Iterator[float]:
         first = max(begin, free)
         yield from (first + place * apart for place in range(size))
         free = first + size * apart
+
+
+def _one_by_one(entries: Sequence[Arrived], speed: float) -> Iterator[int]:
+    """When entries of a trace are due, nanoseconds: those of one time one after another, as the requests of a burst."""
+    free_ns = 0
+    for entry in entries:
+        at_ns = max(round(entry.at_ns / speed), free_ns)
+        yield at_ns
+        free_ns = at_ns + APART_NS
 
 
 def _ramped(area: float, start: float, end: float, length: float) -> float:

@@ -46,6 +46,10 @@ def _expression(text: str) -> str:
 
 
 Share = Annotated[Percent, AfterValidator(_share)]
+APART_NS = 100_000
+"""So far apart are requests that come together: those of a burst or of one time of a trace, and the first ones of a
+closed loop's users. A client sends one after another, each in 17 to 20 us with 512 tokens, so 64 that are due at one
+instant cannot be in time."""
 Rate = Annotated[float, Field(gt=0, le=100_000, strict=False)]
 """Requests a second."""
 Size = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
@@ -55,11 +59,11 @@ class Bursts(Strict):
     """Groups of requests, 100 us apart in a group, with the gaps of a Poisson process between groups.
 
     Args:
-        rate: Requests a second, over all.
+        rate: Requests a second, over all: no more than come 100 us apart.
         size: Requests of a burst.
     """
 
-    rate: Annotated[Rate, Field(examples=[4])]
+    rate: Annotated[float, Field(gt=0, le=10_000, strict=False, examples=[4])]
     size: Annotated[Size, Field(examples=[8])]
 
 

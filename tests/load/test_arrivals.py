@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfgate.load.arrivals import APART_NS, Arrived, window
+from perfgate.load.arrivals import Arrived, crowded, window
 from perfgate.load.exchange import Window
-from perfgate.load.shape import Load
+from perfgate.load.shape import APART_NS, Load
 
 VOCABULARY = 32_000
 
@@ -207,9 +207,27 @@ def test_a_trace_is_replayed() -> None:
         window(Load.model_validate(REPLAYED), 0, VOCABULARY)
 
 
+def test_requests_of_one_time_of_a_trace_come_one_after_another() -> None:
+    """As those of a burst do, and what is due while they come follows them; later ones keep their times."""
+    at_ns = (0, 0, 0, 400_000, 5_000_000)
+    trace = tuple(Arrived(at_ns=at, input_tokens=4, output_tokens=2) for at in at_ns)
+    replayed = window(Load.model_validate(REPLAYED), 0, VOCABULARY, trace)
+    assert [request.at_ns for request in replayed.requests] == [0, 100_000, 200_000, 300_000, 2_500_000]
+
+
+@pytest.mark.parametrize(
+    ("every_ns", "rate"), [(0, None), (200_000, None), (199_000, pytest.approx(10_050, rel=0.001))]
+)
+def test_a_trace_that_cannot_come_so_fast_is_known(every_ns: int, rate: float | None) -> None:
+    """At its speed of 2; what comes all at one time is a burst."""
+    trace = tuple(Arrived(at_ns=number * every_ns, input_tokens=4, output_tokens=2) for number in range(50))
+    assert crowded(Load.model_validate(REPLAYED), trace) == rate
+
+
 @pytest.mark.parametrize(
     ("declared", "said"),
     [
+        ({"arrival": {"bursts": {"rate": 20_000, "size": 64}}}, "less than or equal to 10000"),
         ({"arrival": {}}, "exactly one of poisson, constant"),
         ({"arrival": {"poisson": 1, "constant": 1}}, "exactly one of poisson, constant"),
         ({"arrival": {"poisson": 0}}, "greater than 0"),

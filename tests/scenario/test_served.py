@@ -203,6 +203,16 @@ def test_a_load_of_more_figures_than_a_record_holds_is_refused(arrival: str, req
         preflight([loaded], {})
 
 
+def test_a_trace_that_no_client_can_replay_at_its_speed_is_told(replaying: Path) -> None:
+    """Its requests are 100 us apart at least, so that it would take longer than the scenario says."""
+    trace = replaying.parent / "traces" / "chat.jsonl"
+    trace.write_text("\n".join(json.dumps({**line, "timestamp": at // 4}) for at, line in enumerate(LINES * 4)))
+    assert not preflight([load(replaying)], {}).warnings
+    replaying.write_text(replaying.read_text().replace("speed: 2", "speed: 3"))
+    with pytest.raises(ScenarioError, match=r"arrival\.replay: the trace comes to 13286 .* 10000 a second: replay it"):
+        preflight([load(replaying)], {})
+
+
 def test_requests_of_a_trace_that_exceed_the_context_are_told(replaying: Path) -> None:
     """Those that a window replays, before a server starts."""
     text = replaying.read_text().replace("model: {hub", "args: {max_model_len: 615}, model: {hub")
