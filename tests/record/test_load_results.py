@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_two_results_are_held_side_by_side(tmp_path: Path) -> None:
     files = written(tmp_path, VLLM), written(tmp_path, VLLM | {"median_itl_ms": 20.2}, "b.json")
     shown = CliRunner().invoke(main, ["compare", *map(str, files)])
     assert shown.exit_code == 20, shown.output
-    assert "itl_median +100.0 %" in shown.output
+    assert re.search(r"worse (is|are) itl_median .*\+100\.0 %", shown.output), shown.output
     outcome = compare_results(*files)
     assert outcome is not None
     assert (outcome.verdict, outcome.cells[0].name) == ("advisory", "vllm bench serve")
