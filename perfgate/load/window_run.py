@@ -142,7 +142,8 @@ class Exchange(asyncio.Protocol):
             if time.monotonic_ns() - self._opened_ns >= AHEAD_NS:
                 self.open()  # the server closes what is idle: a new one is there when it is due
             return
-        if not self._heard and self._opened_ns < self._sent_ns:
+        unread = not self._heard and self._opened_ns < self._sent_ns
+        if unread and time.monotonic_ns() - self._sent_ns < AHEAD_NS:  # later it is a server that gave up on it
             self._transport = None
             self.open()  # its end may have been on the way when this was sent: once more, at the cost of the server
             return
