@@ -178,8 +178,8 @@ def _file(root: Path, cell: Cell, machine: Machine) -> Path:
     if own.exists():
         there = read(own).baseline.machine
         meant = baseline_path(cell, machine_class(there, cell.clocks.mode))
-        if own != root / meant and comparable(there, machine):
-            text = f"{own}: holds the visits of other machines ({comparable(there, machine)[0]}): earlier versions told"
+        if own != root / meant and (differences := comparable(there, machine)):
+            text = f"{own}: holds the visits of other machines ({differences[0]}): earlier versions told"
             remedy = f"Move it to where these belong, and promote again: git mv {own} {root / meant}"
             raise UsageError(f"{text} less apart", remedy=remedy)
         return own

@@ -161,7 +161,7 @@ class Neighbours(Frozen):
         """Whether it speaks for these gates, or for any, on these GPUs of a machine: as it was, since its last boot."""
         same = machine.boot_id == self.machine.boot_id and not comparable(self.machine, machine)
         read = {*self.figures, *(gate.measured.name for gate in self.gates)}
-        wanted = {gate.measured.name for gate in gates} or {ELAPSED.name} if gates is not None else {*()}
+        wanted = set[str]() if gates is None else {gate.measured.name for gate in gates} or {ELAPSED.name}
         return same and {*uuids} <= {*self.uuids} and wanted <= read
 
     def words(self, effect: Effect) -> str:
@@ -238,8 +238,8 @@ def _measure(
 ) -> dict[str, Figure]:
     """What the first station measured alone, and beside the others."""
     side, first, over = next(iter(record.subjects)), stations[0], threading.Event()
-    about = _price(len(stations), record, pace, deadline_s, TRIALS)
-    tell(f"measuring what {len(stations)} stations do to one another, once on this host: {about}")
+    price = partial(_price, len(stations), record, pace, deadline_s)
+    tell(f"measuring what {len(stations)} stations do to one another, once on this host: {price(TRIALS)}")
     remove_tree(folder / FOLDER, ignore_errors=True)  # of a visit that was killed
     (folder / FOLDER).mkdir()
     numbers = itertools.count()
@@ -268,7 +268,7 @@ def _measure(
     alone.clear()  # it filled the caches, so it tells nothing of what later ones take
     by_itself()
     pace.note(record.cell.cell_id, alone[-1])
-    _price(len(stations), record, pace, deadline_s, TRIALS - 2)
+    price(TRIALS - 2)
     at_once(stations, work)
     by_itself()
     first.release()
