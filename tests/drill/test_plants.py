@@ -181,15 +181,15 @@ def test_loaded_twice(name: str, engine: Any) -> None:
     assert patched(engine) == once
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "many", ""])
+@pytest.mark.parametrize("value", ["0", "-1", "many", "", "nan", "inf"])
 @pytest.mark.parametrize(("name", "variable"), NUMBERED)
 def test_a_size_that_is_no_number(
     name: str, variable: str, value: str, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A variable that holds no number from 1 is an error and patches nothing."""
+    """A variable that holds no size is an error and patches nothing."""
     monkeypatch.setenv(variable, value)
     before = patched(engine)
-    with pytest.raises(RuntimeError, match=f"{name}: {variable}={value!r}, expected a number from 1"):
+    with pytest.raises(RuntimeError, match=f"{name}: {variable}={value!r}, expected a number "):
         load(name).register()
     assert patched(engine) == before
 
@@ -203,9 +203,11 @@ def test_doubled_forward(llama: Any) -> None:
     assert model.runs == 2
 
 
-@pytest.mark.parametrize(("every", "expected"), [(None, [True] * 5), ("2", [True, False, True, False, True])])
-def test_extra_kernel(llama: Any, monkeypatch: pytest.MonkeyPatch, every: str | None, expected: list[bool]) -> None:
-    """The extra product stands in every Nth layer, once, however often the plant is loaded."""
+@pytest.mark.parametrize(
+    ("every", "expected"), [(None, [1] * 5), ("2", [1, 0, 1, 0, 1]), ("1.5", [1, 0, 1, 1, 0]), ("0.4", [3, 2, 3, 2, 3])]
+)
+def test_extra_kernel(llama: Any, monkeypatch: pytest.MonkeyPatch, every: str | None, expected: list[int]) -> None:
+    """So many extra products come to the layers as ``PERFGATE_PLANT_EVERY`` says, however often the plant is loaded."""
     if every is not None:
         monkeypatch.setenv("PERFGATE_PLANT_EVERY", every)
     products: list[float] = []
@@ -221,7 +223,7 @@ def test_extra_kernel(llama: Any, monkeypatch: pytest.MonkeyPatch, every: str | 
     for layer in [llama.LlamaDecoderLayer() for _ in expected]:
         products.clear()
         assert layer.forward(Hidden())[1] == "residual"
-        seen.append(products == [1.0])
+        seen.append(len(products))
     assert seen == expected
 
 

@@ -93,7 +93,7 @@ def test_head_that_cannot_start_is_not_measured(tmp_path: Path, engine_python: s
 
     assert run.status == NOT_MEASURED, run.stdout + run.stderr
     assert "engine-start-failed" in run.stdout
-    said = "extra_kernel: PERFGATE_PLANT_EVERY='0', expected a number from 1"
+    said = "extra_kernel: PERFGATE_PLANT_EVERY='0', expected a number above 0"
     assert said in run.verdict["cells"][0]["reasons"][0]["text"]
     assert said in next((run.folder / "trials").glob("001/engine.log")).read_text()
     base, head = run.record.trials
