@@ -21,7 +21,7 @@ from perfgate.judge.machine_states import Labeller
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
 from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import Gpu
-from perfgate.metrics.trial import PROBED_GPUS, Probes, Side, Trial
+from perfgate.metrics.trial import PROBED_GPUS, Iteration, Probes, Side, Trial
 from perfgate.record.run_record import Visit
 from perfgate.report.github_markdown import annotate
 from perfgate.report.junit import render_junit
@@ -245,7 +245,7 @@ def test_recorded_runs_of_one_build_are_never_blocked() -> None:
 
 
 PROBED, SETTLED, SLOW_STARTS = "h200-x8-probe.csv", "h200-x4-settled.csv", "h200-x2-slow-starts.csv"
-H100 = "h100-probe.csv"
+H100, TIGHT = "h100-probe.csv", "h100-tight.csv"
 
 
 def probed(run_name: str, file: str = PROBED) -> list[Trial]:
@@ -370,6 +370,31 @@ def test_a_small_plant_is_blocked_where_warm_up_waited() -> None:
     tight = [gate("itl_median", "0.02%", "0.15%")]
     found = judged_on_gpu(probed("extra_kernel-3", SETTLED), tight)
     assert [(own.verdict, own.pairs) for own in found.gates] == [("regressed", 6)]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_quarter_of_a_percent_is_blocked(number: int) -> None:
+    """Each recorded run of a plant of 0.44 % blocks it at six pairs, and one of 0.25 % with the same noise as well."""
+    tight = [gate("itl_median", "0.02%", "0.15%")]
+    measured = probed(f"tight-{number}", TIGHT)
+    found = [judged_on_gpu(trials, tight, card=PROBED_GPUS[1]).gates for trials in (measured, smaller(measured))]
+    assert [[(own.verdict, own.pairs) for own in gates] for gates in found] == [[("regressed", 6)]] * 2
+    assert found[0][0].change - found[1][0].change == pytest.approx(0.0019, abs=0.0001)
+    assert found[0][0].pair_sd < 0.00101
+
+
+def smaller(trials: Sequence[Trial]) -> list[Trial]:
+    """What the head's steps would have been for 0.25 % in place of 0.443 %, the mean of the four runs."""
+    factor = 1.0025 / 1.00443
+
+    def shorter(own: Iteration) -> Iteration:
+        return own.model_copy(update={"itl_ns": tuple(round(step * factor) for step in own.itl_ns)})
+
+    return [
+        one if one.subject == "base"
+        else one.model_copy(update={"iterations": tuple(map(shorter, one.iterations))})
+        for one in trials
+    ]  # fmt: skip
 
 
 def test_a_plant_is_blocked_on_a_host_that_jumps() -> None:
