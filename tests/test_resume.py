@@ -486,10 +486,11 @@ def test_budget(tmp_path: Path, clock: list[float], trials_paid: float, taken: i
     ("budget_s", "warning"),
     [
         (60, "1 is too short for tiny: 2 trials of warm-up and a round of 2 take about 100 s; --budget 2 is not"),
+        (59.1, "1 is too short for tiny: 2 trials of warm-up and a round of 2 take about 100 s; --budget 2 is not"),
         (180, "3 ends before the first look of tiny, at 4 pairs: for that --budget 5, or --resume afterwards"),
     ],
 )
-def test_budget_that_is_too_short(tmp_path: Path, clock: list[float], budget_s: int, warning: str) -> None:
+def test_budget_that_is_too_short(tmp_path: Path, clock: list[float], budget_s: float, warning: str) -> None:
     """It is told before the first engine where a trial's time is known, and at the end what the run gets on with."""
     told: list[object] = []
     scenario = scenario_file(tmp_path)

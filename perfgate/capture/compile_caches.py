@@ -13,6 +13,7 @@ head of the same commit did. So no code under test fills what a base uses, nor w
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -40,6 +41,8 @@ VARIABLE: Final = "PERFGATE_CACHES"
 FOLDERS: Final = "cache-"
 """How a visit's folder of caches begins, in the run's folder."""
 _COMPILERS: Final = ("cc", "gcc", "g++", "clang", "nvcc", "ptxas")
+_TRITON_GROUP: Final = "__grp__"
+"""How a file of Triton begins that names all files of a kernel."""
 _OF_THE_PROCESS: Final = {"VLLM_PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TMPDIR"}
 """Variables that differ between engines which compile the same."""
 
@@ -152,8 +155,11 @@ class CompileCaches:
         for number, key in enumerate(keys, 1):
             try:
                 seal = self._store.take(key, folder)
+                if seal is not None:
+                    point_home(folder)
             except (UnfitError, OSError) as error:
                 self._say(f"{job.label}: kept compile caches are made anew: {error}")
+                remove_tree(folder, ignore_errors=True)
                 continue
             if seal is not None:
                 self._engines[folder] = replace(engine, seal=seal, grows=number == len(keys))
@@ -235,6 +241,25 @@ class CompileCaches:
                 digest.update(f"{name} {found} {status and (status.st_size, status.st_mtime_ns)}\n".encode())
             self._compilers[path] = digest.hexdigest()
         return self._compilers[path]
+
+
+def point_home(folder: Path) -> None:
+    """Have what Triton kept in a folder, now a copy in another place, name its files there.
+
+    For each kernel Triton keeps a file that names the others by absolute paths. In a copy these are of a folder that is
+    gone, and it compiles anew; or of one that is still there, which may be of another build. What it names beside files
+    of the same folder is taken away.
+    """
+    for group in folder.rglob(f"{_TRITON_GROUP}*.json"):
+        try:
+            named = json.loads(group.read_bytes())["child_paths"]
+            home = {str(name): group.parent / Path(path).name for name, path in named.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            home = {}
+        if home and all(path.is_file() for path in home.values()):
+            group.write_text(json.dumps({"child_paths": {name: str(path) for name, path in home.items()}}))
+        else:
+            group.unlink()
 
 
 def _workload(cell: Cell) -> str:

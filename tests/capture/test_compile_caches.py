@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from fake_nvml import FakeMachine
 from hand_made import cell, gate, run
 
 from perfgate.capture import compile_caches
-from perfgate.capture.compile_caches import VARIABLE
+from perfgate.capture.compile_caches import VARIABLE, point_home
 from perfgate.capture.job import Job
 from perfgate.capture.neighbours import FOLDER
 from perfgate.capture.session import Session
@@ -113,6 +114,68 @@ def test_a_later_visit_finds_what_the_first_filled(tmp_path: Path, build: Callab
     assert first.trials[0].fill is None
     assert len(fills) == 1
     assert None not in fills
+
+
+@pytest.mark.usefixtures("store")
+def test_kernels_of_triton_are_found_where_they_are_copied_to(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """Each engine of a later visit reads absolute paths of its own side's folder, and of no other."""
+    read: list[tuple[Path, Path]] = []
+
+    def compile_kernel(job: Job) -> None:
+        kernel = job.cache_folder / "triton" / "ABC" / "add.cubin"
+        group = kernel.with_name("__grp__add.json")
+        if not group.exists():
+            kernel.parent.mkdir(parents=True)
+            kernel.touch()
+            group.write_text(json.dumps({"child_paths": {kernel.name: str(kernel)}}))
+        read.append((kernel, Path(json.loads(group.read_text())["child_paths"][kernel.name])))
+
+    base = build("base")
+    for folder in ("one", "two"):
+        measure(tmp_path / folder, Compiling(compile_kernel), base)
+    assert len({kernel for kernel, _ in read}) == 4
+    assert all(kernel == named for kernel, named in read)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        '{"child_paths": {"add.cubin": "/nowhere/sub.cubin"}}', '{"child_paths": {"add.cubin": "/nowhere/.."}}',
+        '{"child_paths": {}}', '{"child_paths": {"add.cubin": 1}}', '{"child_paths": "add.cubin"}', "[]", "{", "\xff",
+    ],
+)  # fmt: skip
+def test_a_kernel_without_its_files_is_compiled_anew(tmp_path: Path, group: str) -> None:
+    """A group of Triton's that names a file that is not beside it, or none, is taken away."""
+    (tmp_path / "ABC").mkdir()
+    (tmp_path / "ABC" / "add.cubin").touch()
+    (tmp_path / "ABC" / "__grp__add.json").write_bytes(group.encode("latin-1"))
+    point_home(tmp_path)
+    assert [file.name for file in (tmp_path / "ABC").iterdir()] == ["add.cubin"]
+
+
+@pytest.mark.engine(starts=1)
+def test_triton_itself_finds_a_kernel_in_a_copy(tmp_path: Path, engine_python: str) -> None:
+    """The engine's own Triton, which finds nothing in a folder that was moved, does after its paths were."""
+    program = """
+import sys
+from triton.runtime.cache import FileCacheManager
+cache = FileCacheManager("abc")
+if sys.argv[1:]:
+    cache.put_group("add.json", {"add.cubin": cache.put(b"code", "add.cubin")})
+print(cache.get_group("add.json"))
+"""
+
+    def told(folder: Path, *words: str) -> str:
+        environment = {**os.environ, "TRITON_CACHE_DIR": str(folder)}
+        command = [engine_python, "-c", program, *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    (tmp_path / "one").mkdir()
+    assert str(tmp_path / "one") in told(tmp_path / "one", "write")
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert told(tmp_path / "two") == "None\n"
+    point_home(tmp_path / "two")
+    assert str(tmp_path / "two") in told(tmp_path / "two")
 
 
 def warm_ups(collector: Compiling) -> list[Side]:
