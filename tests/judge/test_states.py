@@ -377,10 +377,13 @@ def test_a_quarter_of_a_percent_is_blocked(number: int) -> None:
     """Each recorded run of a plant of 0.44 % blocks it at six pairs, and one of 0.25 % with the same noise as well."""
     tight = [gate("itl_median", "0.02%", "0.15%")]
     measured = probed(f"tight-{number}", TIGHT)
-    found = [judged_on_gpu(trials, tight, card=PROBED_GPUS[1]).gates for trials in (measured, smaller(measured))]
-    assert [[(own.verdict, own.pairs) for own in gates] for gates in found] == [[("regressed", 6)]] * 2
-    assert found[0][0].change - found[1][0].change == pytest.approx(0.0019, abs=0.0001)
-    assert found[0][0].pair_sd < 0.00101
+    (whole,), (part,) = (judged_on_gpu(own, tight, card=PROBED_GPUS[1]).gates for own in (measured, smaller(measured)))
+    assert [(own.verdict, own.pairs) for own in (whole, part)] == [("regressed", 6)] * 2
+    assert whole.change is not None
+    assert part.change is not None
+    assert whole.pair_sd is not None
+    assert whole.change - part.change == pytest.approx(0.0019, abs=0.0001)
+    assert whole.pair_sd < 0.00101
 
 
 def smaller(trials: Sequence[Trial]) -> list[Trial]:
