@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from typing import Final, Self
 
 from perfgate.capture.build_digest import UnknownBuildError, digest_build, digest_of
 from perfgate.capture.engine import engine_environment
+from perfgate.capture.failed_starts import CODES
 from perfgate.capture.job import Job
 from perfgate.errors import PerfgateError
 from perfgate.machine.cleanup import Swept, count_files, remove_tree
@@ -41,8 +43,8 @@ VARIABLE: Final = "PERFGATE_CACHES"
 FOLDERS: Final = "cache-"
 """How a visit's folder of caches begins, in the run's folder."""
 _COMPILERS: Final = ("cc", "gcc", "g++", "clang", "nvcc", "ptxas")
-_TRITON_GROUP: Final = "__grp__"
-"""How a file of Triton begins that names all files of a kernel."""
+_HEAD: Final = 8192
+"""Bytes of a file that tell whether it is text."""
 _OF_THE_PROCESS: Final = {"VLLM_PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TMPDIR"}
 """Variables that differ between engines which compile the same."""
 
@@ -86,12 +88,14 @@ class _Engine:
         keys: Those by which its caches may be kept, the one to look at first first; it is filled under the last one.
         seal: Of what its folder was filled with, or was kept of it.
         grows: Whether what it holds may be kept: nothing is, or what it grew from.
+        untried: Key of what it was filled with, until an engine has started with that.
     """
 
     workload: str = ""
     keys: tuple[str, ...] = ()
     seal: Seal | None = None
     grows: bool = True
+    untried: str = ""
 
     @property
     def draw(self) -> str | None:
@@ -114,6 +118,7 @@ class CompileCaches:
         self._alone = alone
         self._run_folder, self._machine, self._say = run_folder.resolve(), machine, say
         self._engines: dict[Path, _Engine] = {}
+        self._emptied: set[Path] = set()
         self._builds: dict[str, str] = {}
         self._compilers: dict[str, str] = {}
         self._store: Store | None = None
@@ -156,13 +161,13 @@ class CompileCaches:
             try:
                 seal = self._store.take(key, folder)
                 if seal is not None:
-                    point_home(folder)
+                    point_home(folder, Path(seal.home))
             except (UnfitError, OSError) as error:
                 self._say(f"{job.label}: kept compile caches are made anew: {error}")
                 remove_tree(folder, ignore_errors=True)
                 continue
             if seal is not None:
-                self._engines[folder] = replace(engine, seal=seal, grows=number == len(keys))
+                self._engines[folder] = replace(engine, seal=seal, grows=number == len(keys), untried=key)
                 return
 
     def warm(self, job: Job) -> bool:
@@ -180,6 +185,7 @@ class CompileCaches:
             started = trial.startup if trial.kind == "timed" else None
             figures = {COLD_START: started.ready_ns} if started and not started.cache_files else {}
             return trial.model_copy(update={"figures": {**trial.figures, **figures}})
+        self._look_after_start(job, trial)
         engine = self._engines.get(job.cache_folder, _Engine())
         # An engine that leaves no file has no draw.
         seal = engine.seal if engine.seal and engine.seal.files else None
@@ -187,6 +193,32 @@ class CompileCaches:
         if job.pair is None and job.kind == "timed" and trial.failure is None:
             self._keep(job, engine)
         return trial.model_copy(update={"fill": fill}) if fill else trial
+
+    def emptied(self, job: Job) -> bool:
+        """Whether the folder of a trial was emptied since this was asked last: what was kept let no engine start."""
+        emptied = job.cache_folder in self._emptied
+        self._emptied.discard(job.cache_folder)
+        return emptied
+
+    def _look_after_start(self, job: Job, trial: Trial) -> None:
+        """Forget what was kept if the first engine that had it did not start: the next one has empty caches.
+
+        Else one bad fill would end each visit of its build, for as long as it is kept.
+        """
+        engine = self._engines.get(job.cache_folder, _Engine())
+        if self._store is None or not engine.untried:
+            return
+        if trial.startup is not None:
+            self._engines[job.cache_folder] = replace(engine, untried="")
+        elif trial.failure is not None and trial.failure.code in CODES:
+            self._say(f"{job.label}: an engine with kept compile caches did not start; they are made anew")
+            try:
+                self._store.forget(engine.untried)
+            except (UnfitError, OSError) as error:
+                self._say(f"{job.label}: kept compile caches stay: {error}")
+            remove_tree(job.cache_folder, ignore_errors=True)
+            self._engines[job.cache_folder] = _Engine(engine.workload, engine.keys)
+            self._emptied.add(job.cache_folder)
 
     def _keep(self, job: Job, engine: _Engine) -> None:
         if self._store is None or not engine.keys or not engine.grows:
@@ -243,23 +275,48 @@ class CompileCaches:
         return self._compilers[path]
 
 
-def point_home(folder: Path) -> None:
-    """Have what Triton kept in a folder, now a copy in another place, name its files there.
+def point_home(folder: Path, was: Path) -> None:
+    """Have the text files of a copied folder name the copy wherever they name the folder that it is a copy of.
 
-    For each kernel Triton keeps a file that names the others by absolute paths. In a copy these are of a folder that is
-    gone, and it compiles anew; or of one that is still there, which may be of another build. What it names beside files
-    of the same folder is taken away.
+    Programs keep absolute paths of their own files: Triton those of each kernel (``__grp__*.json``), and vLLM those of
+    what torch compiled (``vllm_compile_cache.py``; 0.25.1 does not start where they are gone,
+    https://github.com/vllm-project/vllm/issues/52154). A copy without this would compile anew, or read what lies in
+    another side's folder. Binary files stay as they are, and so do the times of all.
+
+    Args:
+        folder: The copy.
+        was: The folder that it is a copy of, absolute.
+
+    Raises:
+        OSError: A file cannot be read or written.
     """
-    for group in folder.rglob(f"{_TRITON_GROUP}*.json"):
-        try:
-            named = json.loads(group.read_bytes())["child_paths"]
-            home = {str(name): group.parent / Path(path).name for name, path in named.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            home = {}
-        if home and all(path.is_file() for path in home.values()):
-            group.write_text(json.dumps({"child_paths": {name: str(path) for name, path in home.items()}}))
-        else:
-            group.unlink()
+    spelled = {own(str(was)): own(str(folder)) for own in (_escaped, str)}
+    names = re.compile("(?:" + "|".join(map(re.escape, spelled)) + r")(?![\w.-])")
+    for file in sorted(folder.rglob("*")):
+        text = _text(file) if file.is_file() else ""
+        moved = names.sub(lambda found: spelled[found[0]], text)
+        if moved != text:
+            status = file.stat()
+            file.write_text(moved, encoding="utf-8", newline="")
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _escaped(path: str) -> str:
+    """As JSON has it, and Python's ``repr`` but for quotes."""
+    return json.dumps(path)[1:-1]
+
+
+def _text(file: Path) -> str:
+    """What is in a text file; nothing of a binary one."""
+    with file.open("rb") as stream:
+        head = stream.read(_HEAD)
+        if b"\0" in head:
+            return ""
+        content = head + stream.read()
+    try:
+        return content.decode("utf-8") if b"\0" not in content else ""
+    except UnicodeDecodeError:
+        return ""
 
 
 def _workload(cell: Cell) -> str:

@@ -320,6 +320,8 @@ class Session:
         if failure is not None or self._run.quick:
             return failure
         trial = self._take(station, aim, label, heads)
+        if trial.failure and station.starts_anew(self._opened[aim.cell.cell_id], label):
+            trial = self._take(station, aim, label, heads)
         return trial.failure or lacking(aim.cell, trial)
 
     def _take(

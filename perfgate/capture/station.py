@@ -136,8 +136,15 @@ class Station:
         """
         if label == "base" or any(gate.gate.metric == "start_time" for gate in record.cell.gates):
             return False
-        job = self.job(record, label, 0, self._run_folder, kind="timed", pair=None, position=0, heads=())
-        return self._caches.warm(job)
+        return self._caches.warm(self._warm_up(record, label))
+
+    def starts_anew(self, record: Record, label: str) -> bool:
+        """Whether a build's engine did not start with kept compile caches, and may with those that it fills itself."""
+        return self._caches.emptied(self._warm_up(record, label))
+
+    def _warm_up(self, record: Record, label: str) -> Job:
+        """What a warm-up trial of a build would be."""
+        return self.job(record, label, 0, self._run_folder, kind="timed", pair=None, position=0, heads=())
 
     def probe(self, cell: Cell, subject: Subject) -> Failure | None:
         """Why no trial can be taken, see :class:`perfgate.capture.job.Collector`."""

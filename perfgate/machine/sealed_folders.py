@@ -68,13 +68,15 @@ class Seal(Frozen):
         draws: By who filled it, twelve digits that name the content then: who gets a copy of it, or of what grew from
             it, and is of that name, has these.
         filled_utc: When its first content was kept, ISO 8601.
+        home: The folder that it is a copy of: files may name one another by their paths there.
         files: By path from ``files``, with slashes.
     """
 
-    format: Literal["perfgate-sealed/2"] = "perfgate-sealed/2"
+    format: Literal["perfgate-sealed/3"] = "perfgate-sealed/3"
     key: str
     draws: Annotated[dict[str, Annotated[str, Field(pattern="^[0-9a-f]{12}$")]], Field(min_length=1)]
     filled_utc: str
+    home: str
     files: dict[str, SealedFile]
 
     @property
@@ -158,7 +160,7 @@ class Store:
             _remove(part)
             try:
                 files = _copy_sealing(folder, part / FILES)
-                seal = _seal_of(key, files, by, grown_from)
+                seal = _seal_of(key, folder, files, by, grown_from)
                 write_model(part / SEAL, seal)
                 _remove(entry)
                 part.rename(entry)
@@ -166,6 +168,16 @@ class Store:
                 _remove(part)
         self._make_room(key)
         return seal
+
+    def forget(self, key: str) -> None:
+        """Remove an entry that is of no use, whether or not it is there.
+
+        Raises:
+            UnfitError: Another process holds it for long.
+            OSError: It cannot be removed.
+        """
+        with self._held(key):
+            _remove(self.root / key)
 
     def sweep(self, days: float) -> Iterator[Swept]:
         """Remove what nobody used for so long, what is broken, and what a killed process left half written.
@@ -222,11 +234,12 @@ def _used_s(entry: Path) -> float:
     return 0.0
 
 
-def _seal_of(key: str, files: dict[str, SealedFile], by: str, grown_from: Seal | None) -> Seal:
+def _seal_of(key: str, folder: Path, files: dict[str, SealedFile], by: str, grown_from: Seal | None) -> Seal:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     content = {"filled": now, "files": {name: file.sha256 for name, file in files.items()}}
     draws = {by: sha256_hex(canonical_json(content))[:12], **(grown_from.draws if grown_from else {})}
-    return Seal(key=key, draws=draws, filled_utc=grown_from.filled_utc if grown_from else now, files=files)
+    filled_utc = grown_from.filled_utc if grown_from else now
+    return Seal(key=key, draws=draws, filled_utc=filled_utc, home=str(folder), files=files)
 
 
 def _read_seal(entry: Path, key: str) -> Seal:

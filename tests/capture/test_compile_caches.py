@@ -138,24 +138,48 @@ def test_kernels_of_triton_are_found_where_they_are_copied_to(tmp_path: Path, bu
 
 
 @pytest.mark.parametrize(
-    "group",
+    ("text", "moved"),
     [
-        '{"child_paths": {"add.cubin": "/nowhere/sub.cubin"}}', '{"child_paths": {"add.cubin": "/nowhere/.."}}',
-        '{"child_paths": {}}', '{"child_paths": {"add.cubin": 1}}', '{"child_paths": "add.cubin"}', "[]", "{", "\xff",
+        ("lib = '/runs/one/cache/a'\r\nof /runs/one", "lib = '/runs/two — b/cache/a'\r\nof /runs/two — b"),
+        ("/runs/one-more/a /runs/one.txt", "/runs/one-more/a /runs/one.txt"),
+        ("/runs/other", "/runs/other"),
+        ("/runs/one \0", "/runs/one \0"),
+        (f"/runs/one {'x' * 9000}\0", f"/runs/one {'x' * 9000}\0"),
     ],
-)  # fmt: skip
-def test_a_kernel_without_its_files_is_compiled_anew(tmp_path: Path, group: str) -> None:
-    """A group of Triton's that names a file that is not beside it, or none, is taken away."""
-    (tmp_path / "ABC").mkdir()
-    (tmp_path / "ABC" / "add.cubin").touch()
-    (tmp_path / "ABC" / "__grp__add.json").write_bytes(group.encode("latin-1"))
-    point_home(tmp_path)
-    assert [file.name for file in (tmp_path / "ABC").iterdir()] == ["add.cubin"]
+    ids=["named", "longer names", "not named", "binary", "binary later on"],
+)
+def test_text_files_of_a_copy_name_the_copy(tmp_path: Path, text: str, moved: str) -> None:
+    """Each place in a text file that names the old folder names the new one; other names and binary files stay."""
+    file = tmp_path / "two — b" / "below" / "file"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(text.encode())
+    os.utime(file, ns=(1, 2))
+    point_home(tmp_path / "two — b", Path("/runs/one"))
+    assert file.read_bytes().decode() == moved.replace("/runs/two — b", str(tmp_path / "two — b"))
+    assert file.stat().st_mtime_ns == 2
+
+
+@pytest.mark.parametrize("content", [b"/runs/one \xff", b"/runs/one \x80\x04"])
+def test_what_is_no_utf8_stays(tmp_path: Path, content: bytes) -> None:
+    """A pickle without a zero byte is not text either."""
+    (tmp_path / "file").write_bytes(content)
+    point_home(tmp_path, Path("/runs/one"))
+    assert (tmp_path / "file").read_bytes() == content
+
+
+def test_escaped_paths_of_a_copy_name_the_copy(tmp_path: Path) -> None:
+    """JSON may write letters by number, and its paths are read as they were written."""
+    (tmp_path / "ü").mkdir()
+    file = tmp_path / "ü" / "__grp__add.json"
+    file.write_text(json.dumps({"child_paths": {"add.cubin": "/runs/é/add.cubin"}}))
+    point_home(tmp_path / "ü", Path("/runs/é"))
+    assert json.loads(file.read_text()) == {"child_paths": {"add.cubin": str(tmp_path / "ü" / "add.cubin")}}
+    assert file.read_text().isascii()
 
 
 @pytest.mark.engine(starts=1)
 def test_triton_itself_finds_a_kernel_in_a_copy(tmp_path: Path, engine_python: str) -> None:
-    """The engine's own Triton, which finds nothing in a folder that was moved, does after its paths were."""
+    """The engine's own Triton, which finds nothing in a folder that was moved, does after its paths were moved."""
     program = """
 import sys
 from triton.runtime.cache import FileCacheManager
@@ -174,8 +198,60 @@ print(cache.get_group("add.json"))
     assert str(tmp_path / "one") in told(tmp_path / "one", "write")
     (tmp_path / "one").rename(tmp_path / "two")
     assert told(tmp_path / "two") == "None\n"
-    point_home(tmp_path / "two")
+    point_home(tmp_path / "two", tmp_path / "one")
     assert str(tmp_path / "two") in told(tmp_path / "two")
+
+
+class Unfit(Compiling):
+    """Engines that do not come up, by what they find: by default with what an earlier visit compiled."""
+
+    def __init__(
+        self, fails: Callable[[str], bool] = "by base of one".__eq__, code: str = "engine-start-failed"
+    ) -> None:
+        super().__init__()
+        self._does_not_start, self._code = fails, code
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """Take one."""
+        trial = super().collect(job, progress)
+        if not self._does_not_start(self.found[-1][2]):
+            return trial
+        return trial.model_copy(update={"startup": None, "failure": Failure(code=self._code, text="no such file")})
+
+
+@pytest.mark.usefixtures("store")
+def test_kept_caches_that_let_no_engine_start_are_made_anew(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """The visit goes on with empty ones, which are kept in their place, and says so."""
+    base = build("base")
+    measure(tmp_path / "one", Compiling(), base)
+    record, said = measure(tmp_path / "two", two := Unfit(), base)
+
+    assert said == ["base: an engine with kept compile caches did not start; they are made anew"]
+    assert record.stopped is None
+    assert [there for _, _, there in two.found] == ["by base of one", "", *["by base of two"] * 4]
+    assert visit(tmp_path / "three", base).first("base") == "by base of two"
+
+
+@pytest.mark.usefixtures("store")
+def test_an_engine_that_never_starts_is_started_twice(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """With the kept caches and without; then its own failure ends the cell."""
+    base = build("base")
+    measure(tmp_path / "one", Compiling(), base)
+    record, _ = measure(tmp_path / "two", two := Unfit(lambda _: True), base)
+
+    assert [there for _, _, there in two.found] == ["by base of one", ""]
+    assert record.stopped is not None
+    assert record.stopped.code == "engine-start-failed"
+
+
+@pytest.mark.usefixtures("store")
+def test_an_engine_that_dies_later_keeps_its_caches(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """What ends an engine that had started, or what kept it from the GPU, says nothing about its caches."""
+    base = build("base")
+    measure(tmp_path / "one", Compiling(), base)
+    _, said = measure(tmp_path / "two", Unfit(code="gpu-busy"), base)
+    assert said == []
+    assert visit(tmp_path / "three", base).first("base") == "by base of one"
 
 
 def warm_ups(collector: Compiling) -> list[Side]:
