@@ -2,11 +2,11 @@
 
 ``python benchmarks/three_ray_nodes.py [--engine .engine/bin/python] [--cells 24] [--folder FOLDER]``
 
-Base against base, each cell with four pairs or more and margins that no neighbour's work reaches. Without ``--engine`` the
-stand-in of ``tests/stub_engine.py`` generates. The command is killed once a tenth of the trials are here, the actor
-once it has half as many more; ``--resume`` goes on, and the third node is killed in the middle. Prints what there was
-by then and how long each part took. Ends with 1 if something that was kept is lost, something is left running, or a
-cell's verdict differs from that of the run alone.
+Base against base, each cell with four pairs or more and margins that no neighbour's work reaches. Without
+``--engine`` the stand-in of ``tests/stub_engine.py`` generates. The command is killed once a tenth of the trials are
+here, the actor once it has half as many more; ``--resume`` goes on, and the third node is killed in the middle. Prints
+what there was by then and how long each part took. Ends with 1 if something that was kept is lost, something is left
+running, or a cell's verdict differs from that of the run alone.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ def point_home(folder: Path, was: Path) -> None:
 
     Programs keep absolute paths of their own files: Triton those of each kernel (``__grp__*.json``), and vLLM those of
     what torch compiled (``vllm_compile_cache.py``; 0.25.1 does not start where they are gone,
-    https://github.com/vllm-project/vllm/issues/52154). A copy without this would compile anew, or read what lies in
+    https://github.com/vllm-project/vllm/issues/52154). A copy without this would compile anew, or read what is in
     another side's folder. Binary files stay as they are, and so do the times of all.
 
     Args:
