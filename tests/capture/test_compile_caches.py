@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import pprint
 import shutil
 import subprocess
 from collections.abc import Callable, Collection
@@ -165,6 +167,21 @@ def test_what_is_no_utf8_stays(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     point_home(tmp_path, Path("/runs/one"))
     assert (tmp_path / "file").read_bytes() == content
+
+
+def test_handles_of_vllm_name_files_of_the_copy(tmp_path: Path) -> None:
+    """What vLLM 0.25.1 keeps of compiled graphs is a Python literal in many lines, which it reads as such."""
+    was, below = Path("/runs/one/cache-a1b2c3d4/base-d5883367b274"), "vllm/torch_compile_cache/0a1b2c/rank_0_0/backbone"
+    keys = [f"artifact_compile_range_1_4096_subgraph_{number}" for number in range(3)]
+    handles = {
+        ((1, 4096), n, "inductor_standalone"): {"graph_handle": (k, f"{was}/{below}/{k}")} for n, k in enumerate(keys)
+    }
+    file = tmp_path / below / "vllm_compile_cache.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(pprint.PrettyPrinter(indent=4).pformat(handles))
+    point_home(tmp_path, was)
+    named = [value["graph_handle"] for value in ast.literal_eval(file.read_text()).values()]
+    assert named == [(key, str(file.with_name(key))) for key in keys]
 
 
 def test_escaped_paths_of_a_copy_name_the_copy(tmp_path: Path) -> None:
