@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -113,8 +114,10 @@ def on_cluster(folder: Path, cluster: ThreeNodes, words: Sequence[str], trials: 
     tell(f"the command is killed, {len(here(folder))} trials are here")
     wait(lambda: with_the_actor(folder) >= trials // 10 + trials // 20)
     kept = with_the_actor(folder)
-    if actor := cluster.actor():
-        actor.kill()
+    actor = cluster.actor()
+    if actor is None:
+        raise SystemExit("there is no actor")
+    actor.kill()
     tell(f"the actor is killed, it had {kept} trials")
     wait(lambda: not running(folder))
     (run,) = folder.glob("runs/*.cluster")
@@ -144,10 +147,13 @@ def started(folder: Path, words: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def wait(condition: Callable[[], bool], command: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait until it holds, while a command runs where one is given."""
+    """Wait until it holds: while a command runs where one is given, else for ten minutes."""
+    until_s = time.monotonic() + (600 if command is None else math.inf)
     while not condition():
         if command and command.poll() is not None:
             raise SystemExit(f"perfgate ended with {command.returncode} before")
+        if time.monotonic() > until_s:
+            raise SystemExit("what should have ended is still there after ten minutes")
         time.sleep(0.2)
 
 

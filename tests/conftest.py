@@ -303,3 +303,27 @@ def make_job(tmp_path: Path) -> Callable[..., Job]:
         )
 
     return make
+
+
+@pytest.fixture
+def cache_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where caches are kept in this test."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "store"))
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def build_named(tmp_path: Path) -> Callable[[str], Subject]:
+    """A function that makes an environment of that name: an interpreter, and one package."""
+
+    def make(name: str) -> Subject:
+        packages = tmp_path / name / "site-packages"
+        (packages / "vllm").mkdir(parents=True)
+        (packages / "vllm" / "__init__.py").write_text("version = 1\n")
+        python = tmp_path / name / "python"
+        answer = json.dumps(["3.12", [str(packages)], "/nowhere", "/nowhere"])
+        python.write_text(f"#!/bin/sh\necho '{answer}'\n")
+        python.chmod(0o755)
+        return Subject(python=str(python))
+
+    return make

@@ -485,12 +485,11 @@ def test_budget(tmp_path: Path, clock: list[float], trials_paid: float, taken: i
 @pytest.mark.parametrize(
     ("budget_s", "warning"),
     [
-        (60, "1 is too short for tiny: 2 trials of warm-up and a round of 2 take about 100 s; --budget 2 is not"),
-        (59.1, "1 is too short for tiny: 2 trials of warm-up and a round of 2 take about 100 s; --budget 2 is not"),
-        (180, "3 ends before the first look of tiny, at 4 pairs: for that --budget 5, or --resume afterwards"),
+        (60, "60 s, is too short for tiny: 2 trials of warm-up and a round of 2 take about 100 s; --budget 2 is not"),
+        (180, "180 s, ends before the first look of tiny, at 4 pairs: for that --budget 5, or --resume afterwards"),
     ],
 )
-def test_budget_that_is_too_short(tmp_path: Path, clock: list[float], budget_s: float, warning: str) -> None:
+def test_budget_that_is_too_short(tmp_path: Path, clock: list[float], budget_s: int, warning: str) -> None:
     """It is told before the first engine where a trial's time is known, and at the end what the run gets on with."""
     told: list[object] = []
     scenario = scenario_file(tmp_path)
@@ -501,7 +500,7 @@ def test_budget_that_is_too_short(tmp_path: Path, clock: list[float], budget_s: 
     with pytest.raises(InterruptedRunError, match=r"the next visit gets on with --budget 2;"):
         gate.run([scenario], BOTH, runs=tmp_path / "runs", seed=1, progress=told.append, **means)
 
-    assert told[0] == f"warning: --budget {warning}"
+    assert told[0] == f"warning: what is left of the budget, {warning}"
     (folder,) = (tmp_path / "runs").iterdir()
     taken = len(records(folder)[0].pairs())
     with pytest.raises(InterruptedRunError):

@@ -13,7 +13,6 @@ head of the same commit did. So no code under test fills what a base uses, nor w
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -43,8 +42,11 @@ VARIABLE: Final = "PERFGATE_CACHES"
 FOLDERS: Final = "cache-"
 """How a visit's folder of caches begins, in the run's folder."""
 _COMPILERS: Final = ("cc", "gcc", "g++", "clang", "nvcc", "ptxas")
-_HEAD: Final = 8192
-"""Bytes of a file that tell whether it is text."""
+_MOST_TEXT: Final = 16 << 20
+"""Bytes of a text file in which paths are looked for."""
+_SPELLED_ALIKE: Final = re.compile(r"""[!#-&(-\[\]-~]+""")
+"""A path that JSON, Python and compilers write as it is: printable ASCII without spaces, quotes and backslashes."""
+_NOT_STARTED: Final = (*CODES, "engine-start-timeout")
 _OF_THE_PROCESS: Final = {"VLLM_PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TMPDIR"}
 """Variables that differ between engines which compile the same."""
 
@@ -88,14 +90,14 @@ class _Engine:
         keys: Those by which its caches may be kept, the one to look at first first; it is filled under the last one.
         seal: Of what its folder was filled with, or was kept of it.
         grows: Whether what it holds may be kept: nothing is, or what it grew from.
-        untried: Key of what it was filled with, until an engine has started with that.
+        untried: Whether it was filled with what was kept, and no engine has started with that yet.
     """
 
     workload: str = ""
     keys: tuple[str, ...] = ()
     seal: Seal | None = None
     grows: bool = True
-    untried: str = ""
+    untried: bool = False
 
     @property
     def draw(self) -> str | None:
@@ -118,7 +120,6 @@ class CompileCaches:
         self._alone = alone
         self._run_folder, self._machine, self._say = run_folder.resolve(), machine, say
         self._engines: dict[Path, _Engine] = {}
-        self._emptied: set[Path] = set()
         self._builds: dict[str, str] = {}
         self._compilers: dict[str, str] = {}
         self._store: Store | None = None
@@ -131,6 +132,10 @@ class CompileCaches:
             self._store = Store(root) if root is not None else None
         except (UnfitError, OSError) as error:
             self._say(f"compile caches are not kept: {error}")
+        if self._store and not _SPELLED_ALIKE.fullmatch(str(self._folder)):
+            self._store = None
+            self._say(f"compile caches are not kept: {str(self._folder)!a} has a space, a quote, a backslash or a "
+                      "letter beyond ASCII, which programs write in different ways")  # fmt: skip
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -161,13 +166,13 @@ class CompileCaches:
             try:
                 seal = self._store.take(key, folder)
                 if seal is not None:
-                    point_home(folder, Path(seal.home))
+                    point_home(folder, seal)
             except (UnfitError, OSError) as error:
                 self._say(f"{job.label}: kept compile caches are made anew: {error}")
                 remove_tree(folder, ignore_errors=True)
                 continue
             if seal is not None:
-                self._engines[folder] = replace(engine, seal=seal, grows=number == len(keys), untried=key)
+                self._engines[folder] = replace(engine, seal=seal, grows=number == len(keys), untried=True)
                 return
 
     def warm(self, job: Job) -> bool:
@@ -185,7 +190,6 @@ class CompileCaches:
             started = trial.startup if trial.kind == "timed" else None
             figures = {COLD_START: started.ready_ns} if started and not started.cache_files else {}
             return trial.model_copy(update={"figures": {**trial.figures, **figures}})
-        self._look_after_start(job, trial)
         engine = self._engines.get(job.cache_folder, _Engine())
         # An engine that leaves no file has no draw.
         seal = engine.seal if engine.seal and engine.seal.files else None
@@ -194,31 +198,27 @@ class CompileCaches:
             self._keep(job, engine)
         return trial.model_copy(update={"fill": fill}) if fill else trial
 
-    def emptied(self, job: Job) -> bool:
-        """Whether the folder of a trial was emptied since this was asked last: what was kept let no engine start."""
-        emptied = job.cache_folder in self._emptied
-        self._emptied.discard(job.cache_folder)
-        return emptied
-
-    def _look_after_start(self, job: Job, trial: Trial) -> None:
-        """Forget what was kept if the first engine that had it did not start: the next one has empty caches.
+    def unfit(self, job: Job, trial: Trial) -> bool:
+        """Whether the first engine with what was kept did not start; that is forgotten then, and the folder emptied.
 
         Else one bad fill would end each visit of its build, for as long as it is kept.
         """
-        engine = self._engines.get(job.cache_folder, _Engine())
-        if self._store is None or not engine.untried:
-            return
+        folder, engine = job.cache_folder, self._engines.get(job.cache_folder, _Engine())
         if trial.startup is not None:
-            self._engines[job.cache_folder] = replace(engine, untried="")
-        elif trial.failure is not None and trial.failure.code in CODES:
+            self._engines.update({folder: replace(engine, untried=False)} if engine.untried else {})
+            return False
+        failed = trial.failure is not None and trial.failure.code in _NOT_STARTED
+        if not (failed and engine.untried and engine.seal and self._store):
+            return False
+        remove_tree(folder, ignore_errors=True)
+        del self._engines[folder]  # somebody else may have kept a better one by now
+        try:
+            self._store.forget(engine.seal)
             self._say(f"{job.label}: an engine with kept compile caches did not start; they are made anew")
-            try:
-                self._store.forget(engine.untried)
-            except (UnfitError, OSError) as error:
-                self._say(f"{job.label}: kept compile caches stay: {error}")
-            remove_tree(job.cache_folder, ignore_errors=True)
-            self._engines[job.cache_folder] = _Engine(engine.workload, engine.keys)
-            self._emptied.add(job.cache_folder)
+        except (UnfitError, OSError) as error:
+            self._engines[folder] = _Engine(engine.workload)
+            self._say(f"{job.label}: an engine with kept compile caches did not start; they are not used: {error}")
+        return True
 
     def _keep(self, job: Job, engine: _Engine) -> None:
         if self._store is None or not engine.keys or not engine.grows:
@@ -275,8 +275,8 @@ class CompileCaches:
         return self._compilers[path]
 
 
-def point_home(folder: Path, was: Path) -> None:
-    """Have the text files of a copied folder name the copy wherever they name the folder that it is a copy of.
+def point_home(folder: Path, seal: Seal) -> None:
+    """Have the text files of a copied folder name the copy wherever they name the folder that was kept.
 
     Programs keep absolute paths of their own files: Triton those of each kernel (``__grp__*.json``), and vLLM those of
     what torch compiled (``vllm_compile_cache.py``; 0.25.1 does not start where they are gone,
@@ -285,38 +285,31 @@ def point_home(folder: Path, was: Path) -> None:
 
     Args:
         folder: The copy.
-        was: The folder that it is a copy of, absolute.
+        seal: Of what it is a copy of.
 
     Raises:
         OSError: A file cannot be read or written.
     """
-    spelled = {own(str(was)): own(str(folder)) for own in (_escaped, str)}
-    names = re.compile("(?:" + "|".join(map(re.escape, spelled)) + r")(?![\w.-])")
-    for file in sorted(folder.rglob("*")):
-        text = _text(file) if file.is_file() else ""
-        moved = names.sub(lambda found: spelled[found[0]], text)
-        if moved != text:
-            status = file.stat()
-            file.write_text(moved, encoding="utf-8", newline="")
-            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    home = seal.home.encode()
+    names = re.compile(re.escape(home) + rb"(?![\w.-])")
+    for name, file in seal.files.items():
+        if file.size > _MOST_TEXT:
+            continue
+        with os.fdopen(os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK), "r+b") as stream:
+            content = stream.read(_MOST_TEXT)
+            if _is_text(content) and names.search(content):
+                stream.seek(0)
+                stream.write(names.sub(lambda _: os.fsencode(folder), content))
+                stream.truncate()
+                stream.flush()
+                os.utime(stream.fileno(), ns=(file.mtime_ns, file.mtime_ns))
 
 
-def _escaped(path: str) -> str:
-    """As JSON has it, and Python's ``repr`` but for quotes."""
-    return json.dumps(path)[1:-1]
-
-
-def _text(file: Path) -> str:
-    """What is in a text file; nothing of a binary one."""
-    with file.open("rb") as stream:
-        head = stream.read(_HEAD)
-        if b"\0" in head:
-            return ""
-        content = head + stream.read()
+def _is_text(content: bytes) -> bool:
     try:
-        return content.decode("utf-8") if b"\0" not in content else ""
+        return "\0" not in content.decode()
     except UnicodeDecodeError:
-        return ""
+        return False
 
 
 def _workload(cell: Cell) -> str:

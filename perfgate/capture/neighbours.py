@@ -344,6 +344,9 @@ def _trial(station: Station, record: Record, side: Side, folder: Path, *, cold: 
     folder.mkdir()
     job = station.job(record, side, int(folder.name), folder, cold=cold, kind="timed", pair=None, position=0)
     trial = station.take(replace(job, fastest_probe_ns=()), lambda _: None)
+    if station.starts_anew:
+        remove_tree(folder)
+        return _trial(station, record, side, folder, cold=cold)
     if trial.failure is not None:
         text = f"{side}: {trial.failure.text} (while it was measured what stations do to one another)"
         raise StationFailedError(station, Failure(code=trial.failure.code, text=text))

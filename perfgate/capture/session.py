@@ -320,7 +320,7 @@ class Session:
         if failure is not None or self._run.quick:
             return failure
         trial = self._take(station, aim, label, heads)
-        if trial.failure and station.starts_anew(self._opened[aim.cell.cell_id], label):
+        if station.starts_anew:
             trial = self._take(station, aim, label, heads)
         return trial.failure or lacking(aim.cell, trial)
 
@@ -357,7 +357,10 @@ class Session:
             self._tell(f"{cell.name}: a gate on {label} cannot be judged, no-floor: {trial.no_floor}")
         with self._lock:
             self._pace.note(cell.cell_id, trial)
-            self._starts.note(cell, job.subject, trial)
+            if station.starts_anew:
+                station.conditioned.discard((cell.cell_id, label))
+            else:
+                self._starts.note(cell, job.subject, trial)
             record = self._keep(cell, trial)
             ahead = ahead - 1 if trial.failure is None else len(builds) * (aim.pairs - aim.done(record))
             left_s = (self._pace.expected_s(cell.cell_id, kind) or 0.0) * ahead / max(len(self._rounds), 1)

@@ -94,6 +94,8 @@ class Station:
         """Of its GPUs when the last timed trial ended, see :func:`perfgate.capture.settling.state_after`."""
         self.stopping = False
         """Whether its engine is being ended because the visit is over."""
+        self.starts_anew = False
+        """Whether the last engine did not start with kept compile caches, so that the next one has empty ones."""
 
     def job(self, record: Record, label: str, index: int, folder: Path, *, cold: bool = False, **place: Any) -> Job:
         """A trial to be taken here.
@@ -136,15 +138,8 @@ class Station:
         """
         if label == "base" or any(gate.gate.metric == "start_time" for gate in record.cell.gates):
             return False
-        return self._caches.warm(self._warm_up(record, label))
-
-    def starts_anew(self, record: Record, label: str) -> bool:
-        """Whether a build's engine did not start with kept compile caches, and may with those that it fills itself."""
-        return self._caches.emptied(self._warm_up(record, label))
-
-    def _warm_up(self, record: Record, label: str) -> Job:
-        """What a warm-up trial of a build would be."""
-        return self.job(record, label, 0, self._run_folder, kind="timed", pair=None, position=0, heads=())
+        job = self.job(record, label, 0, self._run_folder, kind="timed", pair=None, position=0, heads=())
+        return self._caches.warm(job)
 
     def probe(self, cell: Cell, subject: Subject) -> Failure | None:
         """Why no trial can be taken, see :class:`perfgate.capture.job.Collector`."""
@@ -169,6 +164,9 @@ class Station:
         trial = self._refused(job) or self.gpus.watch(job, lambda: self._collect(job, show))
         if self.stopping and trial.failure is not None:
             raise KeyboardInterrupt
+        if unfit := self._caches.unfit(job, trial):
+            self.release()  # a worker that waits may be of the same build, and have opened what is gone
+        self.starts_anew = unfit
         trial = self._caches.note(job, trial)
         if job.kind == "timed":
             self.state = state_after(trial, job.fastest_probe_ns)

@@ -169,15 +169,16 @@ class Store:
         self._make_room(key)
         return seal
 
-    def forget(self, key: str) -> None:
-        """Remove an entry that is of no use, whether or not it is there.
+    def forget(self, seal: Seal) -> None:
+        """Remove what is of no use, where it is still there: what somebody else has kept in its place stays.
 
         Raises:
             UnfitError: Another process holds it for long.
             OSError: It cannot be removed.
         """
-        with self._held(key):
-            _remove(self.root / key)
+        with self._held(seal.key):
+            if _seal_or_none(self.root / seal.key, seal.key) == seal:
+                _remove(self.root / seal.key)
 
     def sweep(self, days: float) -> Iterator[Swept]:
         """Remove what nobody used for so long, what is broken, and what a killed process left half written.
@@ -209,8 +210,8 @@ class Store:
         for entry in sorted(self._entries(), key=_used_s, reverse=True):
             seal = _seal_or_none(entry, entry.name)
             left -= seal.size if seal else 0
-            old = seal.too_old if seal else entry.name.endswith(PART)
-            if entry.name == kept or not (old or left < 0):
+            useless = seal is None or seal.too_old  # without one it is of another version, or half written
+            if entry.name == kept or not (useless or left < 0):
                 continue
             with contextlib.suppress(UnfitError, OSError), self._held(entry.name.removesuffix(PART), 0.0):
                 _remove(entry)  # what is in use stays

@@ -164,7 +164,7 @@ def short_budget(
         return ""
     warm_up = builds if kind == "timed" and not quick else 0
     needed_s = known * (warm_up + builds)
-    given = f"--budget {round(budget_s / 60, 1):g}"  # a second of it may have passed
+    given = f"what is left of the budget, {math.ceil(budget_s)} s,"  # builds may have taken much of it
     if needed_s > budget_s:
         beside = f"{plural(warm_up, 'trial')} of warm-up and " if warm_up else ""
         takes = f"{beside}a round of {builds} take about {math.ceil(needed_s)} s"

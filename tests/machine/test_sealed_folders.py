@@ -14,7 +14,7 @@ import pytest
 from perfgate.machine import sealed_folders
 from perfgate.machine.cleanup import remove_tree
 from perfgate.machine.locks import hold_named
-from perfgate.machine.sealed_folders import Seal, Store, UnfitError
+from perfgate.machine.sealed_folders import SEAL, Seal, Store, UnfitError
 
 KEY = "a" * 64
 
@@ -220,10 +220,12 @@ def test_what_was_used_longest_ago_goes_first(
 
 
 def test_room_is_made_of_what_serves_nobody(store: Store, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is older than two weeks goes whoever keeps something, and what a killed process left half written."""
+    """What is older than two weeks goes when something is kept, and what is half written or of another version."""
     keep(store, filled, "1" * 64)
     monkeypatch.setattr(sealed_folders, "MOST_AGE", timedelta(seconds=-1))
     (store.root / f"{'2' * 64}.part").mkdir()
+    (store.root / ("4" * 64)).mkdir()
+    (store.root / ("4" * 64) / SEAL).write_text('{"format": "perfgate-sealed/2"}')
     keep(store, filled, "3" * 64)
     assert {item.name[0] for item in store.root.iterdir()} == {"3", "l"}
 
