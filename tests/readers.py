@@ -33,6 +33,7 @@ from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.drivers import VllmEngine
 from perfgate.capture.engine import Worker
 from perfgate.capture.job import Job
+from perfgate.capture.parking import Parking
 from perfgate.capture.timeline import read_iteration
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.transformer import read_config, step_demand
@@ -227,7 +228,7 @@ def _engine(file: Path) -> None:
     worker._buffer += file.read_bytes()
     worker._requests = worker._answers = os.open(os.devnull, os.O_RDWR)
     try:
-        answer, _ = VllmEngine(worker, job, Launch()).iterate(measured.workload, 0)
+        answer, _ = VllmEngine(worker, job, Launch(), Parking()).iterate(measured.workload, 0)
         read_iteration(answer, measured.batch)
         if "host_calls" in answer:
             read_calls(answer)

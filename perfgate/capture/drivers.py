@@ -70,10 +70,7 @@ class VllmDriver:
                 stack.push(worker)
             if job.ahead is not None:
                 self._parking.begin(job.ahead)
-            engine = VllmEngine(worker, job, launch)
-            # From here on the engine gets work: no import runs beside that.
-            self._parking.settle()
-            yield engine
+            yield VllmEngine(worker, job, launch, self._parking)
 
     def release(self) -> None:
         """See :class:`Driver`."""
@@ -92,13 +89,14 @@ class VllmEngine:
         worker: Running, without an engine so far.
         job: The trial.
         launch: What its instrument asks of the start.
+        parking: Where the next trial's worker imports meanwhile.
 
     Raises:
         InvalidTrialError: It did not start, or not in time.
     """
 
-    def __init__(self, worker: Worker, job: Job, launch: Launch) -> None:
-        self._worker, self._job = worker, job
+    def __init__(self, worker: Worker, job: Job, launch: Launch, parking: Parking) -> None:
+        self._worker, self._job, self._parking = worker, job, parking
         cell = job.cell
         cache_files = count_files(job.cache_folder)
         limit = Limit(time.monotonic() + cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
@@ -141,6 +139,10 @@ class VllmEngine:
             asked["images"] = {**workload.images.model_dump(), "seed": [workload.seed, number]}
         answer = self._worker.request("iterate", limit, **asked)
         return answer, Span(begin_ns, time.monotonic_ns())
+
+    def alone(self, *, wait: bool) -> bool:
+        """See :class:`Engine`."""
+        return self._parking.settled(wait=wait)
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """See :class:`Engine`."""

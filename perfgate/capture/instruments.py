@@ -31,6 +31,8 @@ class Instrument:
     """How long it may take to write its report once the engine has stopped; 0 where it has none."""
     probe: ClassVar[bool] = False
     """Whether the state of the GPUs is probed around each iteration; a profiler would show that."""
+    warms_up_beside: ClassVar[bool] = False
+    """Whether it warms up while the next trial's worker imports, and for as long as that does."""
     unreadable: ClassVar[str] = "internal-error"
     """Reason code of an error that has none of its own."""
 

@@ -14,6 +14,7 @@ import pytest
 from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.drivers import VllmEngine
 from perfgate.capture.job import Job
+from perfgate.capture.parking import Parking
 from perfgate.capture.vllm_batch import pictures
 from perfgate.judge.setting import _work
 from perfgate.scenario.plan import Cell
@@ -76,7 +77,7 @@ def test_a_model_that_sees_gets_its_processor_and_images(
             return 10
 
     worker: Any = Recorder()
-    VllmEngine(worker, job, Launch()).iterate(job.cell.workload, 7)
+    VllmEngine(worker, job, Launch(), Parking()).iterate(job.cell.workload, 7)
 
     assert requests["start"]["engine_args"] == tokenizes | job.engine_args
     assert requests["iterate"].get("images") == asked

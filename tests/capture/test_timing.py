@@ -25,6 +25,7 @@ from perfgate.capture import drivers
 from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.engine import PORTS, WORKER, Limit, Worker, allowed_environment, engine_environment
 from perfgate.capture.job import Collector, Job
+from perfgate.capture.parking import Parking
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.capture.trial_taking import INSTRUMENTS, MAX_FAILURE_CHARACTERS, EngineCollector
 from perfgate.machine.atomic_files import sha256_hex
@@ -348,7 +349,7 @@ def test_no_probe_under_a_profiler(prepare: Callable[..., Job]) -> None:
     """Where the instrument does not ask for it, as none but a timed trial's does, the worker takes no reading."""
     job = prepare()
     with Worker(job) as worker:
-        answer, _ = drivers.VllmEngine(worker, job, Launch()).iterate(job.cell.batch, 0)
+        answer, _ = drivers.VllmEngine(worker, job, Launch(), Parking()).iterate(job.cell.batch, 0)
 
     assert answer["probe_ns"] is None
     assert {kind: make(job).probe for kind, make in INSTRUMENTS.items()} == {
