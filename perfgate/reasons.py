@@ -22,6 +22,10 @@ _TABLE = (
            "Change what the engine's own error names; the whole engine.log is in the trial's folder."),
     Reason("engine-start-timeout", "The engine was not ready within measure.start_timeout.",
            "Look at engine.log for what it waits on; raise measure.start_timeout if it was only slow."),
+    Reason("unfit-caches", "The engine did not start with the compile caches that an earlier visit kept for it. They "
+           "are forgotten, and it is started again with others or with empty ones; no pair counts as dropped for that.",
+           "Nothing, if it starts then. If that happens again and again, set PERFGATE_CACHES=0 and report what "
+           "engine.log says."),
     Reason("engine-died", "The engine's process ended in the middle of a trial.",
            "Read engine.log in the trial's folder: out of memory and CUDA errors show there."),
     Reason("iteration-timeout", "An iteration did not finish within measure.iteration_timeout.",

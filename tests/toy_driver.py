@@ -47,10 +47,8 @@ class ToyEngine:
         }
         return answer, ANY_TIME
 
-    def alone(self, *, wait: bool) -> bool:
+    def wait_alone(self) -> None:
         """Nothing is started ahead."""
-        assert wait in (True, False)
-        return True
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """Write the trace when the window closes."""

@@ -25,7 +25,6 @@ from typing import Final, Self
 
 from perfgate.capture.build_digest import UnknownBuildError, digest_build, digest_of
 from perfgate.capture.engine import engine_environment
-from perfgate.capture.failed_starts import CODES
 from perfgate.capture.job import Job
 from perfgate.errors import PerfgateError
 from perfgate.machine.cleanup import Swept, count_files, remove_tree
@@ -33,7 +32,8 @@ from perfgate.machine.fingerprint import Machine
 from perfgate.machine.sealed_folders import Seal, Store, UnfitError
 from perfgate.machine.user_folders import users_caches
 from perfgate.metrics.catalogue import COLD_START
-from perfgate.metrics.trial import Fill, Trial
+from perfgate.metrics.trial import Failure, Fill, Trial
+from perfgate.record.dropped_pairs import UNFIT_CACHES
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
@@ -46,7 +46,7 @@ _MOST_TEXT: Final = 16 << 20
 """Bytes of a text file in which paths are looked for."""
 _SPELLED_ALIKE: Final = re.compile(r"""[!#-&(-\[\]-~]+""")
 """A path that JSON, Python and compilers write as it is: printable ASCII without spaces, quotes and backslashes."""
-_NOT_STARTED: Final = (*CODES, "engine-start-timeout")
+_NOT_STARTED: Final = ("engine-start-failed", "engine-start-timeout")
 _OF_THE_PROCESS: Final = {"VLLM_PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TMPDIR"}
 """Variables that differ between engines which compile the same."""
 
@@ -184,13 +184,21 @@ class CompileCaches:
         return self._engines.get(job.cache_folder, _Engine()).draw is not None
 
     def note(self, job: Job, trial: Trial) -> Trial:
-        """Keep what a warm-up trial filled; the trial with the fill that it had, or its cold start."""
+        """Keep what a warm-up trial filled; the trial with the fill that it had, or its cold start.
+
+        One whose engine did not start with what was kept fails with ``unfit-caches``, and its folder is to be emptied.
+        """
         if job.cold:
             remove_tree(job.cache_folder, ignore_errors=True)
             started = trial.startup if trial.kind == "timed" else None
             figures = {COLD_START: started.ready_ns} if started and not started.cache_files else {}
             return trial.model_copy(update={"figures": {**trial.figures, **figures}})
+        if trial.failure is not None and self._forgets(job, trial.failure):
+            text = f"with kept compile caches: {trial.failure.code}: {trial.failure.text}"
+            return trial.model_copy(update={"failure": Failure(code=UNFIT_CACHES, text=text)})
         engine = self._engines.get(job.cache_folder, _Engine())
+        if engine.untried and trial.startup is not None:
+            engine = self._engines[job.cache_folder] = replace(engine, untried=False)
         # An engine that leaves no file has no draw.
         seal = engine.seal if engine.seal and engine.seal.files else None
         fill = Fill(draw=engine.draw, filled_utc=seal.filled_utc) if seal and engine.draw else None
@@ -198,25 +206,24 @@ class CompileCaches:
             self._keep(job, engine)
         return trial.model_copy(update={"fill": fill}) if fill else trial
 
-    def unfit(self, job: Job, trial: Trial) -> bool:
-        """Whether the first engine with what was kept did not start; that is forgotten then, and the folder emptied.
+    def empty(self, job: Job) -> None:
+        """Take away what the folder of a trial holds: its engine did not start with that."""
+        remove_tree(job.cache_folder, ignore_errors=True)
+
+    def _forgets(self, job: Job, failure: Failure) -> bool:
+        """Whether an engine was the first with what was kept and did not start, so that this is forgotten.
 
         Else one bad fill would end each visit of its build, for as long as it is kept.
         """
-        folder, engine = job.cache_folder, self._engines.get(job.cache_folder, _Engine())
-        if trial.startup is not None:
-            self._engines.update({folder: replace(engine, untried=False)} if engine.untried else {})
+        engine = self._engines.get(job.cache_folder, _Engine())
+        if not (self._store and engine.untried and engine.seal and failure.code in _NOT_STARTED):
             return False
-        failed = trial.failure is not None and trial.failure.code in _NOT_STARTED
-        if not (failed and engine.untried and engine.seal and self._store):
-            return False
-        remove_tree(folder, ignore_errors=True)
-        del self._engines[folder]  # somebody else may have kept a better one by now
+        del self._engines[job.cache_folder]  # somebody else may have kept a better one by now
         try:
             self._store.forget(engine.seal)
             self._say(f"{job.label}: an engine with kept compile caches did not start; they are made anew")
         except (UnfitError, OSError) as error:
-            self._engines[folder] = _Engine(engine.workload)
+            self._engines[job.cache_folder] = _Engine(engine.workload)
             self._say(f"{job.label}: an engine with kept compile caches did not start; they are not used: {error}")
         return True
 

@@ -86,6 +86,7 @@ class Ncu(Instrument):
     def drive(self, engine: Engine, say: Say) -> Iterator[Iteration]:
         """Warm the engine up, and run one batch until the step is behind; neither is an iteration of the trial."""
         cell, plan = self.job.cell, self._plan
+        engine.wait_alone()
         engine.iterate(_at_most(cell.batch, WARM_UP_TOKENS), 0)
         say(f"{plan.window.count} launches from launch {plan.window.begin} of step {plan.step} on, ncu")
         engine.profile(on=True, ranges="nvtx", window=False)

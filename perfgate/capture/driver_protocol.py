@@ -62,12 +62,8 @@ class Engine(Protocol):
             for and came.
         """
 
-    def alone(self, *, wait: bool) -> bool:
-        """Whether nothing works beside it that was started for :attr:`Job.ahead`.
-
-        Args:
-            wait: Whether to return only once that is so.
-        """
+    def wait_alone(self) -> None:
+        """Return once nothing works beside it that was started for :attr:`Job.ahead`."""
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """Begin or end numbered ranges around the engine's steps.

@@ -140,9 +140,9 @@ class VllmEngine:
         answer = self._worker.request("iterate", limit, **asked)
         return answer, Span(begin_ns, time.monotonic_ns())
 
-    def alone(self, *, wait: bool) -> bool:
+    def wait_alone(self) -> None:
         """See :class:`Engine`."""
-        return self._parking.settled(wait=wait)
+        self._parking.settle()
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """See :class:`Engine`."""

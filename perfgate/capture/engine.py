@@ -260,12 +260,6 @@ class Worker:
             raise InvalidTrialError("protocol-error", f"{op}: unknown code in {line[:200]!r}")
         raise InvalidTrialError(code, str(answer.get("error")))
 
-    def has_answered(self) -> bool:
-        """Whether something of an answer has come, or none can any more; without waiting for it."""
-        poll = select.poll()
-        poll.register(self._answers, select.POLLIN)
-        return bool(self._buffer or poll.poll(0))
-
     def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
         """Shut the engine down and wait for its process, or for what wraps it.
 

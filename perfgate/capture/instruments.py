@@ -32,7 +32,7 @@ class Instrument:
     probe: ClassVar[bool] = False
     """Whether the state of the GPUs is probed around each iteration; a profiler would show that."""
     warms_up_beside: ClassVar[bool] = False
-    """Whether it warms up while the next trial's worker imports, and for as long as that does."""
+    """Whether all iterations of warm-up but the last may run while the next trial's worker imports."""
     unreadable: ClassVar[str] = "internal-error"
     """Reason code of an error that has none of its own."""
 
@@ -61,8 +61,11 @@ class Instrument:
             InvalidTrialError: The engine failed; what was yielded is kept.
         """
         warmup, measured = self.iterations
+        first_alone = max(warmup - 1, 0) if self.warms_up_beside else 0
         last = None
         for number in range(warmup + measured):
+            if number == first_alone:
+                engine.wait_alone()
             if number == warmup:
                 self.settle(engine, last, say)
                 self.window(engine, on=True)

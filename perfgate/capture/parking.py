@@ -1,9 +1,9 @@
 """Imports hidden: the next trial's worker imports during the present one, and parks before it touches a GPU.
 
 A parked worker has imported torch and vllm in a process of its own and waits for its engine's arguments. It was started
-before the present trial's engine was built, and that engine warms up until it is parked: no import runs beside an
-iteration that counts, however heavy a head's imports are. A parked worker is stopped, because what a build imports may
-start threads.
+before the present trial's engine was built, and that engine gets no work but the first of its warm-up until it is
+parked: no import runs beside an iteration that counts, nor beside the one before, however heavy a head's imports are.
+A parked worker is stopped, because what a build imports may start threads.
 
 Nothing depends on it. Where no worker can be parked, the next trial starts its own and fails, if it must, by itself.
 """
@@ -92,26 +92,19 @@ class Parking:
         except InvalidTrialError:  # the trial's own start says why
             self._refuse()
 
-    def settled(self, *, wait: bool) -> bool:
-        """Whether the worker is parked, or none is there; one that cannot be parked is ended.
-
-        Args:
-            wait: Whether to wait until that is so.
-        """
+    def settle(self) -> None:
+        """Wait until the worker is parked; one that cannot be is ended."""
         if self._worker is None or self._worker.imported_ns:
-            return True
-        if not wait and not self._worker.has_answered() and time.monotonic() < self._limit.deadline_s:
-            return False
+            return
         try:
             imported = _Imported.model_validate(self._worker.answer("imports", self._limit))
         except (InvalidTrialError, ValidationError):  # the trial's own start says why
             self._refuse()
-            return True
+            return
         if imported.cuda or not self._worker.born_ns <= imported.end_ns <= time.monotonic_ns():
             self._refuse()
         else:
             self._worker.park(imported.end_ns)
-        return True
 
     def take(self, job: Job) -> Worker | None:
         """The parked worker in this job's folder, if its engine is the job's; another one is ended.

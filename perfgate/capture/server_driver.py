@@ -136,9 +136,8 @@ class ServedEngine:
             import_ns=0, engine_ns=0, ready_ns=ready_ns, cache_files=cache_files, kv_token_capacity=capacity
         )
 
-    def alone(self, *, wait: bool) -> bool:  # noqa: ARG002 (the interface's)
-        """Always: nothing is started ahead of a server's trial."""
-        return True
+    def wait_alone(self) -> None:
+        """Nothing is started ahead of a server's trial."""
 
     def iterate(
         self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False

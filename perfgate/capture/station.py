@@ -25,6 +25,7 @@ from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import AHEAD, LADDER, Ladder, owner_mark
 from perfgate.metrics.trial import Failure, Kind, Side, Trial
+from perfgate.record.dropped_pairs import UNFIT_CACHES
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
@@ -94,8 +95,6 @@ class Station:
         """Of its GPUs when the last timed trial ended, see :func:`perfgate.capture.settling.state_after`."""
         self.stopping = False
         """Whether its engine is being ended because the visit is over."""
-        self.starts_anew = False
-        """Whether the last engine did not start with kept compile caches, so that the next one has empty ones."""
 
     def job(self, record: Record, label: str, index: int, folder: Path, *, cold: bool = False, **place: Any) -> Job:
         """A trial to be taken here.
@@ -164,10 +163,10 @@ class Station:
         trial = self._refused(job) or self.gpus.watch(job, lambda: self._collect(job, show))
         if self.stopping and trial.failure is not None:
             raise KeyboardInterrupt
-        if unfit := self._caches.unfit(job, trial):
-            self.release()  # a worker that waits may be of the same build, and have opened what is gone
-        self.starts_anew = unfit
         trial = self._caches.note(job, trial)
+        if trial.failure is not None and trial.failure.code == UNFIT_CACHES:
+            self.release()  # a worker that waits may be of the same build, and work in the same folder
+            self._caches.empty(job)
         if job.kind == "timed":
             self.state = state_after(trial, job.fastest_probe_ns)
         return trial.model_copy(update={"gpus": self.gpus.of(job.cell), **self._floor(job)})

@@ -46,16 +46,9 @@ class Timed(Instrument):
                 yield iteration
 
     def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:
-        """Warm up until the next worker has imported, and the probe is as fast as it was in this run.
-
-        For the latter as long as the job says at most. Warm-up in place of waiting, which would let the GPU cool down.
-        """
-        number = sum(self.iterations)  # prompts that no measured iteration has: its prefixes must not be cached
-        while not engine.alone(wait=False):
-            say("warming up while the next trial's engine is imported")
-            last = self.run(engine, number, warmup=True)
-            number += 1
+        """Warm up until the probe is as fast as it was in this run, for as long as the job says at most."""
         begin_ns = time.monotonic_ns()
+        number = sum(self.iterations)  # prompts that no measured iteration has: its prefixes must not be cached
         while last and self._slow(last) and time.monotonic_ns() - begin_ns < self.job.settle_s * NS_PER_S:
             say("warming up until the GPU is fast")
             last = self.run(engine, number, warmup=True)

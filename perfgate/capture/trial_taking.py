@@ -86,8 +86,6 @@ def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Tr
             say("starting the engine")
             with driver.start(job, launch) as engine:
                 facts = {"versions": engine.versions, "startup": engine.startup}
-                if not instrument.warms_up_beside:
-                    engine.alone(wait=True)
                 for iteration in instrument.drive(engine, say):
                     iterations.append(iteration)  # noqa: PERF402 (those before an error are kept)
                 say("stopping the engine")

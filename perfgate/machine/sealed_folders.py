@@ -206,12 +206,13 @@ class Store:
 
         What was just kept stays.
         """
-        left = MOST_BYTES
+        left, before_s = MOST_BYTES, (datetime.now(UTC) - MOST_AGE).timestamp()
         for entry in sorted(self._entries(), key=_used_s, reverse=True):
             seal = _seal_or_none(entry, entry.name)
             left -= seal.size if seal else 0
-            useless = seal is None or seal.too_old  # without one it is of another version, or half written
-            if entry.name == kept or not (useless or left < 0):
+            # Without a seal that can be read it is half written, or of another version of perfgate.
+            old = seal.too_old if seal else entry.name.endswith(PART) or _used_s(entry) < before_s
+            if entry.name == kept or not (old or left < 0):
                 continue
             with contextlib.suppress(UnfitError, OSError), self._held(entry.name.removesuffix(PART), 0.0):
                 _remove(entry)  # what is in use stays

@@ -11,6 +11,9 @@ sides. What comes from outside falls on either side with probability one half, b
 One failure is perfgate's own, ``client-late``: the client could not send or read fast enough. It may well be so on one
 side alone, that of more tokens a second, and what is left is chosen as above. So its pairs count as all others do; but
 where most of those that end a cell are such, it ends as ``client-late``, and no subject is blamed.
+
+Another is never counted, ``unfit-caches``: what was kept between visits let an engine not start. It is forgotten then,
+so that this happens once to a build, before anything is measured.
 """
 
 from __future__ import annotations
@@ -36,6 +39,9 @@ HOPELESS: Final = (
 """Reason codes after which no further pair of a visit could fare better."""
 
 CLIENT_LATE: Final = "client-late"
+
+UNFIT_CACHES: Final = "unfit-caches"
+"""Reason code of an engine that did not start with kept compile caches."""
 
 OF_THE_GPU: Final = ("foreign-process", "gpu-lost", "gpu-unreadable", "process-left", "start-refused")
 """Reason codes of trials that could fare better on another GPU."""
@@ -64,7 +70,8 @@ def overdrawn(record: Record, kind: Kind, visit: int | None = None) -> Failure |
         kind: The kind of trial.
         visit: Index of the visit whose refused starts count too; ``None``: none does.
     """
-    failed = [t for t in record.dropped_pairs(kind).values() if t.started or t.visit == visit]
+    dropped = [t for t in record.dropped_pairs(kind).values() if t.started or t.visit == visit]
+    failed = [t for t in dropped if t.failure and t.failure.code != UNFIT_CACHES]
     both, most = len(record.subjects) > 1, record.cell.measure.max_dropped_pairs
     of_subjects = [t for t in failed if t.failure and t.failure.code != CLIENT_LATE]
     of_the_client = 2 * len(of_subjects) < len(failed)  # most of them: one late client does not excuse a subject

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -132,23 +131,26 @@ def parked(record: Record) -> list[bool]:
 
 
 @pytest.mark.usefixtures("orphans_alone")
-def test_the_next_worker_is_parked_before_the_present_engine_is_measured(
-    measure: Measure, talk: list[tuple[str, int]]
+@pytest.mark.parametrize(("warm_up", "beside"), [(0, 0), (1, 0), (3, 2)])
+def test_the_next_worker_is_parked_before_warm_up_ends(
+    measure: Measure, make_cell: Callable[..., Cell], talk: list[tuple[str, int]], warm_up: int, beside: int
 ) -> None:
-    """Each import begins before the present engine is built and ends while that warms up; none is unused."""
-    record = measure(pairs=2)
+    """Each import begins before the present engine is built and ends before its last iteration of warm-up."""
+    cell = make_cell(limits=LIMITS)
+    settings = cell.measure.model_copy(update={"warmup_iterations": warm_up})
+    record = measure(pairs=2, cell=cell.model_copy(update={"measure": settings}))
 
     assert [trial.failure for trial in record.trials] == [None] * 6
     assert parked(record) == [False, *[True] * 5]
     pids = [pid for op, pid in talk if op == "hello"]
+    expected = []
+    for present, following in zip(pids, [*pids[1:], 0], strict=True):
+        work = [("iterate", present)] * (warm_up + 2)
+        begun = [("hello", present), ("start", present), *work[:beside]]
+        ahead = [("imports", following), *begun, ("parked", following)] if following else begun
+        expected += [*ahead, *work[beside:], ("stop", present)]
     assert len(set(pids)) == 6
-    for present, following in itertools.pairwise(pids):
-        own = [op for op, pid in talk if pid == (following if op in ("imports", "parked") else present)]
-        assert own[:4] == ["imports", "hello", "start", "iterate"]
-        assert own[-4:] == ["parked", "iterate", "iterate", "stop"]
-        assert {*own[4:-4]} <= {"iterate"}
-    last = [op for op, pid in talk if pid == pids[-1] and op not in ("imports", "parked")]
-    assert last == ["hello", "start", *["iterate"] * 3, "stop"]
+    assert talk == expected
 
 
 def test_a_parked_worker_is_stopped(measure: Measure) -> None:

@@ -38,17 +38,15 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 class Jumping:
-    """An engine whose GPU becomes fast, and that is alone, after some iterations."""
+    """An engine whose GPU becomes fast after some iterations."""
 
-    def __init__(self, slow: float, beside: int = 0) -> None:
-        self.slow, self.beside, self.asked = slow, beside, list[int]()
+    def __init__(self, slow: float) -> None:
+        self.slow, self.asked = slow, list[int]()
         self.versions: dict[str, str] = {}
         self.startup = Startup(import_ns=1, engine_ns=1, ready_ns=3)
 
-    def alone(self, *, wait: bool) -> bool:
-        """Whether the next worker has imported."""
-        assert not wait
-        return len(self.asked) >= self.beside
+    def wait_alone(self) -> None:
+        """Nothing works beside it."""
 
     def iterate(
         self, workload: Workload, number: int, _limit: Any = None, *, probe: bool
@@ -95,17 +93,6 @@ def test_warm_up_goes_on_until_the_gpu_is_fast(drive: Callable[..., tuple[Trial,
     assert [own.probe_ns and own.probe_ns.before[0] for own in taken.iterations] == [FAST_NS] * 2
     assert timeline(taken, tmp_path) == [True, True, True, True, False, False]
     assert taken.figures[SETTLED] > 0
-
-
-@pytest.mark.parametrize(("slow", "asked"), [(0, [0, 3, 4, 1, 2]), (5, [0, 3, 4, 5, 6, 1, 2])])
-def test_warm_up_goes_on_until_the_engine_is_alone(
-    drive: Callable[..., tuple[Trial, list[int]]], slow: int, asked: list[int]
-) -> None:
-    """While the next trial's engine is imported, and then until the GPU is fast; only the latter is waiting for it."""
-    taken, iterations = drive(Jumping(slow=slow, beside=3))
-    assert iterations == asked
-    assert len(taken.iterations) == 2
-    assert (SETTLED in taken.figures) == bool(slow)
 
 
 @pytest.mark.parametrize(("slow", "fastest"), [(0, (FAST_NS,)), (9, ()), (9, (SLOW_NS,)), (9, (FAST_NS, FAST_NS))])

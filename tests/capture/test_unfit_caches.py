@@ -19,15 +19,14 @@ from perfgate.record.run_record import Record
 from perfgate.scenario.subject import Subject
 
 pytestmark = pytest.mark.usefixtures("cache_store")
+FAILED = "engine-start-failed"
 ANEW = "an engine with kept compile caches did not start; they are made anew"
 
 
 class Unfit(Compiling):
     """Engines that do not come up, by what they find: by default with what the base of an earlier visit compiled."""
 
-    def __init__(
-        self, fails: Callable[[str], bool] = "by base of one".__eq__, code: str = "engine-start-failed"
-    ) -> None:
+    def __init__(self, fails: Callable[[str], bool] = "by base of one".__eq__, code: str = FAILED) -> None:
         super().__init__()
         self._does_not_start, self._code = fails, code
         self.released: list[int] = []
@@ -60,6 +59,19 @@ def test_they_are_made_anew(tmp_path: Path, build_named: Callable[[str], Subject
     assert visit(tmp_path / "three", base).first("base") == "by base of two"
 
 
+def test_no_pair_counts_as_dropped(tmp_path: Path, build_named: Callable[[str], Subject]) -> None:
+    """The trial says why it failed; where no pair may be dropped, the head is measured all the same."""
+    base, head = build_named("base"), build_named("head")
+    measure(tmp_path / "one", Compiling(), base, head)
+    none = cell(max_dropped_pairs=0)
+    record, _ = measure(tmp_path / "two", Unfit("by head of one".__eq__), base, head, none)
+
+    (failed,) = [trial.failure for trial in record.trials if trial.failure]
+    assert failed == Failure(code="unfit-caches", text="with kept compile caches: engine-start-failed: no such file")
+    assert record.stopped is None
+    assert len(record.pairs()) == 2
+
+
 def test_an_engine_that_never_starts_is_started_twice(tmp_path: Path, build_named: Callable[[str], Subject]) -> None:
     """With the kept caches and without; then its own failure ends the cell."""
     base = build_named("base")
@@ -85,13 +97,28 @@ def test_a_head_that_was_warm_is_warmed_up(tmp_path: Path, build_named: Callable
     assert None not in {trial.fill for trial in record.judged_trials("head")}
 
 
+def test_a_head_may_have_two_bad_fills(tmp_path: Path, build_named: Callable[[str], Subject]) -> None:
+    """That of a base of its build is tried first, then its own, and then it begins with empty caches."""
+    base, other = build_named("base"), build_named("other")
+    measured = cell(gates=(gate("start_time"),))  # so that each visit warms the head up
+    measure(tmp_path / "one", Compiling(), base, other, measured)
+    measure(tmp_path / "two", Compiling(), other, other, measured)
+    bad = {"by head of one", "by base of two"}
+    record, _ = measure(tmp_path / "three", last := Unfit(bad.__contains__), base, other, measured)
+
+    found = [there for side, _, there in last.found if side == "head"]
+    assert found[:4] == ["by base of two", "by head of one", "", "by head of three"]
+    assert record.stopped is None
+
+
+@pytest.mark.parametrize("code", ["gpu-busy", "engine-import-failed", "engine-died"])
 def test_a_failure_that_is_not_of_the_start_says_nothing_of_them(
-    tmp_path: Path, build_named: Callable[[str], Subject]
+    tmp_path: Path, build_named: Callable[[str], Subject], code: str
 ) -> None:
-    """Whoever could not have the GPU has not tried them."""
+    """Whoever could not have the GPU, or not import vLLM, has not tried them."""
     base = build_named("base")
     measure(tmp_path / "one", Compiling(), base)
-    _, said = measure(tmp_path / "two", Unfit(code="gpu-busy"), base)
+    _, said = measure(tmp_path / "two", Unfit(code=code), base)
     assert said == []
     assert visit(tmp_path / "three", base).first("base") == "by base of one"
 

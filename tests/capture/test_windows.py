@@ -59,10 +59,8 @@ class Arithmetic:
         self._refuses = refuses
         self.asked: list[tuple[float, int]] = []
 
-    def alone(self, *, wait: bool) -> bool:
+    def wait_alone(self) -> None:
         """Nothing works beside it."""
-        assert not wait
-        return True
 
     def iterate(
         self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False
