@@ -29,13 +29,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
 
 from conftest import CONFIG  # noqa: E402 (the line above lets it be found)
-from perfgate_process import marked_processes  # noqa: E402
 from stub_engine import write_stub  # noqa: E402
-from three_nodes import CLASS, ThreeNodes, three_nodes  # noqa: E402
+from three_nodes import CLASS, ThreeNodes, engines, kept, three_nodes, trials_with_the_actor  # noqa: E402
 
 from perfgate.judge.outcome import Outcome  # noqa: E402 (sorted after what the tests bring)
 from perfgate.machine.locks import STATE  # noqa: E402
-from perfgate.record.run_record import read_records, read_run  # noqa: E402
 
 TRIALS = 9
 """Of a cell that passes at its first look: four pairs and a warm-up trial."""
@@ -53,6 +51,7 @@ measure: {{warmup_iterations: 1, iterations: 8, looks: [4, 6, 8]}}
 gates: [{{metric: itl_median, ignorable: 100%, must_catch: 900%}}]
 """
 """Without a probe: on a busy CPU its readings show states."""
+CELLS = "runs/*.cluster/cells/*/*/run.json"
 BEGAN_S = time.monotonic()
 
 
@@ -66,9 +65,9 @@ def main() -> None:
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="three-ray-nodes-"))).resolve()
     words = written(folder, given.engine, given.cells)
     os.environ[STATE] = str(folder / "locks")
-    with pytest.MonkeyPatch.context() as patch, three_nodes(folder / "nodes" / "locks", patch) as cluster:
+    with pytest.MonkeyPatch.context() as patch, three_nodes(folder / "nodes", patch) as cluster:
         faults = on_cluster(folder, cluster, words, given.cells * TRIALS)
-    faults += [f"left behind: {one.name}" for one in folder.glob("nodes/temporary/perfgate-cluster-*")]
+    faults += [f"left behind: {one.name}" for one in folder.glob("temporary/perfgate-cluster-*")]
     tell("alone it begins")
     tell(f"alone it ended with {started(folder, [*words, '--runs', 'alone']).wait()}")
     joined, alone = (verdicts(folder / runs) for runs in ("runs", "alone"))
@@ -82,60 +81,52 @@ def main() -> None:
 
 def written(folder: Path, engine: Path | None, cells: int) -> list[str]:
     """Write what is measured, and return the words that measure it."""
-    for own in ("model", "nodes"):
-        (folder / own).mkdir(parents=True)
+    (folder / "model").mkdir(parents=True)
     (folder / "model" / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": 2, "vocab_size": 512}))
     (folder / "perfgate.toml").write_text(f'[machines.{CLASS}]\nscenarios = "*.yaml"\nlabels = "{CLASS}"\n')
     if engine:
-        args, env, build = (
-            VLLM,
-            "VLLM_CPU_OMP_THREADS_BIND: nobind, OMP_NUM_THREADS: '1'",
-            [f"python={engine.absolute()}"],
-        )
+        settings = {"args": VLLM, "env": "VLLM_CPU_OMP_THREADS_BIND: nobind, OMP_NUM_THREADS: '1'"}
+        base = ["--base", f"python={engine.absolute()}"]
     else:
         write_stub(folder / "stub")
-        args, env, build = "max_num_seqs: 2", "STUB_MODE: none", [f"python={sys.executable}", f"path={folder / 'stub'}"]
-    (folder / "many.yaml").write_text(SCENARIO.format(args=args, env=env, lengths=[*range(12, 12 + cells)]))
-    return [
-        "many.yaml",
-        *(word for side in ("--base", "--head") for one in build for word in (side, one)),
-        "--seed",
-        "1",
-    ]
+        settings = {"args": "max_num_seqs: 2", "env": "STUB_MODE: none"}
+        base = ["--base", f"python={sys.executable}", "--base", f"path={folder / 'stub'}"]
+    (folder / "many.yaml").write_text(SCENARIO.format(**settings, lengths=[*range(12, 12 + cells)]))
+    head = [{"--base": "--head"}.get(word, word) for word in base]
+    return ["many.yaml", *base, *head, "--seed", "1"]
 
 
 def on_cluster(folder: Path, cluster: ThreeNodes, words: Sequence[str], trials: int) -> list[str]:
     """Measure, and kill the command, the actor and a node on the way; what is wrong in the end."""
     on = ("--on", cluster.address)
     first = started(folder, [*words, *on])
-    wait(lambda: len(here(folder)) >= trials // 10, first)
+    wait(lambda: len(kept(folder)) >= trials // 10, first)
     first.kill()
     first.wait()
-    tell(f"the command is killed, {len(here(folder))} trials are here")
-    wait(lambda: with_the_actor(folder) >= trials // 10 + trials // 20)
-    kept = with_the_actor(folder)
-    actor = cluster.actor()
+    tell(f"the command is killed, {len(kept(folder))} trials are here")
+    wait(lambda: trials_with_the_actor(folder) >= trials // 10 + trials // 20)
+    with_actor, actor = trials_with_the_actor(folder), cluster.actor()
     if actor is None:
         raise SystemExit("there is no actor")
     actor.kill()
-    tell(f"the actor is killed, it had {kept} trials")
-    wait(lambda: not running(folder))
+    tell(f"the actor is killed, it had {with_actor} trials")
+    wait(lambda: not engines(folder, CELLS))
     (run,) = folder.glob("runs/*.cluster")
 
-    begun = here(folder)
+    begun = kept(folder)
     second = started(folder, ["--resume", run.stem, *on])
-    wait(lambda: len(here(folder)) >= trials // 2, second)
+    wait(lambda: len(kept(folder)) >= trials // 2, second)
     cluster.kill("third")
-    middle = here(folder)
+    middle = kept(folder)
     tell(f"the third node is killed, {len(middle)} trials are here")
-    tell(f"it ended with {second.wait()}, {len(here(folder))} trials are here")
+    tell(f"it ended with {second.wait()}, {len(kept(folder))} trials are here")
     faults = [
-        f"lost: {len(some - here(folder))} trials that were here" for some in (begun, middle) if some - here(folder)
+        f"lost: {len(some - kept(folder))} trials that were here" for some in (begun, middle) if some - kept(folder)
     ]
-    if len(here(folder)) < kept:
+    if "trials that an earlier actor kept are taken over" not in (folder / "output").read_text():
         faults.append("lost: trials of the actor")
     wait(lambda: cluster.actor() is None)
-    return faults + [f"left running: {name}" for name in running(folder)]
+    return faults + [f"left running: {name}" for name, _ in engines(folder, CELLS)]
 
 
 def started(folder: Path, words: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -155,25 +146,6 @@ def wait(condition: Callable[[], bool], command: subprocess.Popen[bytes] | None 
         if time.monotonic() > until_s:
             raise SystemExit("what should have ended is still there after ten minutes")
         time.sleep(0.2)
-
-
-def here(folder: Path) -> set[tuple[str, str]]:
-    """The trials that came back, by cell and content."""
-    manifests = folder.glob("runs/*.cluster/cells/*/*/run.json")
-    records = [record for file in manifests for record in read_records(file.parent, read_run(file.parent))]
-    return {(record.cell.name, trial.model_dump_json()) for record in records for trial in record.trials}
-
-
-def with_the_actor(folder: Path) -> int:
-    """How many trials it keeps."""
-    files = folder.glob("nodes/temporary/perfgate-cluster-*/cells/*/*/records/*.json")
-    return sum(len(json.loads(file.read_text())["trials"]) for file in files)
-
-
-def running(folder: Path) -> list[str]:
-    """The names of runs of cells of which a process is alive."""
-    names = [file.parent.name for file in folder.glob("runs/*.cluster/cells/*/*/run.json")]
-    return [name for name in names if marked_processes(name)]
 
 
 def verdicts(runs: Path) -> dict[str, str]:

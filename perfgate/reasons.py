@@ -23,7 +23,8 @@ _TABLE = (
     Reason("engine-start-timeout", "The engine was not ready within measure.start_timeout.",
            "Look at engine.log for what it waits on; raise measure.start_timeout if it was only slow."),
     Reason("unfit-caches", "The engine did not start with the compile caches that an earlier visit kept for it. They "
-           "are forgotten, and it is started again with others or with empty ones; no pair counts as dropped for that.",
+           "are forgotten, and it is started again with others or with empty ones. A pair lost so does not count "
+           "towards measure.max_dropped_pairs.",
            "Nothing, if it starts then. If that happens again and again, set PERFGATE_CACHES=0 and report what "
            "engine.log says."),
     Reason("engine-died", "The engine's process ended in the middle of a trial.",

@@ -44,7 +44,13 @@ class Compiling(FakeCollector):
 
 
 def measure(
-    folder: Path, collector: Compiling, base: Subject, head: Subject | None = None, measured: Cell | None = None
+    folder: Path,
+    collector: Compiling,
+    base: Subject,
+    head: Subject | None = None,
+    measured: Cell | None = None,
+    pairs: int = 2,
+    gpus: str = "",
 ) -> tuple[Record, list[str]]:
     """One visit of a run of its own, and what was said in it."""
     folder.mkdir()
@@ -52,9 +58,9 @@ def measure(
     subjects: dict[Side, Subject] = {"base": base, "head": head or base}
     manifest = run([measured or cell()], subjects=subjects)
     with Session(
-        folder, manifest, collector, lambda step: said.append(step) if isinstance(step, str) else None
+        folder, manifest, collector, lambda step: said.append(step) if isinstance(step, str) else None, gpus=gpus
     ) as open_:
-        return open_.measure(measured or cell(), 2), said
+        return open_.measure(measured or cell(), pairs), said
 
 
 def visit(folder: Path, base: Subject, head: Subject | None = None, measured: Cell | None = None) -> Compiling:

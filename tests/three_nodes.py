@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import psutil
 import pytest
 import ray
 from fake_collector import ByCell, FakeSpec
-from perfgate_process import wait_for
+from perfgate_process import marked_processes, wait_for
 from ray.cluster_utils import Cluster
 
 from perfgate.capture import session, station
@@ -24,6 +25,7 @@ from perfgate.capture.trial_taking import EngineCollector
 from perfgate.machine.children import spawn
 from perfgate.machine.locks import STATE
 from perfgate.metrics.trial import Failure, Trial
+from perfgate.record.run_record import read_records, read_run
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
@@ -175,3 +177,22 @@ def command(folder: Path, words: Sequence[str]) -> subprocess.Popen[bytes]:
     with (folder / "output").open("ab") as output:
         arguments = [sys.executable, "-c", PROGRAM, str(folder), *words]
         return subprocess.Popen(arguments, cwd=folder, stdout=output, stderr=output)
+
+
+def kept(folder: Path) -> set[tuple[str, str]]:
+    """The trials in the records that came back, by cell and content."""
+    manifests = folder.glob("runs/*.cluster/cells/*/*/run.json")
+    records = [record for file in manifests for record in read_records(file.parent, read_run(file.parent))]
+    return {(record.cell.name, trial.model_dump_json()) for record in records for trial in record.trials}
+
+
+def engines(folder: Path, manifests: str) -> list[tuple[str, psutil.Process]]:
+    """The processes of cells that came back, in part or whole, with the names of their runs."""
+    names = [file.parent.name for file in folder.glob(manifests)]
+    return [(name, process) for name in names for process in marked_processes(name)]
+
+
+def trials_with_the_actor(folder: Path) -> int:
+    """How many trials it keeps."""
+    files = folder.glob("temporary/perfgate-cluster-*/cells/*/*/records/*.json")
+    return sum(len(json.loads(file.read_text())["trials"]) for file in files)

@@ -164,16 +164,15 @@ class CompileCaches:
         self._engines[folder] = engine = replace(engine, keys=keys)
         for number, key in enumerate(keys, 1):
             try:
-                seal = self._store.take(key, folder)
-                if seal is not None:
-                    point_home(folder, seal)
+                if (seal := self._store.take(key, folder)) is None:
+                    continue
+                point_home(folder, seal)
             except (UnfitError, OSError) as error:
                 self._say(f"{job.label}: kept compile caches are made anew: {error}")
                 remove_tree(folder, ignore_errors=True)
                 continue
-            if seal is not None:
-                self._engines[folder] = replace(engine, seal=seal, grows=number == len(keys), untried=True)
-                return
+            self._engines[folder] = replace(engine, seal=seal, grows=number == len(keys), untried=True)
+            return
 
     def warm(self, job: Job) -> bool:
         """Whether the folder of a trial was filled by a warm-up trial of the very same engine, or nothing fills it.

@@ -36,7 +36,7 @@ from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.metrics.trial import Failure, Side, Trial, least_iterations, tells_states
 from perfgate.models import Frozen
-from perfgate.record.dropped_pairs import UNFIT_CACHES
+from perfgate.record.dropped_pairs import met_unfit_caches
 from perfgate.record.run_record import Record
 from perfgate.scenario.margins import Gate
 from perfgate.scenario.plan import Cell
@@ -345,7 +345,7 @@ def _trial(station: Station, record: Record, side: Side, folder: Path, *, cold: 
     folder.mkdir()
     job = station.job(record, side, int(folder.name), folder, cold=cold, kind="timed", pair=None, position=0)
     trial = station.take(replace(job, fastest_probe_ns=()), lambda _: None)
-    if trial.failure is not None and trial.failure.code == UNFIT_CACHES:
+    if met_unfit_caches(trial):
         remove_tree(folder)
         return _trial(station, record, side, folder, cold=cold)
     if trial.failure is not None:

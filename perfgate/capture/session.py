@@ -40,7 +40,7 @@ from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
 from perfgate.metrics.trial import Failure, Kind, Trial
 from perfgate.record.cost import newest_records, trial_seconds, with_iterations
-from perfgate.record.dropped_pairs import HOPELESS, OF_THE_GPU, UNFIT_CACHES, overdrawn, reopened
+from perfgate.record.dropped_pairs import HOPELESS, OF_THE_GPU, met_unfit_caches, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
 from perfgate.scenario.plan import Cell
 
@@ -320,7 +320,7 @@ class Session:
         if failure is not None or self._run.quick:
             return failure
         trial = self._take(station, aim, label, heads)
-        while trial.failure and trial.failure.code == UNFIT_CACHES:
+        while met_unfit_caches(trial):
             trial = self._take(station, aim, label, heads)
         return trial.failure or lacking(aim.cell, trial)
 
@@ -356,7 +356,7 @@ class Session:
         if trial.no_floor and pair is None and any(gate.gate.measured.needs_floor for gate in cell.gates):
             self._tell(f"{cell.name}: a gate on {label} cannot be judged, no-floor: {trial.no_floor}")
         with self._lock:
-            if trial.failure and trial.failure.code == UNFIT_CACHES:
+            if met_unfit_caches(trial):
                 station.conditioned.discard((cell.cell_id, label))
             else:
                 self._pace.note(cell.cell_id, trial)

@@ -25,7 +25,7 @@ from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import AHEAD, LADDER, Ladder, owner_mark
 from perfgate.metrics.trial import Failure, Kind, Side, Trial
-from perfgate.record.dropped_pairs import UNFIT_CACHES
+from perfgate.record.dropped_pairs import met_unfit_caches
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
@@ -164,7 +164,7 @@ class Station:
         if self.stopping and trial.failure is not None:
             raise KeyboardInterrupt
         trial = self._caches.note(job, trial)
-        if trial.failure is not None and trial.failure.code == UNFIT_CACHES:
+        if met_unfit_caches(trial):
             self.release()  # a worker that waits may be of the same build, and work in the same folder
             self._caches.empty(job)
         if job.kind == "timed":

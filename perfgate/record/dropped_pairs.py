@@ -47,6 +47,11 @@ OF_THE_GPU: Final = ("foreign-process", "gpu-lost", "gpu-unreadable", "process-l
 """Reason codes of trials that could fare better on another GPU."""
 
 
+def met_unfit_caches(trial: Trial) -> bool:
+    """Whether its engine did not start with kept compile caches, so that it is taken again."""
+    return trial.failure is not None and trial.failure.code == UNFIT_CACHES
+
+
 def chance(base: int, head: int) -> float:
     """Probability that failures which fall on either side by a fair coin are split at least so unevenly.
 
@@ -70,8 +75,8 @@ def overdrawn(record: Record, kind: Kind, visit: int | None = None) -> Failure |
         kind: The kind of trial.
         visit: Index of the visit whose refused starts count too; ``None``: none does.
     """
-    dropped = [t for t in record.dropped_pairs(kind).values() if t.started or t.visit == visit]
-    failed = [t for t in dropped if t.failure and t.failure.code != UNFIT_CACHES]
+    dropped = record.dropped_pairs(kind).values()
+    failed = [t for t in dropped if (t.started or t.visit == visit) and not met_unfit_caches(t)]
     both, most = len(record.subjects) > 1, record.cell.measure.max_dropped_pairs
     of_subjects = [t for t in failed if t.failure and t.failure.code != CLIENT_LATE]
     of_the_client = 2 * len(of_subjects) < len(failed)  # most of them: one late client does not excuse a subject

@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 from compiling import Compiling, measure, visit
 from fake_nvml import FakeMachine
-from hand_made import cell, gate, run
+from hand_made import cell, gate
 
 from perfgate.capture.job import Job
-from perfgate.capture.session import Session
 from perfgate.machine.sealed_folders import Store, UnfitError
 from perfgate.metrics.trial import Failure, Trial
-from perfgate.record.run_record import Record
 from perfgate.scenario.subject import Subject
 
 pytestmark = pytest.mark.usefixtures("cache_store")
@@ -155,17 +153,6 @@ def test_those_that_cannot_be_forgotten_are_not_used(
     assert visit(tmp_path / "three", base).first("base") == "by base of one"
 
 
-def on_two_gpus(folder: Path, collector: Compiling, base: Subject, head: Subject) -> tuple[Record, list[str]]:
-    """A visit of four pairs at two stations, and what was said."""
-    folder.mkdir()
-    said: list[str] = []
-    manifest = run([cell()], subjects={"base": base, "head": head})
-    with Session(
-        folder, manifest, collector, lambda step: said.append(step) if isinstance(step, str) else None, gpus="all"
-    ) as opened:
-        return opened.measure(cell(), 4), said
-
-
 @pytest.fixture
 def two_gpus(fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with two."""
@@ -196,7 +183,8 @@ def test_two_stations_with_one_bad_fill(
     monkeypatch.setattr("perfgate.capture.session.check_neighbours", lambda *_: None)
     base, head = build_named("base"), build_named("head")
     measure(tmp_path / "one", Compiling(), base, head)
-    record, said = on_two_gpus(tmp_path / "two", Together("by head of one".__eq__, "head"), base, head)
+    collector = Together("by head of one".__eq__, "head")
+    record, said = measure(tmp_path / "two", collector, base, head, pairs=4, gpus="all")
     assert said == [f"head: {ANEW}"] * 2
     assert record.stopped is None
     assert len(record.pairs()) == 4
@@ -209,8 +197,8 @@ def test_the_check_of_a_host_makes_them_anew(
     """Its first trial may be the first with kept caches, and is taken again."""
     monkeypatch.setenv("PERFGATE_STATE", str(tmp_path / "state"))
     base = build_named("base")
-    measure(tmp_path / "one", Compiling(), base, measured=cell(gates=(gate("itl_median"),)))
-    record, said = on_two_gpus(tmp_path / "two", Unfit(), base, base)
+    measure(tmp_path / "one", Compiling(), base)
+    record, said = measure(tmp_path / "two", Unfit(), base, pairs=4, gpus="all")
     assert f"base: {ANEW}" in said
     assert record.stopped is None
     assert len(record.pairs()) == 4

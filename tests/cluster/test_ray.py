@@ -8,14 +8,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import ray
 from click.testing import CliRunner, Result
 from filelock import FileLock
 from hand_made import scenario_file
-from perfgate_process import marked_processes, stub_words, wait_for
-from three_nodes import CLASS, Mixed, ThreeNodes, command, three_nodes
+from perfgate_process import stub_words, wait_for
+from three_nodes import CLASS, Mixed, ThreeNodes, command, engines, kept, three_nodes, trials_with_the_actor
 
 from perfgate.capture.pace import Step
 from perfgate.cli.clustering import declared
@@ -58,19 +57,6 @@ def figures(measured: Outcome) -> list[Any]:
     """What each invented trial that no node lost adds up to."""
     gates = [gate for cell in measured.cells if cell.name.startswith("tiny") for gate in cell.gates]
     return [(gate.base, gate.head, gate.pairs, gate.p) for gate in gates]
-
-
-def kept(folder: Path) -> set[tuple[str, str]]:
-    """The trials in the records that came back, by cell and content."""
-    manifests = folder.glob("runs/*.cluster/cells/*/*/run.json")
-    records = [record for file in manifests for record in read_records(file.parent, read_run(file.parent))]
-    return {(record.cell.name, trial.model_dump_json()) for record in records for trial in record.trials}
-
-
-def engines(folder: Path, manifests: str) -> list[tuple[str, psutil.Process]]:
-    """The processes of cells that came back, in part or whole, with the names of their runs."""
-    names = [file.parent.name for file in folder.glob(manifests)]
-    return [(name, process) for name in names for process in marked_processes(name)]
 
 
 def where_held(folder: Path) -> dict[str, str]:
@@ -132,12 +118,6 @@ def loses_its_command_and_its_actor(folder: Path, cluster: ThreeNodes, words: li
     wait_for(lambda: not engines(folder, "runs/*.cluster/cells/*/*/run.json"))
     no_longer_held(folder)
     return next(folder.glob("runs/*.cluster")).name.removesuffix(".cluster")
-
-
-def trials_with_the_actor(folder: Path) -> int:
-    """How many trials it keeps."""
-    files = folder.glob("temporary/perfgate-cluster-*/cells/*/*/records/*.json")
-    return sum(len(json.loads(file.read_text())["trials"]) for file in files)
 
 
 def kill_a_node(folder: Path, cluster: ThreeNodes) -> None:
