@@ -122,7 +122,13 @@ def _one_of_each_card(seen: Sequence[Occupation], *, by_day: bool) -> list[Occup
     return each[::-1]
 
 
-def most_visits(seen: Sequence[Occupation], cards: Iterable[str]) -> int:
-    """How many occupations count for a head on that one of these cards that most is known of."""
+def most_visits(seen: Sequence[Occupation], cards: Iterable[str], *, by_day: bool) -> int:
+    """How many occupations count for a head on that one of these cards that most is known of.
+
+    Args:
+        seen: In order of promotion.
+        cards: Where heads may be measured, at least one.
+        by_day: Whether times are compared, so that occupations of one day share it; else ratios to an anchor are.
+    """
     own = (sum(one.card == card for one in seen) for card in cards)
-    return max(*own, len(_one_of_each_card(seen, by_day=True)))
+    return max(*own, len(_one_of_each_card(seen, by_day=by_day)))

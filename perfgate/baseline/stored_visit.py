@@ -136,12 +136,16 @@ class BaselineVisit(Frozen):
         """Whether the machine's state may have been that of the other one."""
         return abs(datetime.fromisoformat(self.t0_utc) - datetime.fromisoformat(other.t0_utc)) <= ONE_STATE
 
+    def is_beside(self, anchor: Build) -> bool:
+        """Whether it was measured beside that build."""
+        return self.anchor is not None and self.anchor.build.same(anchor)
+
     def ratios(self, metric: str, anchor: Build) -> tuple[float, ...]:
         """Its restarts by those of the anchor beside them; none where it was not measured beside that one.
 
         A value that has no ratio comes back as it is, zero or negative.
         """
-        if self.anchor is None or not self.anchor.build.same(anchor):
+        if self.anchor is None or not self.is_beside(anchor):
             return ()
         pairs = zip(self.values.get(metric, ()), self.anchor.values.get(metric, ()), strict=False)
         return tuple(own / other if own > 0 < other else min(own, other) for own, other in pairs)

@@ -90,6 +90,12 @@ class VisitSeries(Series):
             return ()
         return Series(self.gate, self.visits[0], self.head, resolution=self.resolution).interim_looks()
 
+    def no_look(self) -> Note:
+        """Why the values reach no look: of one visit beside an anchor no spread is known, however many pairs it has."""
+        if len(self.visits) != 1 or len(self.visits[0]) != 1:
+            return super().no_look()
+        return Note(code="advisory-few-visits", text="one visit beside the anchor, and a spread takes two")
+
     @property
     def advises(self) -> bool:
         """Whether there are too few visits for a verdict that blocks."""
@@ -198,7 +204,7 @@ class VisitEvidence(ProfiledEvidence):
         if self.baseline is None or not self.side.fixed or self.record.alone is not None:
             return None
         beside = Build.of(self.record, "base")
-        known = any(visit.anchor and visit.anchor.build.same(beside) for visit in self.baseline.visits)
+        known = any(visit.is_beside(beside) for visit in self.baseline.visits)
         return beside if known else None
 
     def _trials(self, kind: Kind) -> Sequence[Trial]:

@@ -48,7 +48,7 @@ def baseline_document(baseline: Baseline) -> Document:
         *(f"anchor: {anchor}" for anchor in _anchors(baseline)),
         *(f"not known to this version: {name}" for name, metric in _carried(baseline).items() if metric is None),
     )
-    anchor = next((visit.anchor.build for visit in reversed(baseline.visits) if visit.anchor), None)
+    anchor = _newest_anchor(baseline)
     beside = ["of ratios to the anchor"] if anchor else []
     heading = ("metric", "mean", "spread between visits", *beside, "visits", "newest visit")
     rows = [heading, *(_metric_row(baseline, metric, anchor) for metric in _metrics(baseline))]
@@ -103,8 +103,20 @@ def _promoted(promotion: Promoted) -> Section:
 
 
 def _standing(baseline: Baseline) -> str:
-    missing = FIRST_BLOCKING_VISITS - most_visits(baseline.occupations, baseline.cards)
-    return "can block" if missing <= 0 else f"advises; blocks after {missing} more"
+    """Whether times can block, and ratios to the newest anchor: those of one day count on several cards."""
+    seen, anchor = baseline.occupations, _newest_anchor(baseline)
+    beside = [one for one in seen if anchor and any(visit.is_beside(anchor) for visit in one.visits)]
+    counted = [most_visits(seen, baseline.cards, by_day=True)]
+    counted += [most_visits(beside, baseline.cards, by_day=False)] if beside else []
+    more = [max(FIRST_BLOCKING_VISITS - visits, 0) for visits in counted]
+    if len(set(more)) == 1:
+        return f"advises; blocks after {more[0]} more" if more[0] else "can block"
+    own, ratios = (f"after {missing} more" if missing else "now" for missing in more)
+    return f"blocks {own}, beside the anchor {ratios}"
+
+
+def _newest_anchor(baseline: Baseline) -> Build | None:
+    return next((visit.anchor.build for visit in reversed(baseline.visits) if visit.anchor), None)
 
 
 def _entry(number: int, entry: Entry) -> Section:

@@ -19,7 +19,7 @@ from stored import GATES, measured, of_day, visit
 from perfgate import gate as use_cases
 from perfgate.baseline.lineage import Baseline, Entry, draft
 from perfgate.baseline.promotion import promote
-from perfgate.baseline.store import read
+from perfgate.baseline.store import Stored, read
 from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
 from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError, UsageError
@@ -27,6 +27,7 @@ from perfgate.judge.outcome import Outcome
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.trial import Startup, Trial
 from perfgate.record.run_record import Record, Run, Visit
+from perfgate.report.baseline_page import list_document
 from perfgate.report.formats import render
 
 NIGHTS = (0.0, 0.08, -0.05, 0.12, 0.03, -0.09)
@@ -87,6 +88,27 @@ def test_several_heads_beside_one_anchor() -> None:
         name: [gate.change for gate in gates] for name, gates in alone.items()
     }
     assert all(one.gates[0].block_level < alone[one.head][0].block_level for one in outcome.cells if one.head == "slow")
+
+
+def test_cards_of_one_day_tell_ratios_apart_and_times_not() -> None:
+    """A list of baselines says from how many visits on either can block: beside an anchor cards of one day count."""
+    seen = [beside(RATIOS[n], 1, card=card) for n, card in enumerate("ABCD")]
+
+    told = [str(list_document([Stored("", lineage(seen[:count]))])) for count in (1, 2, 4)]
+
+    assert "advises; blocks after 3 more" in told[0]
+    assert "blocks after 3 more, beside the anchor after 2 more" in told[1]
+    assert "blocks after 3 more, beside the anchor now" in told[2]
+    assert held(beside(0.07, 1, card="A"), lineage(seen)).verdict == "regressed"
+
+
+def test_one_visit_is_no_spread() -> None:
+    """A head beside the anchor has one ratio, and so has a visit: pairs of both are not what is missing."""
+    outcome = held(beside(0.01, 4), lineage([beside(RATIOS[0], 0)]))
+
+    assert (outcome.verdict, outcome.would_be) == ("advisory", "inconclusive")
+    assert codes(only(outcome).reasons) == ["advisory-few-visits"]
+    assert "a spread takes two" in only(outcome).reasons[0].text
 
 
 @pytest.mark.parametrize(("slower", "verdict"), [(0.0, "pass"), (0.06, "regressed"), (-0.05, "improved")])
