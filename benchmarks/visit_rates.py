@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from rule_twin import Margins
 from scipy import special
 
-from perfgate.scenario.plan import ALPHA, BETA
+from perfgate.judge.state_series import LEANS
+from perfgate.scenario.plan import ALPHA, BETA, orders_bound
 from perfgate.stats.prediction import RAISED
 
 Floats = NDArray[np.float64]
@@ -35,6 +36,7 @@ VISITS = (4, 6, 10)
 GATES = (1, 3)
 CASES: tuple[Case, ...] = ("ignorable", "must_catch")
 MARGINS = Margins(0.001, 0.005)
+PAIRS, PAIR_SD, GAP = 6, 1e-3, 0.025
 CORRELATION = 0.5
 """Between two gates of one visit."""
 
@@ -51,6 +53,8 @@ class Visits(NamedTuple):
         chance: By how much it varies about that, (runs, gates).
         others: Visits that tell of the spread alone, (runs, gates, others).
         excess: What the rule adds for a head of fewer restarts, a variance, (runs, gates).
+        leans: Runs whose head was in the slow state so much more often than the anchor that nothing passes, (runs,).
+        pairs: The head's pairs with its anchor about their median, (runs, gates, pairs); NaN where one does not count.
     """
 
     means: Floats
@@ -58,6 +62,8 @@ class Visits(NamedTuple):
     chance: Floats
     others: Floats | None = None
     excess: Floats | float = 0.0
+    leans: NDArray[np.bool_] | None = None
+    pairs: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -166,6 +172,49 @@ def fewer_restarts(sd: float, more: int, fewer: int) -> Callable[[np.random.Gene
     return simulate
 
 
+def beside_jumping(own_sd: float, *, alike: bool) -> Callable[[np.random.Generator, int, int, int], Visits]:
+    """Six pairs a visit on a GPU that changes its state between trials; each trial is wholly in one.
+
+    States are :data:`GAP` apart and end after five trials on average, and pairs spread by :data:`PAIR_SD`. A run is not
+    judged where a visit or the head has no pair to count, and does not pass where the head leans to the slow state.
+
+    Args:
+        own_sd: What a visit has of its own.
+        alike: Whether a pair counts where both trials are in one state, as where a probe tells; else each does.
+    """
+
+    def simulate(rng: np.random.Generator, runs: int, gates: int, visits: int) -> Visits:
+        own = own_sd * correlated(rng, (runs, gates, visits + 1))
+        jumps = rng.random((runs, visits + 1, 2 * PAIRS)) < 1 / 5
+        jumps[..., 0] = rng.random((runs, visits + 1)) < 1 / 2
+        slow = np.cumsum(jumps, axis=-1) % 2 == 1
+        # Which of a pair comes first does not matter here: what a state does to base and head is the same.
+        base, head = slow[..., ::2], slow[..., 1::2]
+        swap = rng.random(base.shape) < 1 / 2
+        base, head = np.where(swap, head, base), np.where(swap, base, head)
+        common = (base == head) | (not alike)
+        counts = common.cumsum(axis=-1) <= common[:, -1:].sum(axis=-1, keepdims=True)
+        ratios = PAIR_SD * normal(rng, (runs, gates, visits + 1, PAIRS))
+        ratios += GAP * (head.astype(float) - base)[:, None]
+        known = np.where((common & counts)[:, None], ratios, np.nan)
+        ordered = np.sort(known, axis=-1)  # what is not known comes last
+        number = (~np.isnan(known)).sum(axis=-1)
+        low, high = (np.maximum(number - 1, 0) // 2)[..., None], (number // 2).clip(0, PAIRS - 1)[..., None]
+        middle = (np.take_along_axis(ordered, low, -1) + np.take_along_axis(ordered, high, -1))[..., 0] / 2
+        more, less = ((one & ~other)[:, -1].sum(axis=-1) for one, other in ((head, base), (base, head)))
+        leans = orders_bound(1) * special.bdtrc(more - 1, more + less, 1 / 2) <= LEANS
+        means = own + middle
+        return Visits(
+            means[..., :-1],
+            np.zeros((runs, gates)),
+            means[..., -1],
+            leans=(leans & (more > 0)) if alike else None,
+            pairs=(known - middle[..., None])[:, :, -1],
+        )
+
+    return simulate
+
+
 MODELS = (
     VisitModel("nights, 0.05 %", "Times of one card, night by night; nights are independent, sd 0.05 %.",
                independent(5e-4), 5e-4),
@@ -188,6 +237,11 @@ MODELS = (
                independent(math.hypot(5e-4, 5e-4)), math.hypot(5e-4, 5e-4), raised=1.0),
     VisitModel("anchored, another card", "All visits on one card, the head on another, 0.05 % as before.",
                on_other_cards(5e-4, 5e-4), math.hypot(5e-4, 5e-4), raised=1.0, claim="advisory"),
+    VisitModel("anchored, jumps", "As anchored, six pairs that spread by 0.1 %, on GPUs whose states are 2.5 % apart "
+               "and last five trials on average; a probe tells them, and pairs in one state count.",
+               beside_jumping(5e-4, alike=True), 5e-4, raised=1.0, beyond=None),
+    VisitModel("anchored, blind", "The same where no probe tells the states, so that all pairs count.",
+               beside_jumping(5e-4, alike=False), 5e-4, raised=1.0, beyond=None),
     VisitModel("re-anchored", "So many visits with the anchor before, and one with the anchor of the head.",
                linked(5e-4, 1), 5e-4, raised=1.0),
     VisitModel("re-anchored twice", "The same with two.", linked(5e-4, 2), 5e-4, raised=1.0),
@@ -283,6 +337,9 @@ def decide_all(drawn: Visits, head: Floats, raised: float) -> Decided:
     off = head - drawn.means.mean(axis=-1)
     p = special.stdtr(df, -(off - math.log1p(MARGINS.ignorable)) / error)
     q = special.stdtr(df, (off - math.log1p(MARGINS.must_catch)) / error)
+    if drawn.pairs is not None:
+        contrary = (off[..., None] + drawn.pairs <= math.log1p(MARGINS.ignorable)).any(axis=-1)
+        p = np.where(contrary, 1.0, p)
     blocked = p.min(axis=1) <= ALPHA / p.shape[1]  # Holm rejects something where it rejects the smallest
     centre = drawn.means.mean(axis=-1) - drawn.expected
     block_from = centre + math.log1p(MARGINS.ignorable) - special.stdtrit(df, ALPHA) * error
@@ -298,8 +355,9 @@ def simulate(model: VisitModel, visits: int, gates: int, case: Case, runs: int =
     slow[0] = math.log1p(getattr(MARGINS, case))
     drawn = model.simulate(rng, runs, gates, visits)
     decided = decide_all(drawn, drawn.expected + drawn.chance + slow, model.raised)
-    passed = decided.gates_passed.all(axis=1) & ~decided.blocked
-    first_passed = decided.gates_passed[:, 0] & ~decided.blocked
+    may_pass = ~decided.blocked if drawn.leans is None else ~decided.blocked & ~drawn.leans
+    passed = decided.gates_passed.all(axis=1) & may_pass
+    first_passed = decided.gates_passed[:, 0] & may_pass
     worst = None
     if model.beyond is not None:
         block = model.beyond((decided.block_from[:, 0] - slow[0]) / model.sd)

@@ -217,11 +217,16 @@ _TABLE = (
            "Lock the clocks (clocks: {mode: lock, sm_mhz: ...}), or find why one side runs at another clock: more "
            "power, more heat."),
     Reason("no-common-state", "The machine had two states, and no state was seen on both sides.",
-           "Take more pairs (perfgate run --resume RUN --more 4); find what the state is (docs/states.md)."),
+           "Take more pairs (perfgate run --resume RUN --more 4), beside an anchor a further run; find what the state "
+           "is (docs/states.md)."),
     Reason("slow-state-leans", "Where the two trials of a pair differ in how long they were in the slow state, it is "
            "the head so often that chance is a poor explanation, and not often enough to block it.",
            "Take more pairs (perfgate run --resume RUN --more 4): from how many in which only the head is slow "
-           "it blocks is said beside the states, and an even count passes."),
+           "it blocks is said beside the states, and an even count passes. Beside an anchor measure pairs with the "
+           "base instead."),
+    Reason("pairs-disagree", "By their median the head's pairs with its anchor are slower than any visit explains, and "
+           "some of them are not slower at all: a GPU that changes its state does that, too.",
+           "Measure the head in pairs with the base (perfgate run --base ... --head ...), as many as that takes."),
     Reason("unplaced-trials", "The machine had two states, and a trial on neither level was compared with nothing.",
            "Look at that trial's iterations: a head that is slow now and then has a third level. Else measure again."),
     # --- cautions

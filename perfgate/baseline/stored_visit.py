@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import MinLen
-from pydantic import AfterValidator, JsonValue
+from pydantic import AfterValidator, Field, JsonValue
 
+from perfgate.baseline.pairs_in_states import PairsInStates, ratio
 from perfgate.judge.cautions import gpu_outcome
 from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
@@ -100,10 +103,13 @@ class Anchored(Frozen):
     Args:
         build: The anchor.
         values: Its restarts as in the visit's own: entry i of both is of pair i.
+        in_states: By metric, the visit's own by the anchor's within the states of the GPU that both trials of a pair
+            had, of the pairs that had one. Empty where no states were seen; metrics that do not follow them have none.
     """
 
     build: Build
     values: Values
+    in_states: Annotated[dict[str, tuple[float, ...]], Field(exclude_if=operator.not_)] = {}
 
 
 def _instant(text: str) -> str:
@@ -143,12 +149,14 @@ class BaselineVisit(Frozen):
     def ratios(self, metric: str, anchor: Build) -> tuple[float, ...]:
         """Its restarts by those of the anchor beside them; none where it was not measured beside that one.
 
-        A value that has no ratio comes back as it is, zero or negative.
+        Where states of the GPU were seen, those within the states that both trials of a pair had. A value that has no
+        ratio comes back as it is, zero or negative.
         """
         if self.anchor is None or not self.is_beside(anchor):
             return ()
-        pairs = zip(self.values.get(metric, ()), self.anchor.values.get(metric, ()), strict=False)
-        return tuple(own / other if own > 0 < other else min(own, other) for own, other in pairs)
+        if metric in self.anchor.in_states:
+            return self.anchor.in_states[metric]
+        return tuple(starmap(ratio, zip(self.values.get(metric, ()), self.anchor.values.get(metric, ()), strict=False)))
 
     def is_the(self, other: BaselineVisit) -> bool:
         """Whether both are the same visit: begun in the same second, and alike in every metric that both carry."""
@@ -178,6 +186,7 @@ def visits_of(record: Record, side: Side, salt: str, *, anchored: bool = False) 
     gated = {gate.gate.measured.name: gate.gate.measured for gate in record.cell.gates}
     metrics = {**METRICS, **gated}.values()
     anchor = Build.of(record, "base") if anchored else None
+    states = PairsInStates.of(record) if anchored else None
     for number, visit in enumerate(record.visits):
         pairs = {kind: [p for p in record.pairs(kind) if p[0].visit == number] for kind in KINDS} if anchored else {}
         trials = {kind: [t for t in record.judged_trials(side, kind) if t.visit == number] for kind in KINDS}
@@ -187,6 +196,11 @@ def visits_of(record: Record, side: Side, salt: str, *, anchored: bool = False) 
         if not values:
             continue
         beside = _by_metric(metrics, {kind: [base for base, _ in pairs[kind]] for kind in KINDS}) if anchored else {}
+        in_states = {
+            metric.name: tuple(map(_digits, ratios))
+            for metric in metrics
+            if states and metric.name in beside and (ratios := states.ratios(metric, number)) is not None
+        }
         seen = trials["timed"] or trials["traced"]
         yield BaselineVisit(
             t0_utc=visit.t0_utc,
@@ -194,7 +208,7 @@ def visits_of(record: Record, side: Side, salt: str, *, anchored: bool = False) 
             gpu=gpu_outcome(seen),
             outputs=outputs(seen),
             card=card_of([visit], salt),
-            anchor=Anchored(build=anchor, values=beside) if anchor and beside else None,
+            anchor=Anchored(build=anchor, values=beside, in_states=in_states) if anchor and beside else None,
         )
 
 
@@ -206,8 +220,12 @@ def _by_metric(metrics: Iterable[Metric], trials: Mapping[Kind, Sequence[Trial]]
 def kept_values(metric: Metric, trials: Sequence[Trial]) -> tuple[float, ...]:
     """The values of restarts as a baseline keeps them; none where a restart lacks the metric."""
     values = [metric.summarise(trial) for trial in trials]
-    known = tuple(float(f"{value:.{DIGITS}g}") for value in values if value is not None)
+    known = tuple(_digits(value) for value in values if value is not None)
     return known if len(known) == len(trials) else ()
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
 
 
 def outputs(trials: Sequence[Trial]) -> str:

@@ -22,6 +22,7 @@ from perfgate.judge.comparison import read_sides
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, VisitsOutcome, worst
 from perfgate.judge.rule import judge_series
+from perfgate.judge.state_cautions import within_states
 from perfgate.models import Note
 from perfgate.record.run_record import Record, Run
 from perfgate.scenario.plan import Cell, Plan
@@ -78,7 +79,10 @@ def _held(
 
 
 def _judge_visits(name: str, plan: Plan, evidence: Sequence[VisitEvidence]) -> Outcome:
-    cells = tuple(map(_beside_its_baseline, evidence, judge_together(evidence, plan, _judge)))
+    judged = judge_together(evidence, plan, _judge)
+    cells = tuple(
+        _beside_its_baseline(own, _in_states(own, cell, plan.beta)) for own, cell in zip(evidence, judged, strict=True)
+    )
     would_be = worst(gate.would_be or gate.verdict for cell in cells for gate in cell.gates)
     return judge_cells(name, plan, cells, would_be=would_be)
 
@@ -133,6 +137,19 @@ def _beside_its_baseline(evidence: VisitEvidence, cell: CellOutcome) -> CellOutc
         anchor=evidence.anchor.title if evidence.anchor else "",
     )
     return cell.model_copy(update={"baseline": held, "reasons": (*cell.reasons, *advice)})
+
+
+def _in_states(evidence: VisitEvidence, cell: CellOutcome, beta: float) -> CellOutcome:
+    """The outcome with the states that its pairs were compared in; a head that they lean to does not pass."""
+    if (pairs := evidence.in_states) is None or not cell.gates:
+        return cell
+    seen = pairs.outcome(min(gate.must_catch for gate in cell.gates), beta)
+    passes = any((gate.would_be or gate.verdict) in ("pass", "improved") for gate in cell.gates)
+    notes = (within_states(seen),) if passes and not seen.everywhere else ()
+    found: dict[str, object] = {"states": seen, "cautions": (*cell.cautions, *notes)}
+    if (lean := pairs.lean) is not None:
+        found |= {"verdict": worst((cell.verdict, "inconclusive")), "reasons": (*cell.reasons, lean)}
+    return cell.model_copy(update=found)
 
 
 def _too_few(visits: int, beside: int) -> str:

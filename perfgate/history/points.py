@@ -199,8 +199,11 @@ def _figures(visit: BaselineVisit) -> Iterator[tuple[str, dict[str, Any]]]:
         figures: dict[str, Any] = {"value": middle, "low": low, "high": high, "restarts": len(values)}
         if visit.anchor and other:
             beside = [math.log(value) for value in other]
-            ratios = [known.sign * (own - anchor) for own, anchor in zip(logs, beside, strict=False)]
-            figures |= dict(zip(("ratio", "ratio_low", "ratio_high"), typical(ratios), strict=True))
+            ratios = [own - anchor for own, anchor in zip(logs, beside, strict=False)]
+            if (within := visit.anchor.in_states.get(metric)) is not None:
+                ratios = [math.log(ratio) for ratio in within if LEAST < ratio < LARGEST]
+            signed = typical([known.sign * ratio for ratio in ratios]) if ratios else (None, None, None)
+            figures |= dict(zip(("ratio", "ratio_low", "ratio_high"), signed, strict=True))
             figures |= {"beside": _text(visit.anchor.build), "beside_value": math.exp(typical(beside)[0])}
         yield metric, figures
 

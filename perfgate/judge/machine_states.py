@@ -82,6 +82,11 @@ class Found:
         return [(base, head) for base, head in rows if base is not None and head is not None]
 
 
+def follows_states(metric: Metric) -> bool:
+    """Whether a metric is of what takes longer in the slow state: the decode steps of timed trials."""
+    return metric.kind == "timed" and metric.decode != "none"
+
+
 def _slow_share(labels: two_states.Labels) -> float | None:
     known = labels[labels != two_states.CUT]
     return float((known == two_states.SLOW).mean()) if len(known) else None

@@ -27,11 +27,16 @@ def state_cautions(
         bound: By what a p value of drawn orders is multiplied; nothing leans where orders were not drawn for each pair.
     """
     if seen and not seen.everywhere and any(gate.state and gate.verdict in ("pass", "improved") for gate in gates):
-        yield Note(code="within-states", text="unchanged within each state; by being slow more often the head could "
-                                              f"still lose up to {percent(seen.at_most)}")  # fmt: skip
+        yield within_states(seen)
     yield from _waits(labeller, bound)
     if seen is None and labeller.source == "probe":
         yield from _probe_apart(labeller, bound)
+
+
+def within_states(seen: StatesOutcome) -> Note:
+    """What a pass within states does not exclude."""
+    still = f"by being slow more often the head could still lose up to {percent(seen.at_most)}"
+    return Note(code="within-states", text=f"unchanged within each state; {still}")
 
 
 def _waits(labeller: Labeller, bound: float) -> Iterator[Note]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from perfgate import stats
 from perfgate.judge.cell_facts import StatesOutcome
-from perfgate.judge.machine_states import STATES, Found, Labeller, Sample, State
+from perfgate.judge.machine_states import STATES, Found, Labeller, Sample, State, follows_states
 from perfgate.judge.outcome import GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Judged, Series
 from perfgate.metrics.trial import SIDES
@@ -221,7 +221,7 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     A look at which no states are known compares all that was measured.
     """
     metric, schedule = series.metric, series.schedule
-    if schedule is None or series.fault or metric.kind != "timed" or metric.decode == "none":
+    if schedule is None or series.fault or not follows_states(metric):
         return (series,)
     looks = labeller.reached(schedule)
     found = [labeller.used(look, series.gate) for look in looks]
@@ -311,8 +311,26 @@ def states_outcome(
     found = labeller.at(labeller.reached(share.schedule)[-1], share.gate.gate.ignorable)
     if found is None:
         return None
+    least = min(gate.must_catch for gate in gates if gate.state or gate.metric != SLOW_SHARE)
+    common = {state: max((len(one.base) for one in used if one.state == state), default=0) for state in STATES}
+    blocks_from = share.blocks_from(next(gate for gate in gates if gate.metric == SLOW_SHARE).block_level or 0.0)
+    return describe_states(labeller, found, common, least, beta, blocks_from)
+
+
+def describe_states(
+    labeller: Labeller, found: Found, common: dict[State, int], must_catch: float, beta: float, blocks_from: int | None
+) -> StatesOutcome:
+    """What was seen of states at a look.
+
+    Args:
+        labeller: What told them.
+        found: The look's.
+        common: Pairs that have a state on both sides.
+        must_catch: The least of the gates.
+        beta: The chance with which the share of the slow state may cost more than is said.
+        blocks_from: See :class:`StatesOutcome`.
+    """
     rows = found.shares
-    margin = min(gate.must_catch for gate in gates if gate.state or gate.metric != SLOW_SHARE)
     gap = stats.to_ratio(labeller.step_gap(found))
     at_most = rate_bounds(discordant(rows)[0], len(rows), 1 - beta)[1] * gap
     every = np.concatenate([labels for pair in found.labels for labels in pair])
@@ -321,9 +339,9 @@ def states_outcome(
         gap=gap,
         trials=dict.fromkeys(SIDES, len(found.labels)),
         slow={side: sum(row[n] > 1 / 2 for row in rows) for n, side in enumerate(SIDES)},
-        common={state: max((len(one.base) for one in used if one.state == state), default=0) for state in STATES},
+        common=common,
         cut=float((every == two_states.CUT).mean()),
         at_most=at_most,
-        everywhere=at_most < margin,
-        blocks_from=share.blocks_from(next(gate for gate in gates if gate.metric == SLOW_SHARE).block_level or 0.0),
+        everywhere=at_most < must_catch,
+        blocks_from=blocks_from,
     )

@@ -8,13 +8,13 @@ import math
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hand_made import MACHINE, cell, codes, gate, iteration, record, run, trial
 from numpy.typing import NDArray
+from probed_runs import FIXTURES, PROBED, probed
 
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.machine_states import Labeller
@@ -28,7 +28,6 @@ from perfgate.report.junit import render_junit
 from perfgate.report.outcome_lines import closing, gate_name, notes, states_line
 from perfgate.scenario.plan import GatePlan
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 STEP_S, GAP = 0.005, 1.033
 KEEPS, JUMPS, FASTER = "ssssssss", "sstfffff", "ffffffff"
 
@@ -244,29 +243,8 @@ def test_recorded_runs_of_one_build_are_never_blocked() -> None:
     assert not [pair for pair in same if recorded(*pair).verdict == "regressed"]
 
 
-PROBED, SETTLED, SLOW_STARTS = "h200-x8-probe.csv", "h200-x4-settled.csv", "h200-x2-slow-starts.csv"
+SETTLED, SLOW_STARTS = "h200-x4-settled.csv", "h200-x2-slow-starts.csv"
 H100, TIGHT = "h100-probe.csv", "h100-tight.csv"
-
-
-def probed(run_name: str, file: str = PROBED) -> list[Trial]:
-    """Trials of a run on a host whose GPUs jump, with the probe's readings."""
-    rows = defaultdict(list)
-    for row in csv.DictReader((FIXTURES / file).read_text().splitlines()):
-        if row["run"] == run_name:
-            rows[int(row["trial"]), row["pair"], row["subject"]].append(row)
-    return [
-        trial(index, int(pair) if pair else None, "base" if side == "base" else "head", iterations=tuple(
-            iteration(itl_ns=itl_ns(int(row["early_ns"]), int(row["late_ns"]), int(row.get("median_ns", 0))),
-                      probe_ns=Probes((int(row["before_ns"]),), (int(row["after_ns"]),)))
-            for row in own
-        ))
-        for (index, pair, side), own in sorted(rows.items())
-    ]  # fmt: skip
-
-
-def itl_ns(early: int, late: int, middle: int) -> tuple[int, ...]:
-    """Decode steps with these medians of either half and, unless it is 0, of all, which lies between them."""
-    return (*[early] * 3, middle or early, middle or late, *[late] * 3)
 
 
 def judged_on_gpu(

@@ -29,7 +29,7 @@ def test_claims(case: str, name: str) -> None:
     assert all(row.least <= row.declared for row in rows)
 
 
-@pytest.mark.parametrize("name", ["nights, 0.05 %", "anchored", "re-anchored"])
+@pytest.mark.parametrize("name", ["nights, 0.05 %", "anchored", "anchored, jumps", "anchored, blind", "re-anchored"])
 @pytest.mark.parametrize("slow", [0.001, 0.003])
 def test_it_decides_as_perfgate_does(name: str, slow: float) -> None:
     """Every simulated run ends as the rule itself ends it, gate by gate."""
@@ -39,6 +39,8 @@ def test_it_decides_as_perfgate_does(name: str, slow: float) -> None:
     decided = rates.decide_all(drawn, head, model.raised)
 
     for run in range(runs):
+        none = np.full((gates, 1), np.nan)
+        pairs = none if drawn.pairs is None else head[run][:, None] + drawn.pairs[run]
         others = [[]] * gates if drawn.others is None else [[one] for one in drawn.others[run]]
         series = [
             VisitSeries(
@@ -48,14 +50,27 @@ def test_it_decides_as_perfgate_does(name: str, slow: float) -> None:
                 visits=tuple((math.exp(mean),) for mean in means),
                 others=tuple(tuple((math.exp(mean),) for mean in rows) for rows in more),
                 raised=model.raised,
+                pairs=tuple(np.exp(own[~np.isnan(own)]).tolist()),
             )
-            for means, more, new in zip(drawn.means[run], others, head[run], strict=True)
+            for means, more, new, own in zip(drawn.means[run], others, head[run], pairs, strict=True)
         ]
         verdicts = [gate.verdict for gate in judge_series(series, rates.ALPHA, rates.BETA)]
         assert ("regressed" in verdicts) == decided.blocked[run]
         for gate, verdict in enumerate(verdicts):
             if verdict != "regressed":
                 assert (verdict in ("pass", "improved")) == decided.gates_passed[run, gate]
+
+
+def test_three_of_six_pairs_move_a_median() -> None:
+    """Where no probe tells states, a median alone would block twice as many unchanged builds as declared."""
+    blind = BY_NAME["anchored, blind"]
+
+    def alone(*drawn: Any) -> Any:
+        return blind.simulate(*drawn)._replace(pairs=None)
+
+    median = rates.simulate(rates.VisitModel("median", "", alone, 1.0, raised=1.0, beyond=None), 4, 1, "ignorable")
+
+    assert median.least > 1.5 * rates.ALPHA
 
 
 def test_what_is_not_claimed_breaks_the_rates() -> None:

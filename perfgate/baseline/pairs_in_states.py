@@ -1,0 +1,101 @@
+"""Pairs beside an anchor, like with like: the ratio of each is of the states of the GPU that both of its trials had.
+
+Two trials in different states are off by the distance of the states, 2.5 to 5 %, which is more than any margin, and of
+six pairs half may be so (docs/states.md). Only a probe tells states here: labels made of the steps' own times belong to
+a null, and a baseline keeps none.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+from perfgate.judge.cell_facts import StatesOutcome
+from perfgate.judge.machine_states import STATES, Found, Labeller, follows_states
+from perfgate.judge.state_series import LEANS, describe_states, discordant
+from perfgate.load.shape import Load
+from perfgate.metrics.catalogue import Metric
+from perfgate.metrics.trial import Trial, least_iterations
+from perfgate.models import Note
+from perfgate.record.run_record import Record
+from perfgate.scenario.plan import orders_bound
+from perfgate.stats import two_states
+
+
+@dataclass(frozen=True)
+class PairsInStates:
+    """The valid timed pairs of a record whose GPU was in both states, base and head.
+
+    Args:
+        labeller: What tells the states.
+        found: Those of all pairs.
+        bound: By what a p value of drawn orders is multiplied; infinite where orders were not drawn for each pair.
+    """
+
+    labeller: Labeller
+    found: Found
+    bound: float
+
+    @classmethod
+    def of(cls, record: Record) -> Self | None:
+        """``None`` where no probe tells states, or none were seen."""
+        pairs = record.pairs("timed")
+        gpus = [gpu.name for visit in record.visits for gpu in visit.machine.gpus]
+        if not pairs or not gpus or isinstance(record.cell.workload, Load):
+            return None
+        labeller = Labeller(pairs, gpus, before=record.warmed_up())
+        found = labeller.at(len(pairs), 0.0) if labeller.source == "probe" else None
+        bound = orders_bound(len(record.heads) or 1) if record.orders == "coins" else math.inf
+        return cls(labeller, found, bound) if found else None
+
+    def ratios(self, metric: Metric, visit: int | None = None) -> tuple[float, ...] | None:
+        """Head by base, of each pair that has a state in common, over the states that it has.
+
+        Args:
+            metric: Of timed trials.
+            visit: Number of the visit whose pairs are wanted; all by default.
+
+        Returns:
+            In the order of pairs; ``None`` for a metric that does not follow the states.
+        """
+        if not follows_states(metric):
+            return None
+        rows = [n for n, (base, _) in enumerate(self.labeller.pairs) if visit in (None, base.visit)]
+        pairs: list[tuple[Trial, Trial]] = [self.labeller.pairs[n] for n in rows]
+        (sample,) = Found(self.found.labels[rows], self.found.gap).samples(metric, pairs, [(*STATES,)])
+        return tuple(ratio(own, other) for other, own in zip(sample.base, sample.head, strict=True))
+
+    def outcome(self, must_catch: float, beta: float) -> StatesOutcome:
+        """What was seen, for a reader; the anchor is the base.
+
+        Args:
+            must_catch: The least of the gates.
+            beta: The chance with which the share of the slow state may cost more than is said.
+        """
+        labels = self.found.labels
+        least = least_iterations(labels.shape[-1])
+        common = {
+            state: int(((labels == own).sum(axis=-1) >= least).all(axis=-1).sum()) for state, own in STATES.items()
+        }
+        return describe_states(self.labeller, self.found, common, must_catch, beta, blocks_from=None)
+
+    @property
+    def lean(self) -> Note | None:
+        """Why nothing passes: the head is slow so often where the anchor is not that chance is a poor explanation.
+
+        Ratios within states show nothing of that. As few pairs as are taken beside an anchor never suffice to block it.
+        """
+        if self.found.unplaced:
+            text = f"{self.found.unplaced} of the pairs have a trial that is in neither state"
+            return Note(code="unplaced-trials", text=text)
+        more, less = discordant(self.found.shares)
+        if self.bound * two_states.sign_test(more, less) > LEANS:
+            return None
+        text = f"the head was in the slow state more often than its anchor in {more} pairs and less often in {less}"
+        return Note(code="slow-state-leans", text=text)
+
+
+def ratio(own: float, other: float) -> float:
+    """One value by another; what has no ratio comes back as it is, zero or negative."""
+    return own / other if own > 0 < other else min(own, other)
