@@ -74,7 +74,7 @@ def patience_s(record: Record, uuids: Sequence[str], pair: int | None, iteration
     onsets = [_onset_s(trial, fastest[trial.label]) for trial in trials]
     iteration_s = statistics.median(elapsed_ns) / NS_PER_S
     restart_s = statistics.median(map(_restart_ns, trials)) / NS_PER_S
-    reckoned = [onset.reckoned_s for onset in onsets]
+    reckoned = [onset.reckoned_s(onsets) for onset in onsets]
 
     def pairs_an_hour(waits_s: float) -> float:
         waited = statistics.fmean(min(own, waits_s) for own in reckoned)
@@ -94,12 +94,19 @@ class _Onset:
     after_s: float
     seen: bool
 
-    @property
-    def reckoned_s(self) -> float:
-        """Where a trial ended before anybody would have stopped waiting, the middle of what was left of that wait."""
+    def reckoned_s(self, others: Sequence[_Onset]) -> float:
+        """When it would have become fast.
+
+        Where a trial ended before anybody would have stopped waiting it is what those took that were slow for longer
+        (Kaplan and Meier 1958 spread it over them), by their median; else the middle of what was left of that wait.
+        """
         if self.seen:
             return self.after_s
-        return (self.after_s + SETTLE_S) / 2 if self.after_s < SETTLE_S else math.inf
+        if self.after_s >= SETTLE_S:
+            return math.inf
+        known = (own for own in others if own.after_s > self.after_s and (own.seen or own.after_s >= SETTLE_S))
+        longer = [own.after_s if own.seen else math.inf for own in known]
+        return statistics.median_high(longer) if longer else (self.after_s + SETTLE_S) / 2
 
 
 def _onset_s(trial: Trial, least: Sequence[int]) -> _Onset:

@@ -315,6 +315,17 @@ def test_what_nobody_has_seen_yet_is_worth_a_wait() -> None:
     assert patience([0, math.inf, 0, math.inf], iterations=4) == SETTLE_S
 
 
+def test_a_trial_that_ended_slow_is_reckoned_as_those_that_were_slow_for_longer() -> None:
+    """Others were slow for longer than anybody waits, so that one is not taken to become fast halfway."""
+    short = [began(0, 0.0, 4), began(1, math.inf, 4), began(2, 0.0, 4), began(3, math.inf, 4)]
+    waited = [began(n, math.inf, 4, settled_s=12.5) for n in (4, 5)]
+
+    def found(taken: Sequence[Trial]) -> float:
+        return patience_s(hand_made.record(hand_made.cell(), taken), (), 99, 4)
+
+    assert (found(short), found([*short, *waited])) == (SETTLE_S, 0)
+
+
 def test_both_trials_of_a_pair_are_treated_alike() -> None:
     """What the first trial of a pair showed does not change how long the second one waits."""
     before = [began(n, 0.0 if n % 2 else 5.0, 4) for n in range(4)]
@@ -388,6 +399,14 @@ def test_recorded_gpus_that_were_not(iterations: int) -> None:
     for number in (1, 2):
         trials = recorded("h200-x2-slow-starts.csv", f"extra_kernel-3-{number}", 0.77, 14)
         assert [patience for waited, patience in asked(trials, iterations) if waited and patience] == []
+
+
+def test_recorded_waits_that_were_too_short() -> None:
+    """On an H100 all six waits of a run ended 1 to 3 s too soon or earlier: after the first pair none would be made."""
+    found = asked(recorded("h100-anchors.csv", "pairs", 0.98, 11), 8)
+
+    assert [n for n, (waited, _) in enumerate(found) if waited] == [1, 2, 5, 6, 7, 8]
+    assert [patience for _, patience in found] == [SETTLE_S] * 3 + [0.0] * 6
 
 
 def test_patience_is_part_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeMachine) -> None:
