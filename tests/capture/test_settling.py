@@ -317,13 +317,13 @@ def test_what_nobody_has_seen_yet_is_worth_a_wait() -> None:
 
 def test_a_trial_that_ended_slow_is_reckoned_as_those_that_were_slow_for_longer() -> None:
     """Others were slow for longer than anybody waits, so that one is not taken to become fast halfway."""
-    short = [began(0, 0.0, 4), began(1, math.inf, 4), began(2, 0.0, 4), began(3, math.inf, 4)]
-    waited = [began(n, math.inf, 4, settled_s=12.5) for n in (4, 5)]
+    waited = [began(1, 13.4, 10, settled_s=12.6), began(2, math.inf, 10, settled_s=12.6)]
+    others = [began(0, 0.0, 10), began(4, 0.0, 10), began(3, math.inf, 10)]
 
     def found(taken: Sequence[Trial]) -> float:
-        return patience_s(hand_made.record(hand_made.cell(), taken), (), 99, 4)
+        return patience_s(hand_made.record(hand_made.cell(), taken), (), 99, 10)
 
-    assert (found(short), found([*short, *waited])) == (SETTLE_S, 0)
+    assert (found(others), found([*others, *waited])) == (SETTLE_S, 0)
 
 
 def test_both_trials_of_a_pair_are_treated_alike() -> None:
