@@ -364,16 +364,32 @@ def test_a_quarter_of_a_percent_is_blocked(number: int) -> None:
     assert whole.pair_sd < 0.00101
 
 
+@pytest.mark.parametrize(("name", "own"), [("same-build-3", 0.0), ("extra_kernel-3-1", 0.00118)])
+def test_a_quarter_of_a_percent_is_blocked_while_states_jump(name: str, own: float) -> None:
+    """Both recorded runs of twelve pairs on H100s that jump block it, with what the head cost by itself taken out."""
+    tight = [gate("itl_median", "0.02%", "0.15%")]
+    found = judged_on_gpu(slower(probed(name, H100), 1.0025 / (1 + own)), tight, card=PROBED_GPUS[1])
+    both = by_state(found)["both"]
+    assert found.verdict == both.verdict == "regressed"
+    assert both.change == pytest.approx(0.0025, abs=0.0003)
+    assert both.pair_sd is not None
+    assert both.pair_sd < 0.00075
+
+
 def smaller(trials: Sequence[Trial]) -> list[Trial]:
     """What the head's steps would have been for 0.25 % in place of 0.443 %, the mean of the four runs."""
-    factor = 1.0025 / 1.00443
+    return slower(trials, 1.0025 / 1.00443)
 
-    def shorter(own: Iteration) -> Iteration:
+
+def slower(trials: Sequence[Trial], factor: float) -> list[Trial]:
+    """The same with every step of the head so many times as long."""
+
+    def longer(own: Iteration) -> Iteration:
         return own.model_copy(update={"itl_ns": tuple(round(step * factor) for step in own.itl_ns)})
 
     return [
         one if one.subject == "base"
-        else one.model_copy(update={"iterations": tuple(map(shorter, one.iterations))})
+        else one.model_copy(update={"iterations": tuple(map(longer, one.iterations))})
         for one in trials
     ]  # fmt: skip
 
