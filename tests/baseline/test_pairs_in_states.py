@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hand_made import BASE, HEAD, MACHINE, STEP_S, codes, gate, iteration, only, run, trial
-from probed_runs import probed
+from probed_runs import FIXTURES, probed
 from stored import measured, visit
 
 from perfgate.baseline.lineage import Baseline, Entry, draft
 from perfgate.baseline.pairs_in_states import PairsInStates
+from perfgate.baseline.store import read
 from perfgate.baseline.visit_comparison import judge_against
 from perfgate.history.points import points_of_baseline
 from perfgate.judge.outcome import Outcome
@@ -212,5 +213,23 @@ def test_recorded_visits_on_four_cards_pass_their_build_and_block_a_plant() -> N
     assert (steps.metric, steps.verdict) == ("itl_median", "regressed")
     assert steps.change_low is not None
     assert 0.007 < steps.change_low < 0.0112 == pytest.approx(steps.change, abs=2e-4)
-    spread = [math.log(*one.values("itl_median", baseline.visits[0].anchor.build)) for one in baseline.occupations]  # type: ignore[union-attr]
-    assert np.std(spread, ddof=1) < 5e-4
+    assert np.std(ratios(baseline), ddof=1) < 4e-4
+
+
+def ratios(baseline: Baseline) -> list[float]:
+    """The ln(build / anchor) of each visit."""
+    anchor = baseline.visits[0].anchor
+    assert anchor is not None
+    return [math.log(*one.values("itl_median", anchor.build)) for one in baseline.occupations]
+
+
+def test_the_file_that_those_visits_made() -> None:
+    """It is read and written as it is, and its visits say of the build what their recorded trials do."""
+    (file,) = (FIXTURES / "baselines").glob("*/llama-8b-decode.json")
+
+    baseline = read(file).baseline
+
+    assert baseline.text == file.read_text()
+    assert [len(visit.anchor.in_states) > 0 for visit in baseline.visits if visit.anchor] == [True, True, False, False]
+    again = lineage([recorded(f"visit-{number}", card) for number, card in enumerate("ABCD", 1)])
+    assert ratios(baseline) == pytest.approx(ratios(again), abs=1e-4)
