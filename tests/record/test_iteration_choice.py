@@ -6,6 +6,7 @@ import csv
 import random
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hand_made import cell, gate, iteration, judged, record, trial
 from pydantic import ValidationError
 
-from perfgate.metrics.trial import Iteration, Startup, Trial
+from perfgate.metrics.trial import Iteration, Probes, Startup, Trial
 from perfgate.record.iteration_choice import IterationChoice, choose_iterations
 from perfgate.scenario.declaration import Choose, Expect, load
 from perfgate.scenario.plan import Cell, GatePlan, resolve_cells
@@ -180,6 +181,63 @@ def test_compiling_in_warm_up_is_no_price_of_a_restart() -> None:
     assert "a restart is expected to take 14.1 s" in found[0, 28].reason
     assert found[0, 28].iterations < found[200, 28].iterations
     assert found[0, 90] == found[200, 28] == found[200, 90]
+
+
+def in_states(taken: list[Trial], slow: Callable[[int, int], bool], gap: float = 1.025) -> list[Trial]:
+    """The same on a GPU that is slow in those iterations, by number of the trial and of the iteration, and probed."""
+
+    def one(number: int, place: int, own: Iteration) -> Iteration:
+        reading = Probes(*[(232_000 if slow(number, place) else 197_000,)] * 2)
+        longer = tuple(round(step * (gap if slow(number, place) else 1.0)) for step in own.itl_ns)
+        return own.model_copy(update={"itl_ns": longer, "probe_ns": reading})
+
+    return [
+        trial.model_copy(update={"iterations": tuple(one(n, place, own) for place, own in enumerate(trial.iterations))})
+        for n, trial in enumerate(taken)
+    ]
+
+
+def unprobed(taken: list[Trial]) -> list[Trial]:
+    """The same where nothing is read."""
+
+    def blind(one: Trial) -> Trial:
+        read = tuple(own.model_copy(update={"probe_ns": None}) for own in one.iterations)
+        return one.model_copy(update={"iterations": read})
+
+    return [*map(blind, taken)]
+
+
+def test_states_of_the_gpu_are_no_spread_of_iterations() -> None:
+    """A warm-up trial that jumps in its middle shows what iterations differ by within states."""
+    warm_up = [one.model_copy(update={"pair": None}) for one in made_up(0.001, 0.001, pairs=1)]
+    jumping = in_states(warm_up, lambda _, place: place < 6)
+    cell = measured(gate("itl_median", "0.02%", "0.15%"))
+
+    told, untold = (choose_iterations(cell, taken, (), "", 1) for taken in (jumping, unprobed(jumping)))
+
+    assert told is not None
+    assert untold is not None
+    assert spread_by(told, "by an iteration") < 0.2
+    assert spread_by(untold, "by an iteration") > 1
+    assert told.iterations < untold.iterations
+
+
+def test_pairs_in_two_states_tell_nothing_of_restarts() -> None:
+    """Every third pair has its trials in different states: the others say what restarts differ by."""
+    pairs = made_up(0.0005, 0.0005)
+    jumping = in_states(pairs, lambda number, _: number % 6 == 0)
+
+    found, still = (spread_by(chosen(taken), "between restarts") for taken in (jumping, pairs))
+
+    assert found == pytest.approx(still, rel=0.6)
+    assert spread_by(chosen(unprobed(jumping)), "between restarts") > 10 * still
+
+
+def spread_by(choice: IterationChoice, what: str) -> float:
+    """What pairs spread by, in per cent, as the reason of a choice says."""
+    found = re.search(rf"([\d.]+) % {what}", choice.reason)
+    assert found is not None
+    return float(found[1])
 
 
 def test_nothing_is_chosen_without_bounds_or_figures() -> None:
