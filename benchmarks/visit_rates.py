@@ -2,7 +2,7 @@
 
 ``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
 benchmarks/visit_rates.py`` alone takes half a minute and puts a fresh section into the page that is there. All runs
-of a row are decided at once by :func:`decide_all`, the twin of :class:`perfgate.baseline.visit_evidence.VisitSeries`
+of a row are decided at once by :func:`decide_all`, the twin of :class:`perfgate.baseline.visit_series.VisitSeries`
 and :func:`perfgate.judge.rule.judge_series`; a test holds the two together.
 """
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rule_twin import Margins
 from scipy import special
 
+from perfgate.baseline.visit_series import AGREE
 from perfgate.judge.state_series import LEANS
 from perfgate.scenario.plan import ALPHA, BETA, orders_bound
 from perfgate.stats.prediction import RAISED
@@ -54,7 +55,7 @@ class Visits(NamedTuple):
         others: Visits that tell of the spread alone, (runs, gates, others).
         excess: What the rule adds for a head of fewer restarts, a variance, (runs, gates).
         leans: Runs whose head was in the slow state so much more often than the anchor that nothing passes, (runs,).
-        pairs: The head's pairs with its anchor about their median, (runs, gates, pairs); NaN where one does not count.
+        pairs: The head's pairs with its anchor about their median where nothing tells states, (runs, gates, pairs).
     """
 
     means: Floats
@@ -172,22 +173,27 @@ def fewer_restarts(sd: float, more: int, fewer: int) -> Callable[[np.random.Gene
     return simulate
 
 
-def beside_jumping(own_sd: float, *, alike: bool) -> Callable[[np.random.Generator, int, int, int], Visits]:
+def beside_jumping(
+    own_sd: float, *, alike: bool, lasts: int = 5, still: bool = False
+) -> Callable[[np.random.Generator, int, int, int], Visits]:
     """Six pairs a visit on a GPU that changes its state between trials; each trial is wholly in one.
 
-    States are :data:`GAP` apart and end after five trials on average, and pairs spread by :data:`PAIR_SD`. A run is not
-    judged where a visit or the head has no pair to count, and does not pass where the head leans to the slow state.
+    States are :data:`GAP` apart, and pairs spread by :data:`PAIR_SD`. A run is not judged where a visit or the head has
+    no pair to count, and does not pass where the head leans to the slow state.
 
     Args:
         own_sd: What a visit has of its own.
         alike: Whether a pair counts where both trials are in one state, as where a probe tells; else each does.
+        lasts: After how many trials a state ends on average.
+        still: Whether only the head's machine jumps, and those of the visits never.
     """
 
     def simulate(rng: np.random.Generator, runs: int, gates: int, visits: int) -> Visits:
         own = own_sd * correlated(rng, (runs, gates, visits + 1))
-        jumps = rng.random((runs, visits + 1, 2 * PAIRS)) < 1 / 5
+        jumps = rng.random((runs, visits + 1, 2 * PAIRS)) < 1 / lasts
         jumps[..., 0] = rng.random((runs, visits + 1)) < 1 / 2
         slow = np.cumsum(jumps, axis=-1) % 2 == 1
+        slow[:, :-1] &= not still
         # Which of a pair comes first does not matter here: what a state does to base and head is the same.
         base, head = slow[..., ::2], slow[..., 1::2]
         swap = rng.random(base.shape) < 1 / 2
@@ -201,16 +207,13 @@ def beside_jumping(own_sd: float, *, alike: bool) -> Callable[[np.random.Generat
         number = (~np.isnan(known)).sum(axis=-1)
         low, high = (np.maximum(number - 1, 0) // 2)[..., None], (number // 2).clip(0, PAIRS - 1)[..., None]
         middle = (np.take_along_axis(ordered, low, -1) + np.take_along_axis(ordered, high, -1))[..., 0] / 2
+        means = own + middle
+        told = Visits(means[..., :-1], np.zeros((runs, gates)), means[..., -1])
+        if not alike:
+            return told._replace(pairs=(known - middle[..., None])[:, :, -1])
         more, less = ((one & ~other)[:, -1].sum(axis=-1) for one, other in ((head, base), (base, head)))
         leans = orders_bound(1) * special.bdtrc(more - 1, more + less, 1 / 2) <= LEANS
-        means = own + middle
-        return Visits(
-            means[..., :-1],
-            np.zeros((runs, gates)),
-            means[..., -1],
-            leans=(leans & (more > 0)) if alike else None,
-            pairs=(known - middle[..., None])[:, :, -1],
-        )
+        return told._replace(leans=leans & (more > 0))
 
     return simulate
 
@@ -242,6 +245,10 @@ MODELS = (
                beside_jumping(5e-4, alike=True), 5e-4, raised=1.0, beyond=None),
     VisitModel("anchored, blind", "The same where no probe tells the states, so that all pairs count.",
                beside_jumping(5e-4, alike=False), 5e-4, raised=1.0, beyond=None),
+    VisitModel("blind, two trials", "The same with states that last two trials on average.",
+               beside_jumping(5e-4, alike=False, lasts=2), 5e-4, raised=1.0, beyond=None),
+    VisitModel("blind after still visits", "The same on a GPU that jumps, and visits on others that never did.",
+               beside_jumping(5e-4, alike=False, lasts=2, still=True), 5e-4, raised=1.0, beyond=None),
     VisitModel("re-anchored", "So many visits with the anchor before, and one with the anchor of the head.",
                linked(5e-4, 1), 5e-4, raised=1.0),
     VisitModel("re-anchored twice", "The same with two.", linked(5e-4, 2), 5e-4, raised=1.0),
@@ -338,8 +345,10 @@ def decide_all(drawn: Visits, head: Floats, raised: float) -> Decided:
     p = special.stdtr(df, -(off - math.log1p(MARGINS.ignorable)) / error)
     q = special.stdtr(df, (off - math.log1p(MARGINS.must_catch)) / error)
     if drawn.pairs is not None:
-        contrary = (off[..., None] + drawn.pairs <= math.log1p(MARGINS.ignorable)).any(axis=-1)
-        p = np.where(contrary, 1.0, p)
+        pairs = np.sort(off[..., None] + drawn.pairs, axis=-1)
+        low, high = math.log1p(MARGINS.ignorable), math.log1p(MARGINS.must_catch)
+        p = np.where(pairs[..., 0] > low + AGREE * (high - low), p, 1.0)
+        q = np.where(pairs[..., -2] < high - AGREE * (high - low), q, 1.0)  # all but one
     blocked = p.min(axis=1) <= ALPHA / p.shape[1]  # Holm rejects something where it rejects the smallest
     centre = drawn.means.mean(axis=-1) - drawn.expected
     block_from = centre + math.log1p(MARGINS.ignorable) - special.stdtrit(df, ALPHA) * error

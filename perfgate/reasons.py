@@ -224,8 +224,8 @@ _TABLE = (
            "Take more pairs (perfgate run --resume RUN --more 4): from how many in which only the head is slow "
            "it blocks is said beside the states, and an even count passes. Beside an anchor measure pairs with the "
            "base instead."),
-    Reason("pairs-disagree", "By their median the head's pairs with its anchor are slower than any visit explains, and "
-           "some of them are not slower at all: a GPU that changes its state does that, too.",
+    Reason("pairs-disagree", "The median of the head's pairs with its anchor would decide, and too many pairs speak "
+           "against it: a GPU that changes its state between two trials does that, where no probe tells the state.",
            "Measure the head in pairs with the base (perfgate run --base ... --head ...), as many as that takes."),
     Reason("unplaced-trials", "The machine had two states, and a trial on neither level was compared with nothing.",
            "Look at that trial's iterations: a head that is slow now and then has a third level. Else measure again."),
@@ -251,7 +251,8 @@ _TABLE = (
     Reason("within-states", "The machine had two states, and the gates passed within each. A head that makes the slow "
            "one come more often is blocked once enough pairs show it; how much it could cost until then is said.",
            "Nothing, if the gap between the states is not the build's. Otherwise take more pairs: from how many in "
-           "which only the head is slow it blocks is said beside the states."),
+           "which only the head is slow it blocks is said beside the states. Beside an anchor measure pairs with the "
+           "base instead."),
     Reason("waits-lean", "Warm-up went on until the GPU was fast, for one build in many more pairs than for the other. "
            "What is judged was taken after it: that engines of one build begin in the slow state shows nowhere else.",
            "Look at what the build does when it starts; PERFGATE_PROBE=0 in the engine's environment measures without "

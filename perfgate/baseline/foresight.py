@@ -9,7 +9,7 @@ from perfgate import stats
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.occupations import held_against
 from perfgate.baseline.stored_visit import Build
-from perfgate.baseline.visit_evidence import drawn
+from perfgate.baseline.visit_series import drawn
 from perfgate.judge.power import CellPower
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.stats.prediction import RAISED, Prediction, predict

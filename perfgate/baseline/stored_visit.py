@@ -146,6 +146,10 @@ class BaselineVisit(Frozen):
         """Whether it was measured beside that build."""
         return self.anchor is not None and self.anchor.build.same(anchor)
 
+    def tells_of(self, anchor: Build) -> bool:
+        """Whether it has a ratio to that build of whatever was measured beside it."""
+        return self.anchor is not None and all(self.ratios(name, anchor) for name in self.anchor.values)
+
     def ratios(self, metric: str, anchor: Build) -> tuple[float, ...]:
         """Its restarts by those of the anchor beside them; none where it was not measured beside that one.
 
@@ -199,7 +203,10 @@ def visits_of(record: Record, side: Side, salt: str, *, anchored: bool = False) 
         in_states = {
             metric.name: tuple(map(_digits, ratios))
             for metric in metrics
-            if states and metric.name in beside and (ratios := states.ratios(metric, number)) is not None
+            if states
+            and metric.name in values
+            and metric.name in beside
+            and (ratios := states.ratios(metric, number)) is not None
         }
         seen = trials["timed"] or trials["traced"]
         yield BaselineVisit(

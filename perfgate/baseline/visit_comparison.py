@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from perfgate.baseline.exact_profile import Profile
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.store import find
-from perfgate.baseline.visit_evidence import VisitEvidence, VisitSeries
+from perfgate.baseline.visit_evidence import VisitEvidence
+from perfgate.baseline.visit_series import VisitSeries
 from perfgate.judge.cell_facts import BaselineOutcome
 from perfgate.judge.cell_verdict import judge_cells, judge_together
 from perfgate.judge.comparison import read_sides
 from perfgate.judge.evidence import RecordSide
+from perfgate.judge.machine_states import follows_states
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, VisitsOutcome, worst
 from perfgate.judge.rule import judge_series
 from perfgate.judge.state_cautions import within_states
@@ -78,6 +80,9 @@ def _held(
     return {"baselines": baselines.get(cell.cell_id, ()), "profiles": profiles.get(cell.cell_id, ())}
 
 
+PASSES: Final = ("pass", "improved")
+
+
 def _judge_visits(name: str, plan: Plan, evidence: Sequence[VisitEvidence]) -> Outcome:
     judged = judge_together(evidence, plan, _judge)
     cells = tuple(
@@ -125,9 +130,8 @@ def _beside_its_baseline(evidence: VisitEvidence, cell: CellOutcome) -> CellOutc
     """The outcome with what it was held against, and why its verdict only advises."""
     if (baseline := evidence.baseline) is None:
         return cell
-    few = [gate.visits.visits for gate in cell.gates if gate.verdict == "advisory" and gate.visits]
-    beside = len(baseline.occupations) - min(few, default=0)
-    advice = (Note(code="advisory-few-visits", text=_too_few(min(few), beside)),) if few else ()
+    few = [(gate.visits.visits, gate.metric) for gate in cell.gates if gate.verdict == "advisory" and gate.visits]
+    advice = (Note(code="advisory-few-visits", text=_too_few(*min(few), evidence)),) if few else ()
     held = BaselineOutcome(
         digest=baseline.tip,
         machine_class=baseline.machine_class,
@@ -141,22 +145,33 @@ def _beside_its_baseline(evidence: VisitEvidence, cell: CellOutcome) -> CellOutc
 
 def _in_states(evidence: VisitEvidence, cell: CellOutcome, beta: float) -> CellOutcome:
     """The outcome with the states that its pairs were compared in; a head that they lean to does not pass."""
-    if (pairs := evidence.in_states) is None or not cell.gates:
+    limits = [plan.gate.must_catch for plan in evidence.cell.gates if follows_states(plan.gate.measured)]
+    if (pairs := evidence.in_states) is None or not cell.gates or not limits:
         return cell
-    seen = pairs.outcome(min(gate.must_catch for gate in cell.gates), beta)
-    passes = any((gate.would_be or gate.verdict) in ("pass", "improved") for gate in cell.gates)
+    seen = pairs.outcome(min(limits), beta)
+    passes = any((gate.would_be or gate.verdict) in PASSES for gate in cell.gates)
     notes = (within_states(seen),) if passes and not seen.everywhere else ()
     found: dict[str, object] = {"states": seen, "cautions": (*cell.cautions, *notes)}
     if (lean := pairs.lean) is not None:
-        found |= {"verdict": worst((cell.verdict, "inconclusive")), "reasons": (*cell.reasons, lean)}
+        advised = tuple(
+            gate.model_copy(update={"would_be": "inconclusive"}) if gate.would_be in PASSES else gate
+            for gate in cell.gates
+        )
+        verdict = cell.verdict if cell.verdict == "advisory" else worst((cell.verdict, "inconclusive"))
+        found |= {"verdict": verdict, "gates": advised, "reasons": (*cell.reasons, lean)}
     return cell.model_copy(update=found)
 
 
-def _too_few(visits: int, beside: int) -> str:
+def _too_few(visits: int, metric: str, evidence: VisitEvidence) -> str:
+    seen = evidence.baseline.occupations if evidence.baseline else ()
+    carry = sum(bool(one.values(metric, evidence.anchor)) for one in seen)
     more = f"{plural(visits, 'visit')} of the {FIRST_BLOCKING_VISITS} that a verdict needs"
-    cards = f"; {beside} more share a card or a day with them, and four of this card, or of four cards, are needed"
+    cards = (
+        f"; {carry - visits} more share a card or a day with them, and four of this card, or of four cards, are needed"
+    )
+    without = f"; {len(seen) - carry} more say nothing of {metric}"
     alone = "; from one visit nobody knows how far visits spread, so only restarts are counted"
-    return more + cards * (beside > 0) + alone * (visits == 1)
+    return more + cards * (carry > visits) + without * (len(seen) > carry) + alone * (visits == 1)
 
 
 def compare_with_baseline(word: str, file: Path) -> Outcome:

@@ -7,140 +7,33 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
-from perfgate import stats
 from perfgate.baseline.exact_profile import CAPACITIES
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.occupations import held_against, typical
 from perfgate.baseline.pairs_in_states import PairsInStates
 from perfgate.baseline.profile_comparison import ProfiledEvidence, capacity_changed
 from perfgate.baseline.stored_visit import Build, card_of, kept_values, outputs
+from perfgate.baseline.visit_series import VisitSeries
 from perfgate.judge.cautions import record_cautions, side_cautions, why_missing
 from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.judge.evidence import RecordSide, T
 from perfgate.judge.machine_states import follows_states
-from perfgate.judge.outcome import Finding, GateOutcome
-from perfgate.judge.rule import Decision, Series
+from perfgate.judge.outcome import Finding
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import METRICS, Metric, split_name
 from perfgate.metrics.trial import Kind, Side, Trial
 from perfgate.models import Note
 from perfgate.record.identity import Measured, profiled_otherwise
 from perfgate.scenario.plan import GatePlan
-from perfgate.stats.prediction import RAISED, Prediction, predict
-from perfgate.units import plural
+from perfgate.stats.prediction import RAISED
 
 FAR = 0.05
 """A head further than this from its anchor is cautioned: what a machine does to one it may do less to the other."""
 UNSALTED = "-"
 """A baseline without salt knows no cards: a head's own is then none of its visits'."""
-
-
-def drawn(variance: float, *, beside_anchor: bool) -> float:
-    """The variance between compilations of two builds; beside an anchor those of the anchor, then and now, as well."""
-    return 2 * variance if beside_anchor else variance
-
-
-@dataclass(frozen=True)
-class VisitSeries(Series):
-    """A gated metric of one visit against those of a baseline's visits: ``base`` holds a mean a visit.
-
-    Args:
-        visits: The restarts of each of the baseline's visits that count.
-        others: Those of sets of visits that tell of the spread alone.
-        raised: What the variance of visits is multiplied with.
-        beside_anchor: Whether values are ratios to an anchor.
-        pairs: Of such ratios each of the head's; ``head`` is their median.
-    """
-
-    visits: tuple[tuple[float, ...], ...] = ()
-    others: tuple[tuple[tuple[float, ...], ...], ...] = ()
-    raised: float = RAISED
-    beside_anchor: bool = False
-    pairs: tuple[float, ...] = ()
-
-    @property
-    def carried(self) -> float:
-        """See :class:`Series`; of ratios to an anchor also what it was compiled to, then and now."""
-        return drawn(super().carried, beside_anchor=self.beside_anchor)
-
-    def predictions(self, margin: float | None = None) -> list[Prediction]:
-        """How far the head is off, or off each margin that binds; none without a spread, or beyond judging."""
-        if self.fault or not (self.visits and self.head and any(len(own) > 1 for own in (self.visits, *self.others))):
-            return []
-        restarts = [value for visit in self.visits for value in visit]
-        ends = np.cumsum([len(visit) for visit in self.visits])[:-1]
-        rows = np.zeros((1, len(restarts))) if margin is None else self.slower_by(margin, restarts)
-        head, sign = stats.logs(self.head), self.metric.sign
-        others = [[stats.logs(visit) for visit in own] for own in self.others]
-        shifted = (np.split(stats.logs(restarts) + sign * row, ends) for row in rows)
-        found = (predict(own, head, sign, self.resolution, others=others, raised=self.raised) for own in shifted)
-        # Visits of one build within two weeks share a fill, and so their spread may lack what the head's draws.
-        return [replace(one, excess=one.excess + self.carried) for one in found]
-
-    def interim_looks(self) -> tuple[stats.Look, ...]:
-        """The one look, which spends both error rates whole; with one visit that at its restarts."""
-        gate = self.gate.gate
-        off, over, under = (
-            [prediction.estimate() for prediction in self.predictions(margin)]
-            for margin in (None, gate.ignorable, gate.must_catch)
-        )
-        if off:
-            look = stats.look_at(len(self.visits), off[0], over, under)
-            return (replace(look, p_slower=1.0) if self.contrary else look,)
-        if self.fault or len(self.visits) != 1:
-            return ()
-        return Series(self.gate, self.visits[0], self.head, resolution=self.resolution).interim_looks()
-
-    @cached_property
-    def contrary(self) -> int:
-        """How many of the head's pairs with its anchor are not above ``ignorable``; none, or it does not block.
-
-        Their median bears pairs whose trials were in two states of the GPU, and three of six move it. Where nothing
-        tells the states, 2.0 to 3.6 % of unchanged builds were blocked so, and 0.6 % at most with this
-        (docs/error-rates.md); on machines without states it costs nothing.
-        """
-        alone = (replace(self, head=(pair,), pairs=()) for pair in self.pairs)
-        above = [[one.mean for one in own.predictions(self.gate.gate.ignorable)] for own in alone]
-        return sum(bool(means) and min(means) <= 0 for means in above)
-
-    def outcome(self, decision: Decision) -> GateOutcome:
-        """See :class:`Series`; the head's pairs are the reason where the median alone would block."""
-        found = super().outcome(decision)
-        would = decision.looks and decision.looks[-1].over_ignorable.p_above(0.0) <= decision.block_level
-        if found.verdict != "inconclusive" or not self.contrary or not would:
-            return found
-        text = f"{self.contrary} of {plural(len(self.pairs), 'pair')} of head and anchor speak against a regression"
-        return found.model_copy(update={"reasons": (Note(code="pairs-disagree", text=text),)})
-
-    def no_look(self) -> Note:
-        """Why the values reach no look: of one visit beside an anchor no spread is known, however many pairs it has."""
-        if self.beside_anchor and not self.head:
-            return Note(code="no-common-state", text="no pair of head and anchor had a state of the GPU in common")
-        if len(self.visits) != 1 or len(self.visits[0]) != 1:
-            return super().no_look()
-        return Note(code="advisory-few-visits", text="one visit beside the anchor, and a spread takes two")
-
-    @property
-    def advises(self) -> bool:
-        """Whether there are too few visits for a verdict that blocks."""
-        if self.fault or not self.head:
-            return False
-        predictions = self.predictions()
-        return not (predictions and predictions[0].blocks)
-
-    @property
-    def in_the_family(self) -> Series:
-        """As Holm's family counts it: what only advises, without data."""
-        return (
-            Series(self.gate, missing=self.missing or Note(code="advisory-few-visits", text="it only advises"))
-            if self.advises
-            else self
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,9 +94,9 @@ class VisitEvidence(ProfiledEvidence):
         if not self.baseline.values(metric.name):
             return VisitSeries(gate, missing=Note(code="no-baseline", text=f"no visit carries {metric.name}"))
         trials = self._trials(metric.kind)
-        sets, pairs = self._held(metric)
-        head = pairs if self.anchor is None else typical(pairs)
-        apart = bool(self.in_states and not head and follows_states(metric))
+        sets, values = self._held(metric)
+        head = values if self.anchor is None else typical(values)
+        apart = self._nothing_in_common(metric)
         if not trials or not (head or apart) or (self.anchor is None and len(head) < len(trials)):
             _, role = split_name(metric.name)
             missing = Note(code="metric-missing", text=f"trials carry no {metric.name}")
@@ -215,11 +108,14 @@ class VisitEvidence(ProfiledEvidence):
         step = max(map(metric.resolution, trials)) * (1 if self.anchor is None else 2)
         if not sets:
             beside = f" beside {self.anchor.title}" if self.anchor else ""
-            return VisitSeries(gate, missing=Note(code="no-baseline", text=f"no visit{beside} carries {metric.name}"))
+            kept = any(metric.name in visit.anchor.in_states for visit in self.baseline.visits if visit.anchor)
+            told = f"has a pair in one state of the GPU to tell {metric.name}" if kept else f"carries {metric.name}"
+            return VisitSeries(gate, missing=Note(code="no-baseline", text=f"no visit{beside} {told}"))
         visits, *further = sets
         others = [kept for own in further if (kept := tuple(visit for visit in own if min(visit) > 0))]
         means = tuple(map(_mean, visits))
         raised = RAISED if self.anchor is None else 1.0
+        untold = self.anchor is not None and self.in_states is None and follows_states(metric)
         return VisitSeries(
             gate,
             means,
@@ -229,8 +125,18 @@ class VisitEvidence(ProfiledEvidence):
             raised=raised,
             resolution=step,
             beside_anchor=self.anchor is not None,
-            pairs=() if self.anchor is None else tuple(pairs),
+            pairs=tuple(values) if untold else (),
         )
+
+    def _nothing_in_common(self, metric: Metric) -> bool:
+        """Whether every pair has a value, and none a state of the GPU that both of its trials had."""
+        return bool(self.in_states and self.in_states.ratios(metric) == () and self._known_pairs(metric))
+
+    def _known_pairs(self, metric: Metric) -> list[tuple[float, float]]:
+        """Anchor and head of each pair; none where a pair lacks a value."""
+        pairs = [tuple(map(metric.summarise, pair)) for pair in self.record.pairs(metric.kind)]
+        known = [(beside, own) for beside, own in pairs if beside is not None and own is not None and beside > 0]
+        return known if len(known) == len(pairs) else []
 
     @cached_property
     def anchor(self) -> Build | None:
@@ -255,9 +161,7 @@ class VisitEvidence(ProfiledEvidence):
         card = card_of(self.record.visits, baseline.salt or UNSALTED)
         if self.anchor is None:
             return held_against(baseline.occupations, metric.name, card), head
-        pairs = [tuple(map(metric.summarise, pair)) for pair in self.record.pairs(metric.kind)]
-        known = [(beside, own) for beside, own in pairs if beside is not None and own is not None and beside > 0]
-        if len(known) < max(len(pairs), 1):
+        if not (known := self._known_pairs(metric)):
             return [], []
         today = statistics.geometric_mean([beside for beside, _ in known])
         within = self.in_states.ratios(metric) if self.in_states else None

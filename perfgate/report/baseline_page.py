@@ -105,7 +105,7 @@ def _promoted(promotion: Promoted) -> Section:
 def _standing(baseline: Baseline) -> str:
     """Whether times can block, and ratios to the newest anchor: those of one day count on several cards."""
     seen, anchor = baseline.occupations, _newest_anchor(baseline)
-    beside = [one for one in seen if anchor and any(visit.is_beside(anchor) for visit in one.visits)]
+    beside = [one for one in seen if anchor and any(visit.tells_of(anchor) for visit in one.visits)]
     counted = [most_visits(seen, baseline.cards, by_day=True)]
     counted += [most_visits(beside, baseline.cards, by_day=False)] if beside else []
     more = [max(FIRST_BLOCKING_VISITS - visits, 0) for visits in counted]

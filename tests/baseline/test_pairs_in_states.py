@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +14,22 @@ from hand_made import BASE, HEAD, MACHINE, STEP_S, codes, gate, iteration, only,
 from probed_runs import FIXTURES, probed
 from stored import measured, visit
 
+from perfgate.baseline import promotion
 from perfgate.baseline.lineage import Baseline, Entry, draft
 from perfgate.baseline.pairs_in_states import PairsInStates
-from perfgate.baseline.store import read
+from perfgate.baseline.store import Stored, read
 from perfgate.baseline.visit_comparison import judge_against
 from perfgate.history.points import points_of_baseline
+from perfgate.judge.cell_verdict import judge
+from perfgate.judge.evidence import RecordSide
+from perfgate.judge.machine_states import Labeller
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import PROBED_GPUS, Probes, Side, Trial
 from perfgate.record.run_record import Record, Run, Visit
+from perfgate.report.baseline_page import list_document
+from perfgate.scenario.plan import Plan, orders_bound
 
 H100 = PROBED_GPUS[1]
 GATES = [gate("itl_median", "0.1%", "0.5%")]
@@ -144,6 +152,15 @@ def test_visits_without_a_common_state_do_not_count() -> None:
     assert (outcome.verdict, outcome.would_be) == ("advisory", "pass")
 
 
+def test_visits_of_which_none_tells_the_ratio_are_no_baseline() -> None:
+    """The reason is not that they lack the metric."""
+    outcome = held(record(ALIKE, card="E"), lineage([record([FS, SF] * 3, card=card) for card in "ABCD"]))
+
+    (reason,) = only(outcome).reasons
+    assert (outcome.verdict, reason.code) == ("not-comparable", "no-baseline")
+    assert "has a pair in one state of the GPU to tell itl_median" in reason.text
+
+
 def test_a_head_that_is_slow_more_often_does_not_pass() -> None:
     """Within states it is as fast as the visits: that it causes the slow one shows in the pairs that differ."""
     outcome = held(record([FS, FS, FS, FS, FF, SS], card="E"), visits(ALIKE))
@@ -161,20 +178,176 @@ def test_an_order_that_was_not_drawn_leans_to_nobody() -> None:
     assert "within-states" in codes(outcome.cells[0].cautions)
 
 
-def test_where_no_probe_tells_states_all_pairs_must_agree_to_block() -> None:
-    """Four of six pairs are off by the gap, which no visit was: unchanged, it would be blocked by their median."""
-    untold = "NVIDIA X1"
-    states = [FS, FS, FS, FS, FF, FF]
+def test_a_regression_is_blocked_though_the_head_leans() -> None:
+    """That it is in the slow state more often excuses nothing that it is slower by within states."""
+    outcome = held(record([FS, FS, FS, FS, FF, SS], 0.009, "E"), visits(ALIKE))
 
-    unchanged = held(record(states, card="E", model=untold), visits(ALIKE, untold))
-    slower = held(record(ALIKE, 0.009, "E", untold), visits(ALIKE, untold))
+    assert outcome.verdict == "regressed"
+    assert "slow-state-leans" in codes(outcome.cells[0].reasons)
+
+
+def test_a_baseline_that_advises_says_so_of_a_head_that_leans() -> None:
+    """With two visits nothing is decided, and it would not be a pass either."""
+    outcome = held(record([FS, FS, FS, FS, FF, SS], card="E"), lineage([record(ALIKE, card=card) for card in "AB"]))
+
+    assert (outcome.verdict, outcome.would_be) == ("advisory", "inconclusive")
+
+
+def test_what_follows_no_states_leans_to_nobody() -> None:
+    """A cell that gates start-up alone passes whatever state its GPU is in."""
+    gates = [gate("start_time", "1%", "5%")]
+    baseline = lineage([record(ALIKE, card=card, gates=gates) for card in "ABCD"])
+
+    outcome = held(record([FS, FS, FS, FS, FF, SS], card="E", gates=gates), baseline)
+
+    assert (outcome.verdict, outcome.cells[0].states) == ("pass", None)
+
+
+def test_a_trial_in_neither_state_keeps_from_passing() -> None:
+    """It was compared with nothing, so that nobody knows what its build does then."""
+    odd = Probes((214_000,), (214_000,))
+    pairs = list(record(ALIKE, card="E").trials)
+    pairs[1] = pairs[1].model_copy(update={
+        "iterations": tuple(own.model_copy(update={"probe_ns": odd}) for own in pairs[1].iterations)
+    })  # fmt: skip
+
+    outcome = held(of_trials(pairs, "E"), visits(ALIKE))
+
+    assert outcome.verdict == "inconclusive"
+    assert codes(outcome.cells[0].reasons) == ["unplaced-trials"]
+
+
+@pytest.mark.parametrize(("bound", "leans"), [(1, True), (3, False)])
+def test_orders_of_several_heads_are_drawn_among_more(bound: int, leans: bool) -> None:  # noqa: FBT001 (parameter)
+    """Four one-way pairs lean by fair coins, and not where they could have been drawn so three times as likely."""
+    found = PairsInStates.of(record([FS, FS, FS, FS, FF, SS]))
+
+    assert found is not None
+    assert found.bound == pytest.approx(orders_bound(1))
+    assert (replace(found, bound=bound).lean is not None) == leans
+
+
+def test_each_visit_of_a_record_keeps_its_own_pairs() -> None:
+    """A run that was resumed has two visits, whose states are told together."""
+    one, two = record(APART), record([FF, FF, SS, FS, FF, FF], 0.009)
+    later = [t.model_copy(update={"visit": 1, "index": 12 + t.index, "pair": 6 + (t.pair or 0)}) for t in two.trials]
+    both = of_trials([*one.trials, *later], "A", visits=(*one.visits, *one.visits))
+
+    first, second = (visit.anchor for visit in draft(both, "head", "salt", anchored=True).visits)
+
+    assert first is not None
+    assert second is not None
+    assert [len(own.in_states["itl_median"]) for own in (first, second)] == [3, 5]
+    assert min(second.in_states["itl_median"]) > 1.005 > max(first.in_states["itl_median"])
+
+
+def without_tpot(side: Record) -> Record:
+    """The same, of which a trial of the head generated one token a request."""
+    cut = [one.model_copy(update={"output_tokens": 1}) for one in side.trials[1].iterations]
+    taken = [side.trials[0], side.trials[1].model_copy(update={"iterations": tuple(cut)}), *side.trials[2:]]
+    return side.model_copy(update={"trials": tuple(taken)})
+
+
+@pytest.mark.parametrize("states", [APART, [FF] * 6])
+def test_a_metric_that_a_trial_lacks_is_missing_in_any_state(states: Sequence[tuple[str, str]]) -> None:
+    """It is not taken for pairs without a common state, and no baseline keeps what others of its pairs say."""
+    gates = [*GATES, gate("tpot_mean", "0.1%", "0.5%")]
+    lacking = without_tpot(record(states, card="E", gates=gates))
+
+    outcome = held(lacking, lineage([record(ALIKE, card=card, gates=gates) for card in "ABCD"]))
+
+    (missing,) = (found for found in outcome.cells[0].gates if found.metric == "tpot_mean")
+    assert (missing.verdict, codes(missing.reasons)) == ("not-measured", ["metric-missing"])
+    (kept,) = lineage([lacking]).visits
+    assert kept.anchor is not None
+    assert "tpot_mean" not in kept.values
+    assert "tpot_mean" not in kept.anchor.in_states
+
+
+def promoted(states: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """What becomes of another build in these states beside four visits of the one before: kind and reason."""
+    side = record(states, card="E")
+    other = [
+        one.model_copy(update={"versions": {"vllm": "9.9"}}) if one.subject == "head" else one for one in side.trials
+    ]
+    side = side.model_copy(update={"trials": tuple(other)})
+    outcome = judge(run([side.cell], subjects=side.subjects), {side.cell.cell_id: side}).cells[0]
+    candidate = promotion._Candidate(RecordSide(side, "head", fixed=True), outcome, Path("none"), None)
+    entry = draft(side, "head", "salt", anchored=True)
+    return promotion._compare(candidate, entry, visits(ALIKE), Plan(cells=(side.cell,), seed=1))[:2]
+
+
+def test_another_build_that_passes_within_states_is_not_equivalent() -> None:
+    """How often it is in the slow state is open, so that promoting it takes a reason."""
+    assert promoted([FF] * 6) == ("equivalent", "it passes every gate against the baseline")
+    assert promoted([FS, FS, FS, FF, FF, SS])[0] == "changed"
+
+
+UNTOLD = "NVIDIA X1"
+"""No probe is trusted on it."""
+
+
+def test_where_no_probe_tells_states_pairs_must_agree_to_block() -> None:
+    """Four of six pairs are off by the gap, which no visit was: unchanged, it would be blocked by their median."""
+    unchanged = held(record([FS, FS, FS, FS, FF, FF], card="E", model=UNTOLD), visits(ALIKE, UNTOLD))
+    slower = held(record(ALIKE, 0.009, "E", UNTOLD), visits(ALIKE, UNTOLD))
 
     assert unchanged.verdict == "inconclusive"
     assert only(unchanged).change == pytest.approx(GAP - 1, abs=2e-3)
     assert [(one.code, one.text) for one in only(unchanged).reasons] == [
-        ("pairs-disagree", "2 of 6 pairs of head and anchor speak against a regression")
+        ("pairs-disagree", "the median of 6 pairs of head and anchor blocks, and 2 are not slower")
     ]
     assert slower.verdict == "regressed"
+
+
+@pytest.mark.parametrize("model", [UNTOLD, H100])
+@pytest.mark.parametrize("slow", [3, 4])
+def test_where_no_probe_tells_states_pairs_must_agree_to_pass(slow: int, model: str) -> None:
+    """A head 0.9 % slower is no improvement where its anchor alone was slow in some trials, which shows no states."""
+    states = [SF] * slow + [FF] * (6 - slow)
+
+    outcome = held(record(states, 0.009, "E", model), visits([FF] * 6, model))
+
+    assert outcome.verdict == "inconclusive"
+    assert codes(only(outcome).reasons) == ["pairs-disagree"]
+    assert f"passes, and {6 - slow} are much slower" in only(outcome).reasons[0].text
+
+
+def test_steps_tell_no_states_beside_an_anchor() -> None:
+    """Their labels belong to a null, so that all pairs count, and must agree."""
+    taken = record(ALIKE, card="E", model=UNTOLD)
+
+    assert Labeller(taken.pairs(), [UNTOLD]).at(6, 0.0) is not None
+    assert PairsInStates.of(taken) is None
+
+
+def test_pairs_in_told_states_need_not_agree() -> None:
+    """What the states explain is out of them: a start that was as fast as the visits hides no five that were not."""
+    pairs = list(record(ALIKE, 0.02, "E").trials)
+    pairs[1] = taken(1, 0, "head", "f")
+
+    assert held(of_trials(pairs, "E"), visits(ALIKE)).verdict == "regressed"
+
+
+def test_a_floor_is_a_margin_for_single_pairs_too() -> None:
+    """Below 100 us nothing is a slowdown: a head 0.9 % slower is 45 us off, and passes."""
+    gates = [gate("itl_median", "0.1%", "0.5%", floor="100us")]
+    baseline = lineage([record([FF] * 6, card=card, model=UNTOLD, gates=gates) for card in "ABCD"])
+
+    outcome = held(record([FF] * 6, 0.009, "E", UNTOLD, gates=gates), baseline)
+
+    assert outcome.verdict == "pass"
+
+
+def test_a_baseline_says_how_many_visits_tell_of_the_anchor() -> None:
+    """One whose pairs had no state in common does not count for ratios, and the verdict says why it advises."""
+    baseline = lineage([*(record(ALIKE, card=card) for card in "ABC"), record([FS, SF] * 3, card="D")])
+
+    outcome = held(record(ALIKE, card="E"), baseline)
+
+    assert "beside the anchor after 1 more" in str(list_document([Stored("", baseline)]))
+    (reason,) = outcome.cells[0].reasons
+    assert reason.text == "3 visits of the 4 that a verdict needs; 1 more say nothing of itl_median"
 
 
 def test_a_history_shows_the_ratio_within_states() -> None:

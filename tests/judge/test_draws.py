@@ -10,7 +10,7 @@ from hand_made import cell, gate, judged, only, spread, trial, trials
 from stored import lineage
 
 from perfgate.baseline.foresight import ways
-from perfgate.baseline.visit_evidence import VisitSeries
+from perfgate.baseline.visit_series import VisitSeries
 from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.judge.power import cell_power, promised_block
 from perfgate.metrics.trial import Fill, Startup, Trial

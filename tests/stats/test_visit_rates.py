@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfgate.baseline.visit_evidence import VisitSeries
+from perfgate.baseline.visit_series import VisitSeries
 from perfgate.judge.rule import judge_series
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,10 @@ def test_claims(case: str, name: str) -> None:
     assert all(row.least <= row.declared for row in rows)
 
 
-@pytest.mark.parametrize("name", ["nights, 0.05 %", "anchored", "anchored, jumps", "anchored, blind", "re-anchored"])
+@pytest.mark.parametrize(
+    "name",
+    ["nights, 0.05 %", "anchored", "anchored, jumps", "anchored, blind", "blind after still visits", "re-anchored"],
+)
 @pytest.mark.parametrize("slow", [0.001, 0.003])
 def test_it_decides_as_perfgate_does(name: str, slow: float) -> None:
     """Every simulated run ends as the rule itself ends it, gate by gate."""
@@ -39,8 +42,7 @@ def test_it_decides_as_perfgate_does(name: str, slow: float) -> None:
     decided = rates.decide_all(drawn, head, model.raised)
 
     for run in range(runs):
-        none = np.full((gates, 1), np.nan)
-        pairs = none if drawn.pairs is None else head[run][:, None] + drawn.pairs[run]
+        pairs = [[]] * gates if drawn.pairs is None else np.exp(head[run][:, None] + drawn.pairs[run]).tolist()
         others = [[]] * gates if drawn.others is None else [[one] for one in drawn.others[run]]
         series = [
             VisitSeries(
@@ -50,7 +52,7 @@ def test_it_decides_as_perfgate_does(name: str, slow: float) -> None:
                 visits=tuple((math.exp(mean),) for mean in means),
                 others=tuple(tuple((math.exp(mean),) for mean in rows) for rows in more),
                 raised=model.raised,
-                pairs=tuple(np.exp(own[~np.isnan(own)]).tolist()),
+                pairs=tuple(own),
             )
             for means, more, new, own in zip(drawn.means[run], others, head[run], pairs, strict=True)
         ]
@@ -62,15 +64,17 @@ def test_it_decides_as_perfgate_does(name: str, slow: float) -> None:
 
 
 def test_three_of_six_pairs_move_a_median() -> None:
-    """Where no probe tells states, a median alone would block twice as many unchanged builds as declared."""
-    blind = BY_NAME["anchored, blind"]
+    """Where no probe tells states, a median alone would block many unchanged builds, and pass as many slow ones."""
+    blind = BY_NAME["blind after still visits"]
 
     def alone(*drawn: Any) -> Any:
         return blind.simulate(*drawn)._replace(pairs=None)
 
-    median = rates.simulate(rates.VisitModel("median", "", alone, 1.0, raised=1.0, beyond=None), 4, 1, "ignorable")
+    model = rates.VisitModel("median", "", alone, 1.0, raised=1.0, beyond=None)
+    blocked, passed = (rates.simulate(model, 4, 1, case, 8000) for case in rates.CASES)
 
-    assert median.least > 1.5 * rates.ALPHA
+    assert blocked.least > 10 * rates.ALPHA
+    assert passed.least > 3 * rates.BETA
 
 
 def test_what_is_not_claimed_breaks_the_rates() -> None:

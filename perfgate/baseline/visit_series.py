@@ -1,0 +1,155 @@
+"""A gated metric of one visit against those of a baseline's visits, see :mod:`perfgate.baseline.visit_evidence`.
+
+The unit is the visit (:mod:`perfgate.stats.prediction`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from perfgate import stats
+from perfgate.judge.outcome import GateOutcome
+from perfgate.judge.rule import Decision, Series
+from perfgate.models import Note
+from perfgate.stats.prediction import RAISED, Prediction, predict
+from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
+from perfgate.units import plural
+
+AGREE: Final = 0.25
+"""How far from ``ignorable`` to ``must_catch`` each pair must be to block; and so far from the other end to pass."""
+_NOTHING: Final = Prediction(0.0, 0.0, 1, 1)
+"""Of a pair that has no ratio, which speaks for no slowdown."""
+
+
+def drawn(variance: float, *, beside_anchor: bool) -> float:
+    """The variance between compilations of two builds; beside an anchor those of the anchor, then and now, as well."""
+    return 2 * variance if beside_anchor else variance
+
+
+@dataclass(frozen=True)
+class VisitSeries(Series):
+    """A gated metric of one visit against those of a baseline's visits: ``base`` holds a mean a visit.
+
+    Args:
+        visits: The restarts of each of the baseline's visits that count.
+        others: Those of sets of visits that tell of the spread alone.
+        raised: What the variance of visits is multiplied with.
+        beside_anchor: Whether values are ratios to an anchor.
+        pairs: Of such ratios each of the head's, whose median ``head`` is, where nothing tells in which state of the
+            GPU its trials were; empty else.
+    """
+
+    visits: tuple[tuple[float, ...], ...] = ()
+    others: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    raised: float = RAISED
+    beside_anchor: bool = False
+    pairs: tuple[float, ...] = ()
+
+    @property
+    def carried(self) -> float:
+        """See :class:`Series`; of ratios to an anchor also what it was compiled to, then and now."""
+        return drawn(super().carried, beside_anchor=self.beside_anchor)
+
+    def predictions(self, margin: float | None = None) -> list[Prediction]:
+        """How far the head is off, or off each margin that binds; none without a spread, or beyond judging."""
+        if self.fault or not (self.visits and self.head and any(len(own) > 1 for own in (self.visits, *self.others))):
+            return []
+        restarts = [value for visit in self.visits for value in visit]
+        ends = np.cumsum([len(visit) for visit in self.visits])[:-1]
+        rows = np.zeros((1, len(restarts))) if margin is None else self.slower_by(margin, restarts)
+        head, sign = stats.logs(self.head), self.metric.sign
+        others = [[stats.logs(visit) for visit in own] for own in self.others]
+        shifted = (np.split(stats.logs(restarts) + sign * row, ends) for row in rows)
+        found = (predict(own, head, sign, self.resolution, others=others, raised=self.raised) for own in shifted)
+        # Visits of one build within two weeks share a fill, and so their spread may lack what the head's draws.
+        return [replace(one, excess=one.excess + self.carried) for one in found]
+
+    def interim_looks(self) -> tuple[stats.Look, ...]:
+        """The one look, which spends both error rates whole; with one visit that at its restarts."""
+        gate = self.gate.gate
+        off, over, under = (
+            [prediction.estimate() for prediction in self.predictions(margin)]
+            for margin in (None, gate.ignorable, gate.must_catch)
+        )
+        if off:
+            look = stats.look_at(len(self.visits), off[0], over, under)
+            return (self._agreed(look) if self.pairs else look,)
+        if self.fault or len(self.visits) != 1:
+            return ()
+        return Series(self.gate, self.visits[0], self.head, resolution=self.resolution).interim_looks()
+
+    @cached_property
+    def disagree(self) -> tuple[int, int]:
+        """How many of the head's pairs are too fast for it to block, and too slow for it to pass.
+
+        Two trials in different states of the GPU are off by more than any margin, and three such pairs of six move a
+        median. So where nothing tells the states a ratio blocks only if every pair is above a quarter of the way from
+        ``ignorable`` to ``must_catch``, and passes only if all but one of six are below three quarters of it: without
+        that 2 to 18 % of unchanged builds are blocked on machines that jump, and as many pass at ``must_catch``
+        (docs/error-rates.md).
+        """
+        alone = [replace(self, head=(pair,), pairs=()) for pair in self.pairs]
+        fast, slow = (self._between(share) for share in (AGREE, 1 - AGREE))
+        above = sum(all(one.mean > 0 for one in own.predictions(fast) or [_NOTHING]) for own in alone)
+        below = sum(any(one.mean < 0 for one in own.predictions(slow)) for own in alone)
+        return len(alone) - above, len(alone) - below
+
+    def _between(self, share: float) -> float:
+        """A margin so far from ``ignorable`` to ``must_catch``, a ratio minus one."""
+        low, high = (math.log1p(margin) for margin in (self.gate.gate.ignorable, self.gate.gate.must_catch))
+        return math.expm1(low + share * (high - low))
+
+    def _agreed(self, look: stats.Look) -> stats.Look:
+        """The look, which decides nothing that too many pairs speak against: one of six may to pass, none to block."""
+        sixths = len(self.pairs) // FIRST_BLOCKING_PAIRS
+        fast, slow = self.disagree
+        return replace(
+            look,
+            p_slower=look.p_slower if fast <= max(sixths - 1, 0) else 1.0,
+            p_equivalent=look.p_equivalent if slow <= sixths else 1.0,
+        )
+
+    def outcome(self, decision: Decision) -> GateOutcome:
+        """See :class:`Series`; the head's pairs are the reason where their median alone would decide."""
+        found = super().outcome(decision)
+        if found.verdict != "inconclusive" or not self.pairs or not decision.looks:
+            return found
+        look, (fast, slow) = decision.looks[-1], self.disagree
+        blocks = look.over_ignorable.p_above(0.0) <= decision.block_level
+        passes = look.over_must_catch.p_below(0.0) <= decision.beta * look.pass_weight
+        if not (blocks or passes):
+            return found
+        median = f"the median of {plural(len(self.pairs), 'pair')} of head and anchor"
+        text = (
+            f"{median} blocks, and {fast} are not slower" if blocks else f"{median} passes, and {slow} are much slower"
+        )
+        return found.model_copy(update={"reasons": (Note(code="pairs-disagree", text=text),)})
+
+    def no_look(self) -> Note:
+        """Why the values reach no look: of one visit beside an anchor no spread is known, however many pairs it has."""
+        if self.beside_anchor and not self.head:
+            return Note(code="no-common-state", text="no pair of head and anchor had a state of the GPU in common")
+        if len(self.visits) != 1 or len(self.visits[0]) != 1:
+            return super().no_look()
+        return Note(code="advisory-few-visits", text="one visit beside the anchor, and a spread takes two")
+
+    @property
+    def advises(self) -> bool:
+        """Whether there are too few visits for a verdict that blocks."""
+        some = self if self.head else replace(self, head=self.base[:1], pairs=())
+        predictions = some.predictions()
+        return not (predictions and predictions[0].blocks) and not self.fault
+
+    @property
+    def in_the_family(self) -> Series:
+        """As Holm's family counts it: what only advises, without data."""
+        return (
+            Series(self.gate, missing=self.missing or Note(code="advisory-few-visits", text="it only advises"))
+            if self.advises
+            else self
+        )
