@@ -14,7 +14,6 @@ from typing import Self
 from perfgate.judge.cell_facts import StatesOutcome
 from perfgate.judge.machine_states import STATES, Found, Labeller, follows_states
 from perfgate.judge.state_series import LEANS, describe_states, discordant
-from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import Trial, least_iterations
 from perfgate.models import Note
@@ -42,7 +41,7 @@ class PairsInStates:
         """``None`` where no probe tells states, or none were seen."""
         pairs = record.pairs("timed")
         gpus = [gpu.name for visit in record.visits for gpu in visit.machine.gpus]
-        if not pairs or not gpus or isinstance(record.cell.workload, Load):
+        if not pairs or not gpus:
             return None
         labeller = Labeller(pairs, gpus, before=record.warmed_up())
         found = labeller.at(len(pairs), 0.0) if labeller.source == "probe" else None

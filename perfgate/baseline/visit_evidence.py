@@ -108,8 +108,8 @@ class VisitEvidence(ProfiledEvidence):
         step = max(map(metric.resolution, trials)) * (1 if self.anchor is None else 2)
         if not sets:
             beside = f" beside {self.anchor.title}" if self.anchor else ""
-            kept = any(metric.name in visit.anchor.in_states for visit in self.baseline.visits if visit.anchor)
-            told = f"has a pair in one state of the GPU to tell {metric.name}" if kept else f"carries {metric.name}"
+            lost = any(metric.name in visit.anchor.in_states for visit in self.baseline.visits if visit.anchor)
+            told = f"has a pair in one state of the GPU to tell {metric.name}" if lost else f"carries {metric.name}"
             return VisitSeries(gate, missing=Note(code="no-baseline", text=f"no visit{beside} {told}"))
         visits, *further = sets
         others = [kept for own in further if (kept := tuple(visit for visit in own if min(visit) > 0))]

@@ -248,7 +248,7 @@ def without_tpot(side: Record) -> Record:
     return side.model_copy(update={"trials": tuple(taken)})
 
 
-@pytest.mark.parametrize("states", [APART, [FF] * 6])
+@pytest.mark.parametrize("states", [APART, [FF] * 6, [FS, SF] * 3])
 def test_a_metric_that_a_trial_lacks_is_missing_in_any_state(states: Sequence[tuple[str, str]]) -> None:
     """It is not taken for pairs without a common state, and no baseline keeps what others of its pairs say."""
     gates = [*GATES, gate("tpot_mean", "0.1%", "0.5%")]
