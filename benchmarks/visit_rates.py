@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rule_twin import Margins
 from scipy import special
 
-from perfgate.baseline.visit_series import AGREE
+from perfgate.baseline.visit_series import HALFWAY
 from perfgate.judge.state_series import LEANS
 from perfgate.scenario.plan import ALPHA, BETA, orders_bound
 from perfgate.stats.prediction import RAISED
@@ -174,11 +174,11 @@ def fewer_restarts(sd: float, more: int, fewer: int) -> Callable[[np.random.Gene
 
 
 def beside_jumping(
-    own_sd: float, *, alike: bool, lasts: int = 5, still: bool = False
+    own_sd: float, *, alike: bool, lasts: int = 5, still: bool = False, pair_sd: float = PAIR_SD
 ) -> Callable[[np.random.Generator, int, int, int], Visits]:
     """Six pairs a visit on a GPU that changes its state between trials; each trial is wholly in one.
 
-    States are :data:`GAP` apart, and pairs spread by :data:`PAIR_SD`. A run is not judged where a visit or the head has
+    States are :data:`GAP` apart. A run is not judged where a visit or the head has
     no pair to count, and does not pass where the head leans to the slow state.
 
     Args:
@@ -186,6 +186,7 @@ def beside_jumping(
         alike: Whether a pair counts where both trials are in one state, as where a probe tells; else each does.
         lasts: After how many trials a state ends on average.
         still: Whether only the head's machine jumps, and those of the visits never.
+        pair_sd: What pairs in one state spread by.
     """
 
     def simulate(rng: np.random.Generator, runs: int, gates: int, visits: int) -> Visits:
@@ -200,7 +201,7 @@ def beside_jumping(
         base, head = np.where(swap, head, base), np.where(swap, base, head)
         common = (base == head) | (not alike)
         counts = common.cumsum(axis=-1) <= common[:, -1:].sum(axis=-1, keepdims=True)
-        ratios = PAIR_SD * normal(rng, (runs, gates, visits + 1, PAIRS))
+        ratios = pair_sd * normal(rng, (runs, gates, visits + 1, PAIRS))
         ratios += GAP * (head.astype(float) - base)[:, None]
         known = np.where((common & counts)[:, None], ratios, np.nan)
         ordered = np.sort(known, axis=-1)  # what is not known comes last
@@ -249,6 +250,8 @@ MODELS = (
                beside_jumping(5e-4, alike=False, lasts=2), 5e-4, raised=1.0, beyond=None),
     VisitModel("blind after still visits", "The same on a GPU that jumps, and visits on others that never did.",
                beside_jumping(5e-4, alike=False, lasts=2, still=True), 5e-4, raised=1.0, beyond=None),
+    VisitModel("blind, pairs of 0.3 %", "The same with pairs that spread by 0.3 %.",
+               beside_jumping(5e-4, alike=False, lasts=2, still=True, pair_sd=3e-3), 5e-4, raised=1.0, beyond=None),
     VisitModel("re-anchored", "So many visits with the anchor before, and one with the anchor of the head.",
                linked(5e-4, 1), 5e-4, raised=1.0),
     VisitModel("re-anchored twice", "The same with two.", linked(5e-4, 2), 5e-4, raised=1.0),
@@ -347,8 +350,10 @@ def decide_all(drawn: Visits, head: Floats, raised: float) -> Decided:
     if drawn.pairs is not None:
         pairs = np.sort(off[..., None] + drawn.pairs, axis=-1)
         low, high = math.log1p(MARGINS.ignorable), math.log1p(MARGINS.must_catch)
-        p = np.where(pairs[..., 0] > low + AGREE * (high - low), p, 1.0)
-        q = np.where(pairs[..., -2] < high - AGREE * (high - low), q, 1.0)  # all but one
+        halfway = low + HALFWAY * (high - low)
+        contrary = pairs[..., 0] <= halfway
+        q = np.where((pairs[..., -2] < halfway) & ~(contrary & (p <= BETA)), q, 1.0)  # all but one
+        p = np.where(contrary, 1.0, p)
     blocked = p.min(axis=1) <= ALPHA / p.shape[1]  # Holm rejects something where it rejects the smallest
     centre = drawn.means.mean(axis=-1) - drawn.expected
     block_from = centre + math.log1p(MARGINS.ignorable) - special.stdtrit(df, ALPHA) * error

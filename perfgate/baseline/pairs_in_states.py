@@ -24,11 +24,11 @@ from perfgate.stats import two_states
 
 @dataclass(frozen=True)
 class PairsInStates:
-    """The valid timed pairs of a record whose GPU was in both states, base and head.
+    """The valid timed pairs of a record, base and head, and in which state their GPU was.
 
     Args:
         labeller: What tells the states.
-        found: Those of all pairs.
+        found: Those of all pairs, where both were seen and told by the probe.
         bound: By what a p value of drawn orders is multiplied; infinite where orders were not drawn for each pair.
     """
 
@@ -38,15 +38,11 @@ class PairsInStates:
 
     @classmethod
     def of(cls, record: Record) -> Self | None:
-        """``None`` where no probe tells states, or none were seen."""
-        pairs = record.pairs("timed")
-        gpus = [gpu.name for visit in record.visits for gpu in visit.machine.gpus]
-        if not pairs or not gpus:
-            return None
-        labeller = Labeller(pairs, gpus, before=record.warmed_up())
-        found = labeller.at(len(pairs), 0.0) if labeller.source == "probe" else None
+        """``None`` where no probe tells states, or not both were seen."""
+        labeller = labeller_of(record)
+        found = labeller.at(len(labeller.pairs), 0.0) if labeller and labeller.source == "probe" else None
         bound = orders_bound(len(record.heads) or 1) if record.orders == "coins" else math.inf
-        return cls(labeller, found, bound) if found else None
+        return cls(labeller, found, bound) if labeller and found else None
 
     def ratios(self, metric: Metric, visit: int | None = None) -> tuple[float, ...] | None:
         """Head by base, of each pair that has a state in common, over the states that it has.
@@ -93,6 +89,13 @@ class PairsInStates:
             return None
         text = f"the head was in the slow state more often than its anchor in {more} pairs and less often in {less}"
         return Note(code="slow-state-leans", text=text)
+
+
+def labeller_of(record: Record) -> Labeller | None:
+    """What tells the states of a record's timed pairs; ``None`` without pairs, or without a GPU."""
+    pairs = record.pairs("timed")
+    gpus = [gpu.name for visit in record.visits for gpu in visit.machine.gpus]
+    return Labeller(pairs, gpus, before=record.warmed_up()) if pairs and gpus else None
 
 
 def ratio(own: float, other: float) -> float:

@@ -13,7 +13,7 @@ from functools import cached_property
 from perfgate.baseline.exact_profile import CAPACITIES
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.occupations import held_against, typical
-from perfgate.baseline.pairs_in_states import PairsInStates
+from perfgate.baseline.pairs_in_states import PairsInStates, labeller_of
 from perfgate.baseline.profile_comparison import ProfiledEvidence, capacity_changed
 from perfgate.baseline.stored_visit import Build, card_of, kept_values, outputs
 from perfgate.baseline.visit_series import VisitSeries
@@ -115,7 +115,7 @@ class VisitEvidence(ProfiledEvidence):
         others = [kept for own in further if (kept := tuple(visit for visit in own if min(visit) > 0))]
         means = tuple(map(_mean, visits))
         raised = RAISED if self.anchor is None else 1.0
-        untold = self.anchor is not None and self.in_states is None and follows_states(metric)
+        untold = self.anchor is not None and not self.told and follows_states(metric)
         return VisitSeries(
             gate,
             means,
@@ -169,6 +169,12 @@ class VisitEvidence(ProfiledEvidence):
         sets = held_against(baseline.occupations, metric.name, card, self.anchor, len(ratios) or None)
         scaled = [tuple(tuple(ratio * today for ratio in visit) for visit in visits) for visits in sets]
         return scaled, [ratio * today for ratio in ratios]
+
+    @cached_property
+    def told(self) -> bool:
+        """Whether it is known in which state of the GPU each trial beside the anchor was."""
+        labeller = labeller_of(self.record)
+        return bool(self.in_states or (labeller and labeller.one_state))
 
     @cached_property
     def in_states(self) -> PairsInStates | None:

@@ -13,17 +13,15 @@ from typing import Final
 import numpy as np
 
 from perfgate import stats
-from perfgate.judge.outcome import GateOutcome
+from perfgate.judge.outcome import GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Series
 from perfgate.models import Note
 from perfgate.stats.prediction import RAISED, Prediction, predict
 from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
 from perfgate.units import plural
 
-AGREE: Final = 0.25
-"""How far from ``ignorable`` to ``must_catch`` each pair must be to block; and so far from the other end to pass."""
-_NOTHING: Final = Prediction(0.0, 0.0, 1, 1)
-"""Of a pair that has no ratio, which speaks for no slowdown."""
+HALFWAY: Final = 0.5
+"""How far from ``ignorable`` to ``must_catch`` pairs change from what speaks for a pass to what speaks for a block."""
 
 
 def drawn(variance: float, *, beside_anchor: bool) -> float:
@@ -88,21 +86,16 @@ class VisitSeries(Series):
         """How many of the head's pairs are too fast for it to block, and too slow for it to pass.
 
         Two trials in different states of the GPU are off by more than any margin, and three such pairs of six move a
-        median. So where nothing tells the states a ratio blocks only if every pair is above a quarter of the way from
-        ``ignorable`` to ``must_catch``, and passes only if all but one of six are below three quarters of it: without
-        that 2 to 18 % of unchanged builds are blocked on machines that jump, and as many pass at ``must_catch``
-        (docs/error-rates.md).
+        median. So where nothing tells the states a ratio blocks only if every pair is beyond :data:`HALFWAY`, and
+        passes only if all but one of six are below it: without that 2 to 18 % of unchanged builds are blocked on
+        machines that jump, and as many pass at ``must_catch`` (docs/error-rates.md).
         """
-        alone = [replace(self, head=(pair,), pairs=()) for pair in self.pairs]
-        fast, slow = (self._between(share) for share in (AGREE, 1 - AGREE))
-        above = sum(all(one.mean > 0 for one in own.predictions(fast) or [_NOTHING]) for own in alone)
-        below = sum(any(one.mean < 0 for one in own.predictions(slow)) for own in alone)
-        return len(alone) - above, len(alone) - below
-
-    def _between(self, share: float) -> float:
-        """A margin so far from ``ignorable`` to ``must_catch``, a ratio minus one."""
-        low, high = (math.log1p(margin) for margin in (self.gate.gate.ignorable, self.gate.gate.must_catch))
-        return math.expm1(low + share * (high - low))
+        base = float(stats.logs(self.base).mean())
+        off = self.metric.sign * (stats.logs(self.pairs) - base)
+        low, high = math.log1p(self.ignorable), math.log1p(self.must_catch)
+        declared = math.log1p(self.gate.gate.must_catch) - math.log1p(self.gate.gate.ignorable)
+        way = HALFWAY * max(high - low, declared)  # both ends may be one floor, and pairs at it are above it by a coin
+        return int((off <= low + way).sum()), int((off >= high - way).sum())
 
     def _agreed(self, look: stats.Look) -> stats.Look:
         """The look, which decides nothing that too many pairs speak against: one of six may to pass, none to block."""
@@ -114,20 +107,29 @@ class VisitSeries(Series):
             p_equivalent=look.p_equivalent if slow <= sixths else 1.0,
         )
 
+    def _refused(self, decision: Decision) -> tuple[str, int] | None:
+        """What the median of the head's pairs says, and how many of them do not, where nothing is decided for that."""
+        if not self.pairs or not decision.looks:
+            return None
+        look, (fast, slow) = decision.looks[-1], self.disagree
+        if look.p_slower == 1.0 and look.over_ignorable.p_above(0.0) <= decision.beta:
+            return "is slower", fast
+        if look.p_equivalent == 1.0 and look.over_must_catch.p_below(0.0) <= decision.beta * look.pass_weight:
+            return "passes", slow
+        return None
+
+    def verdict(self, decision: Decision) -> Verdict:
+        """See :class:`Series`; no pass where the median speaks for a slowdown, and pairs keep it from being blocked."""
+        found = super().verdict(decision)
+        return "inconclusive" if found in ("pass", "improved") and self._refused(decision) else found
+
     def outcome(self, decision: Decision) -> GateOutcome:
         """See :class:`Series`; the head's pairs are the reason where their median alone would decide."""
         found = super().outcome(decision)
-        if found.verdict != "inconclusive" or not self.pairs or not decision.looks:
+        if found.verdict != "inconclusive" or (refused := self._refused(decision)) is None:
             return found
-        look, (fast, slow) = decision.looks[-1], self.disagree
-        blocks = look.over_ignorable.p_above(0.0) <= decision.block_level
-        passes = look.over_must_catch.p_below(0.0) <= decision.beta * look.pass_weight
-        if not (blocks or passes):
-            return found
-        median = f"the median of {plural(len(self.pairs), 'pair')} of head and anchor"
-        text = (
-            f"{median} blocks, and {fast} are not slower" if blocks else f"{median} passes, and {slow} are much slower"
-        )
+        says, against = refused
+        text = f"the median of {plural(len(self.pairs), 'pair')} of head and anchor {says}; against it: {against}"
         return found.model_copy(update={"reasons": (Note(code="pairs-disagree", text=text),)})
 
     def no_look(self) -> Note:

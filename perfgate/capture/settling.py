@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perfgate.metrics.trial import SETTLED, SLOWER, Iteration, Trial, least_iterations, tells_states
+from perfgate.metrics.trial import SETTLED, Iteration, Trial, is_slow, least_iterations, tells_states
 from perfgate.record.run_record import Record
 from perfgate.units import NS_PER_S
 
@@ -145,13 +145,6 @@ def _timed_here(record: Record, uuids: Sequence[str]) -> list[Trial]:
     """Timed trials of the visit that goes on, on these GPUs: another card has other readings."""
     here = [trial for trial in record.trials if trial.gpus == tuple(uuids) and trial.visit == len(record.visits) - 1]
     return [trial for trial in here if trial.kind == "timed"]
-
-
-def is_slow(readings: Sequence[int], fastest: Sequence[int]) -> bool:
-    """Whether some rank's reading is that of a slow GPU; never where the fastest are of other ranks, or unknown."""
-    if len(readings) != len(fastest):
-        return False
-    return any(own > SLOWER * least for own, least in zip(readings, fastest, strict=True))
 
 
 def readings_of(one: Iteration) -> tuple[tuple[int, ...], ...]:

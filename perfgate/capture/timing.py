@@ -18,8 +18,7 @@ from perfgate.capture.driver_protocol import Engine
 from perfgate.capture.holding import Held, memory_of, read_held
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
-from perfgate.capture.settling import is_slow
-from perfgate.metrics.trial import SETTLED, Artifact, Iteration
+from perfgate.metrics.trial import SETTLED, Artifact, Iteration, is_slow
 from perfgate.units import NS_PER_S
 
 

@@ -138,6 +138,13 @@ class Labeller:
         self._before = before if rows is not None else ()
         self._known: dict[tuple[int, float], Found | None] = {}
 
+    @property
+    def one_state(self) -> bool:
+        """Whether the probe tells states, and read about the same throughout: no trial was in another one."""
+        if self.source != "probe" or self._marks is None:
+            return False
+        return float(self._marks.max()) <= SLOWER * float(self._marks.min())
+
     def reached(self, schedule: stats.Schedule) -> list[int]:
         """The looks that there are pairs for."""
         return [look for look in schedule.looks if look <= len(self.pairs)]

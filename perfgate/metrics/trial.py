@@ -80,6 +80,13 @@ def least_iterations(iterations: int) -> int:
     return min(LEAST_ITERATIONS, iterations)
 
 
+def is_slow(readings: Sequence[int], fastest: Sequence[int]) -> bool:
+    """Whether some rank's reading is that of a slow GPU; never where the fastest are of other ranks, or unknown."""
+    if len(readings) != len(fastest):
+        return False
+    return any(own > SLOWER * least for own, least in zip(readings, fastest, strict=True))
+
+
 def tells_states(gpus: Sequence[str], probed: tuple[str, ...] = PROBED_GPUS) -> bool:
     """Whether the probe tells the state of GPUs of these names."""
     return bool(gpus) and set(gpus) <= set(probed)

@@ -15,14 +15,14 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, compress
+from itertools import compress
 from typing import Annotated, Final
 
 from pydantic import Field
 from scipy import special
 
 from perfgate.metrics.catalogue import COLD_START, Metric
-from perfgate.metrics.trial import SLOWER, Iteration, Trial
+from perfgate.metrics.trial import Trial, is_slow
 from perfgate.models import Frozen
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.stats.estimate import ROUNDING, log_ratios, mean_estimate, power_at
@@ -158,7 +158,7 @@ def _spread(
     if one is None:
         return None
     iteration = 2 * MEDIAN * one
-    known = metric.known_pairs([pair for pair in pairs if _alike(*pair)])
+    known = metric.known_pairs(_alike(pairs))
     if len(known) >= FEW:
         d = log_ratios([base for _, base, _ in known], [head for *_, head in known], metric.sign)
         seen = len(known) * mean_estimate(d, max(map(metric.resolution, trials))).standard_error ** 2
@@ -177,48 +177,61 @@ def _within(metric: Metric, trials: Sequence[Trial]) -> float | None:
     """
     distances: list[float] = []
     medians = 0
-    for own in chain.from_iterable(map(_by_state, trials)):
-        alone = (metric.summarise(own.model_copy(update={"iterations": (i,)})) for i in own.iterations)
-        logs = [math.log(value) for value in alone if value is not None and value > 0]
-        if len(logs) < FEW:
+    for trial in trials:
+        known = [logs for own in _by_state(trial) if len(logs := _logs(metric, own)) >= FEW]
+        if not known:
             return None
-        middle = statistics.median(logs)
-        distances += [abs(value - middle) for value in logs]
-        medians += 1
+        for logs in known:
+            middle = statistics.median(logs)
+            distances += [abs(value - middle) for value in logs]
+        medians += len(known)
     if not distances:
         return None
     lost = len(distances) / (len(distances) - medians)
     return lost * (MAD * statistics.median(distances)) ** 2
 
 
+def _logs(metric: Metric, trial: Trial) -> list[float]:
+    """The metric's logarithm of each iteration that has one."""
+    alone = (metric.summarise(trial.model_copy(update={"iterations": (i,)})) for i in trial.iterations)
+    return [math.log(value) for value in alone if value is not None and value > 0]
+
+
 def _by_state(trial: Trial) -> list[Trial]:
     """The trial once for each state of the GPU that it was in, with the iterations taken wholly in it.
 
-    As it is where no probe tells, or none has enough of them. What states differ by no iteration takes away: a warm-up
-    trial that jumped showed 1.8 % by an iteration in place of 0.1 %, and 20 iterations were chosen in place of 8.
+    As it is where nothing was read, or no state has enough of them. What states differ by no iteration takes away: a
+    warm-up trial that jumped showed 1.8 % by an iteration in place of 0.1 %, and 20 iterations were chosen, not 8.
     """
-    readings = [_slowest_rank(one) for one in trial.iterations]
-    if not readings or not all(map(all, readings)):
+    fastest = _fastest([trial])
+    if not fastest:
         return [trial]
-    least = min(chain.from_iterable(readings))
-    slow = [{ns > SLOWER * least for ns in own} for own in readings]
+    slow = [{is_slow(own, fastest) for own in one.probe_ns or ()} for one in trial.iterations]
     states = [tuple(compress(trial.iterations, [own == {state} for own in slow])) for state in (False, True)]
     return [trial.model_copy(update={"iterations": own}) for own in states if len(own) >= FEW] or [trial]
 
 
-def _alike(base: Trial, head: Trial) -> bool:
-    """Whether the GPU was in one state for most of both trials, as far as a probe tells."""
-    sides = [list(chain.from_iterable(map(_slowest_rank, trial.iterations))) for trial in (base, head)]
-    if not all(own and all(own) for own in sides):
-        return True
-    least, most = sorted(statistics.median(own) for own in sides)
-    return most <= SLOWER * least
+def _alike(pairs: Sequence[tuple[Trial, Trial]]) -> list[tuple[Trial, Trial]]:
+    """The pairs whose trials were both in one state of the GPU for most of their time; all where nothing was read.
+
+    Each build by its own shortest readings, because one can move the probe as well.
+    """
+    fastest = [_fastest([pair[n] for pair in pairs]) for n in range(2)]
+    states = [[_mostly_slow(trial, own) for trial, own in zip(pair, fastest, strict=True)] for pair in pairs]
+    return [pair for pair, (base, head) in zip(pairs, states, strict=True) if base == head or not all(fastest)]
 
 
-def _slowest_rank(one: Iteration) -> tuple[int, int]:
-    """What the probe read before and after an iteration, in nanoseconds; 0 where it read nothing."""
-    before, after = map(max, one.probe_ns or ((0,), (0,)))
-    return before, after
+def _mostly_slow(trial: Trial, fastest: Sequence[int]) -> bool:
+    read = [is_slow(own, fastest) for one in trial.iterations for own in one.probe_ns or ()]
+    return 2 * sum(read) > len(read)
+
+
+def _fastest(trials: Sequence[Trial]) -> tuple[int, ...]:
+    """The shortest reading on each rank; empty where an iteration has none, or others of other ranks."""
+    readings = [own for trial in trials for one in trial.iterations for own in one.probe_ns or ((0,),)]
+    if len({len(own) for own in readings}) != 1 or not all(map(all, readings)):
+        return ()
+    return tuple(map(min, zip(*readings, strict=True)))
 
 
 def _seconds(cell: Cell, spreads: Sequence[_Spread], price: _Price, iterations: int, gates_in_run: int) -> float:

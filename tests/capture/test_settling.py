@@ -23,11 +23,11 @@ from hand_made import scenario_file
 
 from perfgate.capture.driver_protocol import Engine
 from perfgate.capture.job import Job
-from perfgate.capture.settling import SETTLE_S, fastest_probe_ns, is_slow, patience_s, state_after
+from perfgate.capture.settling import SETTLE_S, fastest_probe_ns, patience_s, state_after
 from perfgate.capture.timeline import ANY_TIME, Span
 from perfgate.capture.timing import Timed
 from perfgate.cli.main import main
-from perfgate.metrics.trial import SETTLED, Probes, Side, Startup, Trial
+from perfgate.metrics.trial import SETTLED, Probes, Side, Startup, Trial, is_slow
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import Workload

@@ -222,6 +222,46 @@ def test_states_of_the_gpu_are_no_spread_of_iterations() -> None:
     assert told.iterations < untold.iterations
 
 
+def on_two_ranks(taken: list[Trial], ranks: Callable[[int], tuple[int, int]]) -> list[Trial]:
+    """The same beside two ranks' readings, by number of the iteration."""
+
+    def read(one: Trial) -> Trial:
+        probed = (own.model_copy(update={"probe_ns": Probes(*[ranks(n)] * 2)}) for n, own in enumerate(one.iterations))
+        return one.model_copy(update={"iterations": tuple(probed)})
+
+    return [*map(read, taken)]
+
+
+def test_any_rank_tells_that_the_gpu_jumped() -> None:
+    """A step waits for all ranks: one that jumps does, though another card's readings are longer in either state."""
+    warm_up = [one.model_copy(update={"pair": None}) for one in made_up(0.001, 0.001, pairs=1)]
+    jumping = on_two_ranks(in_states(warm_up, lambda _, n: n < 6), lambda n: (232_000 if n < 6 else 197_000, 250_000))
+
+    told = choose_iterations(measured(gate("itl_median", "0.02%", "0.15%")), jumping, (), "", 1)
+
+    assert told is not None
+    assert spread_by(told, "by an iteration") < 0.2
+
+
+def test_a_state_with_too_few_values_does_not_end_the_choice() -> None:
+    """Ten fast iterations tell what they spread by, whatever two slow ones lack."""
+    (one, other) = (one.model_copy(update={"pair": None}) for one in made_up(0.001, 0.001, pairs=1))
+    (jumping,) = in_states([one], lambda _, place: place < 2)
+    cut = (jumping.iterations[0].model_copy(update={"itl_ns": (0,)}), *jumping.iterations[1:])
+    lacking = jumping.model_copy(update={"iterations": cut})
+
+    assert choose_iterations(measured(), [lacking, other], (), "", 1) is not None
+
+
+def test_a_build_that_moves_the_probe_is_in_no_other_state() -> None:
+    """Each build's readings are held against its own: the pairs still tell what restarts differ by."""
+    pairs = made_up(0.0005, 0.0005)
+    read = {"base": (175, 175), "head": (193, 193)}
+    moved = [own for one in pairs for own in on_two_ranks([one], lambda _, ns=read[one.subject]: ns)]  # type: ignore[misc]
+
+    assert chosen(moved).reason == chosen(pairs).reason
+
+
 def test_pairs_in_two_states_tell_nothing_of_restarts() -> None:
     """Every third pair has its trials in different states: the others say what restarts differ by."""
     pairs = made_up(0.0005, 0.0005)

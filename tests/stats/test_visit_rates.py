@@ -78,10 +78,10 @@ def test_three_of_six_pairs_move_a_median() -> None:
 
 
 def test_pairs_at_the_margin_itself_agree_by_a_coin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter of the way to the other margin is what keeps alpha; pairs that must only be above it do not."""
+    """Half of the way to the other margin keeps alpha; pairs that must only be above it do not."""
     blind = BY_NAME["blind after still visits"]
     kept = rates.simulate(blind, 10, 1, "ignorable")
-    monkeypatch.setattr(rates, "AGREE", 0.0)
+    monkeypatch.setattr(rates, "HALFWAY", 0.0)
     broken = rates.simulate(blind, 10, 1, "ignorable")
 
     assert kept.most < rates.ALPHA < broken.least
