@@ -113,13 +113,15 @@ def _how_much(gate: GateOutcome) -> str:
     _, base, head, change, interval, *_ = gate_row(gate)
     sure = "no interval yet" if interval == "-" else f"interval {interval}"
     limits = f"ignorable is {percent(gate.ignorable)}, {percent(gate.must_catch)} must be caught"
-    return f"{gate_name(gate)}: {base} to {head}, {change} ({sure}) in {plural(gate.pairs, 'pair')}; {limits}."
+    seen = f"against {plural(gate.visits.visits, 'visit')}" if gate.visits else f"in {plural(gate.pairs, 'pair')}"
+    return f"{gate_name(gate)}: {base} to {head}, {change} ({sure}) {seen}; {limits}."
 
 
 def _why(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
     if outcome.verdict in GOOD:
         rates = f"a slowdown of a gate's must_catch passes in at most {percent(outcome.beta)} of runs"
-        return f"Each pair is two fresh engines in random order, and {rates}."
+        unit = "Each visit counts once" if gate.visits else "Each pair is two fresh engines in random order"
+        return f"{unit}, and {rates}."
     if outcome.verdict == "regressed":
         why = [f"{sentence}." for sentence in why_slower(cell)]
         metric, _ = split_name(gate.metric)

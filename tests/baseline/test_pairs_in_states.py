@@ -29,6 +29,7 @@ from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import PROBED_GPUS, Probes, Side, Trial
 from perfgate.record.run_record import Record, Run, Visit
 from perfgate.report.baseline_page import list_document
+from perfgate.report.explanation import three_sentences
 from perfgate.scenario.plan import Plan, orders_bound
 
 H100 = PROBED_GPUS[1]
@@ -346,6 +347,14 @@ def test_a_floor_is_a_margin_for_single_pairs_too() -> None:
     outcome = held(record([FF] * 6, 0.009, "E", UNTOLD, gates=gates), baseline)
 
     assert outcome.verdict == "pass"
+
+
+def test_a_verdict_against_visits_says_so_in_words() -> None:
+    """What counts is a visit, however many pairs it has."""
+    _, much, why = three_sentences(held(record(ALIKE, card="E"), visits(ALIKE)))
+
+    assert "against 4 visits; " in much
+    assert why.startswith("Each visit counts once, and ")
 
 
 def test_a_baseline_says_how_many_visits_tell_of_the_anchor() -> None:
