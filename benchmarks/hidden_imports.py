@@ -44,12 +44,11 @@ from perfgate.capture.job import Collector, Job
 from perfgate.capture.pace import Step
 from perfgate.capture.parking import SWITCH
 from perfgate.capture.session import Session
-from perfgate.capture.settling import in_state, readings_of
 from perfgate.capture.trial_taking import EngineCollector
 from perfgate.errors import InterruptedRunError, PerfgateError
 from perfgate.machine.locks import hold
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import Failure, Trial
+from perfgate.metrics.trial import Failure, Trial, in_state, readings_of
 from perfgate.project.subjects import resolve
 from perfgate.record.keeping import make_folder
 from perfgate.record.manifest import read_manifest

@@ -178,8 +178,8 @@ def beside_jumping(
 ) -> Callable[[np.random.Generator, int, int, int], Visits]:
     """Six pairs a visit on a GPU that changes its state between trials; each trial is wholly in one.
 
-    States are :data:`GAP` apart. A run is not judged where a visit or the head has
-    no pair to count, and does not pass where the head leans to the slow state.
+    States are :data:`GAP` apart. A run is not judged where a visit or the head has no pair to count, and does not pass
+    where the head leans to the slow state.
 
     Args:
         own_sd: What a visit has of its own.

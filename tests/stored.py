@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hand_made import BASE, HEAD, MACHINE, STEP_S, cell, gate, record, trial
+from hand_made import BASE, HEAD, MACHINE, STEP_S, cell, gate, record, run, trial
 
 from perfgate.baseline.lineage import Baseline, Entry, draft
-from perfgate.record.run_record import Record, Visit, read_record, write_record
+from perfgate.baseline.visit_comparison import judge_against
+from perfgate.judge.outcome import Outcome
+from perfgate.record.run_record import Record, Run, Visit, read_record, write_record
 from perfgate.scenario.plan import Cell
 
 GATES = [gate("itl_median", "1%", "5%")]
@@ -58,3 +60,19 @@ def lineage(visits: Sequence[Sequence[float]], of: Cell | None = None, **machine
             signed |= {"kind": "equivalent", "cell": None, "machine": None, "parent": entries[-1].digest}
         entries.append(entry.model_copy(update=signed).sealed())
     return Baseline(entries=tuple(entries))
+
+
+def visits_beside(records: Sequence[Record]) -> Baseline:
+    """A baseline of these visits, each of a head beside its anchor."""
+    entries: list[Entry] = []
+    for one in records:
+        entry = draft(one, "head", "salt", anchored=True)
+        follows: dict[str, Any] = {"kind": "equivalent", "cell": None, "machine": None, "salt": ""}
+        entries.append(entry.model_copy(update=follows) if entries else entry)
+    return Baseline(entries=tuple(entries))
+
+
+def held_beside(side: Record, baseline: Baseline) -> Outcome:
+    """The verdict of a head beside its anchor."""
+    manifest: Run = run([side.cell], subjects=side.subjects).model_copy(update={"against": {}})
+    return judge_against(manifest, {side.cell.cell_id: side}, {side.cell.cell_id: (baseline,)})

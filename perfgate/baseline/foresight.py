@@ -44,7 +44,7 @@ def ways(baseline: Baseline, cell: Cell, price: CellPower, gates_in_run: int) ->
         price: What its trials cost.
         gates_in_run: Gates of the whole run, which share alpha.
     """
-    newest = next((visit.anchor.build for visit in reversed(baseline.visits) if visit.anchor), None)
+    newest = baseline.newest_anchor
     for anchor in (None, newest) if newest else (None,):
         starts, minutes = _cost(cell, price, 1 if anchor is None else 2)
         level = ALPHA / gates_in_run

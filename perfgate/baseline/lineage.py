@@ -148,6 +148,11 @@ class Baseline(Frozen):
         """The machines it speaks for."""
         return machine_class(self.machine, str(self.cell.clocks["mode"]))
 
+    @property
+    def newest_anchor(self) -> Build | None:
+        """What was measured beside the newest of its visits that has an anchor."""
+        return next((visit.anchor.build for visit in reversed(self.visits) if visit.anchor), None)
+
     def values(self, metric: str) -> list[tuple[float, ...]]:
         """The restarts of each occupation that carries a metric."""
         return [values for occupation in self.occupations if (values := occupation.values(metric))]

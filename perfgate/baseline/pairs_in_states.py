@@ -7,7 +7,6 @@ a null, and a baseline keeps none.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -39,9 +38,9 @@ class PairsInStates:
     @classmethod
     def of(cls, record: Record) -> Self | None:
         """``None`` where no probe tells states, or not both were seen."""
-        labeller = labeller_of(record)
+        labeller = Labeller.of(record)
         found = labeller.at(len(labeller.pairs), 0.0) if labeller and labeller.source == "probe" else None
-        bound = orders_bound(len(record.heads) or 1) if record.orders == "coins" else math.inf
+        bound = orders_bound(len(record.heads) or 1, record.orders)
         return cls(labeller, found, bound) if labeller and found else None
 
     def ratios(self, metric: Metric, visit: int | None = None) -> tuple[float, ...] | None:
@@ -89,13 +88,6 @@ class PairsInStates:
             return None
         text = f"the head was in the slow state more often than its anchor in {more} pairs and less often in {less}"
         return Note(code="slow-state-leans", text=text)
-
-
-def labeller_of(record: Record) -> Labeller | None:
-    """What tells the states of a record's timed pairs; ``None`` without pairs, or without a GPU."""
-    pairs = record.pairs("timed")
-    gpus = [gpu.name for visit in record.visits for gpu in visit.machine.gpus]
-    return Labeller(pairs, gpus, before=record.warmed_up()) if pairs and gpus else None
 
 
 def ratio(own: float, other: float) -> float:

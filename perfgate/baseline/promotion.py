@@ -21,7 +21,7 @@ from perfgate.baseline.visit_evidence import misfits
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.evidence import RecordSide
-from perfgate.judge.outcome import CellOutcome, GateOutcome, Verdict
+from perfgate.judge.outcome import PASSED, CellOutcome, GateOutcome, Verdict
 from perfgate.machine.fingerprint import Machine, as_told_before, comparable, machine_class
 from perfgate.metrics.trial import Side
 from perfgate.record.manifest import check_sequence, read_manifest, require_scenarios
@@ -29,7 +29,6 @@ from perfgate.record.run_record import Record, Run, read_records
 from perfgate.scenario.plan import Cell, Plan
 
 Claim = Literal["same-build", "anew"]
-PASSED: tuple[Verdict, ...] = ("pass", "improved")
 DECIDED: tuple[Verdict, ...] = (*PASSED, "regressed")
 EXACT = {"outside-envelope", "counter-differs"}
 """Reasons that no spread explains: another build, whatever its times."""

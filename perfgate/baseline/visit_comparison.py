@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from perfgate.baseline.exact_profile import Profile
 from perfgate.baseline.lineage import Baseline
@@ -22,7 +22,7 @@ from perfgate.judge.cell_verdict import judge_cells, judge_together
 from perfgate.judge.comparison import read_sides
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.machine_states import follows_states
-from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, VisitsOutcome, worst
+from perfgate.judge.outcome import PASSED, CellOutcome, GateOutcome, Outcome, VisitsOutcome, worst
 from perfgate.judge.rule import judge_series
 from perfgate.judge.state_cautions import within_states
 from perfgate.models import Note
@@ -78,9 +78,6 @@ def _held(
     cell: Cell, baselines: Mapping[str, Sequence[Baseline]], profiles: Mapping[str, Sequence[Profile]]
 ) -> dict[str, Any]:
     return {"baselines": baselines.get(cell.cell_id, ()), "profiles": profiles.get(cell.cell_id, ())}
-
-
-PASSES: Final = ("pass", "improved")
 
 
 def _judge_visits(name: str, plan: Plan, evidence: Sequence[VisitEvidence]) -> Outcome:
@@ -149,12 +146,12 @@ def _in_states(evidence: VisitEvidence, cell: CellOutcome, beta: float) -> CellO
     if (pairs := evidence.in_states) is None or not cell.gates or not limits:
         return cell
     seen = pairs.outcome(min(limits), beta)
-    passes = any((gate.would_be or gate.verdict) in PASSES for gate in cell.gates)
+    passes = any((gate.would_be or gate.verdict) in PASSED for gate in cell.gates)
     notes = (within_states(seen),) if passes and not seen.everywhere else ()
     found: dict[str, object] = {"states": seen, "cautions": (*cell.cautions, *notes)}
     if (lean := pairs.lean) is not None:
         advised = tuple(
-            gate.model_copy(update={"would_be": "inconclusive"}) if gate.would_be in PASSES else gate
+            gate.model_copy(update={"would_be": "inconclusive"}) if gate.would_be in PASSED else gate
             for gate in cell.gates
         )
         verdict = cell.verdict if cell.verdict == "advisory" else worst((cell.verdict, "inconclusive"))

@@ -13,14 +13,14 @@ from functools import cached_property
 from perfgate.baseline.exact_profile import CAPACITIES
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.occupations import held_against, typical
-from perfgate.baseline.pairs_in_states import PairsInStates, labeller_of
+from perfgate.baseline.pairs_in_states import PairsInStates
 from perfgate.baseline.profile_comparison import ProfiledEvidence, capacity_changed
 from perfgate.baseline.stored_visit import Build, card_of, kept_values, outputs
 from perfgate.baseline.visit_series import VisitSeries
 from perfgate.judge.cautions import record_cautions, side_cautions, why_missing
 from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.judge.evidence import RecordSide, T
-from perfgate.judge.machine_states import follows_states
+from perfgate.judge.machine_states import Labeller, follows_states
 from perfgate.judge.outcome import Finding
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import METRICS, Metric, split_name
@@ -96,7 +96,7 @@ class VisitEvidence(ProfiledEvidence):
         trials = self._trials(metric.kind)
         sets, values = self._held(metric)
         head = values if self.anchor is None else typical(values)
-        apart = self._nothing_in_common(metric)
+        apart = not head and self._nothing_in_common(metric)
         if not trials or not (head or apart) or (self.anchor is None and len(head) < len(trials)):
             _, role = split_name(metric.name)
             missing = Note(code="metric-missing", text=f"trials carry no {metric.name}")
@@ -173,7 +173,7 @@ class VisitEvidence(ProfiledEvidence):
     @cached_property
     def told(self) -> bool:
         """Whether it is known in which state of the GPU each trial beside the anchor was."""
-        labeller = labeller_of(self.record)
+        labeller = Labeller.of(self.record)
         return bool(self.in_states or (labeller and labeller.one_state))
 
     @cached_property

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from perfgate import stats
-from perfgate.judge.outcome import GateOutcome, Verdict
+from perfgate.judge.outcome import PASSED, GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Series
 from perfgate.models import Note
 from perfgate.stats.prediction import RAISED, Prediction, predict
@@ -121,7 +121,7 @@ class VisitSeries(Series):
     def verdict(self, decision: Decision) -> Verdict:
         """See :class:`Series`; no pass where the median speaks for a slowdown, and pairs keep it from being blocked."""
         found = super().verdict(decision)
-        return "inconclusive" if found in ("pass", "improved") and self._refused(decision) else found
+        return "inconclusive" if found in PASSED and self._refused(decision) else found
 
     def outcome(self, decision: Decision) -> GateOutcome:
         """See :class:`Series`; the head's pairs are the reason where their median alone would decide."""

@@ -26,7 +26,6 @@ from typing import Final, Literal, Self
 from pydantic import Field, FiniteFloat
 
 from perfgate.capture.pace import Pace
-from perfgate.capture.settling import in_state, readings_of
 from perfgate.capture.station import Station, at_once, utc_now
 from perfgate.errors import InterruptedRunError, NotMeasuredError, RecordError
 from perfgate.machine.cleanup import remove_tree
@@ -34,7 +33,7 @@ from perfgate.machine.fingerprint import Gpu, Machine, comparable
 from perfgate.machine.locks import state_folder
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.metrics.trial import Failure, Side, Trial, least_iterations, tells_states
+from perfgate.metrics.trial import Failure, Side, Trial, in_state, least_iterations, readings_of, tells_states
 from perfgate.models import Frozen
 from perfgate.record.dropped_pairs import met_unfit_caches
 from perfgate.record.run_record import Record

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perfgate.metrics.trial import SETTLED, Iteration, Trial, is_slow, least_iterations, tells_states
+from perfgate.metrics.trial import SETTLED, Trial, is_slow, least_iterations, tells_states
 from perfgate.record.run_record import Record
 from perfgate.units import NS_PER_S
 
@@ -145,16 +145,6 @@ def _timed_here(record: Record, uuids: Sequence[str]) -> list[Trial]:
     """Timed trials of the visit that goes on, on these GPUs: another card has other readings."""
     here = [trial for trial in record.trials if trial.gpus == tuple(uuids) and trial.visit == len(record.visits) - 1]
     return [trial for trial in here if trial.kind == "timed"]
-
-
-def readings_of(one: Iteration) -> tuple[tuple[int, ...], ...]:
-    """What the probe read before and after an iteration, on each rank; empty where it read nothing."""
-    return (one.probe_ns.before, one.probe_ns.after) if one.probe_ns else ()
-
-
-def in_state(trial: Trial, fastest: Sequence[int], *, slow: bool) -> tuple[Iteration, ...]:
-    """The iterations of a trial whose readings are all those of a slow GPU, or all of a fast one."""
-    return tuple(one for one in trial.iterations if all(is_slow(own, fastest) is slow for own in readings_of(one)))
 
 
 def state_after(trial: Trial, fastest: Sequence[int]) -> Literal["", "slow", "fast"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -184,7 +183,7 @@ class Evidence:
     @property
     def orders_bound(self) -> float:
         """By what a p value by fair coins is multiplied; infinite where the order of each pair was not drawn."""
-        return orders_bound(self.heads) if self.record.orders == "coins" else math.inf
+        return orders_bound(self.heads, self.record.orders)
 
     @cached_property
     def family(self) -> tuple[Judged, ...]:
@@ -202,9 +201,8 @@ class Evidence:
 
         Nor of a server: the gaps of a window are kept in order of size, and do not tell what was early or late in it.
         """
-        pairs = [] if isinstance(self.cell.workload, Load) else self.pairs("timed")
-        gpus = [gpu.name for visit in self.record.visits for gpu in visit.machine.gpus] if pairs else []
-        return Labeller(pairs, gpus, before=self.record.warmed_up()) if pairs else None
+        told = self.paired and self.sides and not isinstance(self.cell.workload, Load)
+        return Labeller.of(self.record) if told else None
 
     def _missing(self, metric: Metric, sides: TrialsBySide) -> Note | None:
         """Why a metric is not judged, where its values are not the reason."""

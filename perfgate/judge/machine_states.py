@@ -10,13 +10,14 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import numpy as np
 
 from perfgate import stats
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import PROBED_GPUS, SIDES, SLOWER, Iteration, Side, Trial, least_iterations, tells_states
+from perfgate.record.run_record import Record
 from perfgate.scenario.plan import GatePlan
 from perfgate.stats import two_states
 
@@ -137,6 +138,13 @@ class Labeller:
         self._marks = rows if rows is not None else _marks(pairs, _step_marks)
         self._before = before if rows is not None else ()
         self._known: dict[tuple[int, float], Found | None] = {}
+
+    @classmethod
+    def of(cls, record: Record) -> Self | None:
+        """Of a record's timed pairs; ``None`` where it has none."""
+        pairs = record.pairs("timed")
+        gpus = [gpu.name for visit in record.visits for gpu in visit.machine.gpus]
+        return cls(pairs, gpus, before=record.warmed_up()) if pairs else None
 
     @property
     def one_state(self) -> bool:

@@ -33,6 +33,8 @@ from perfgate.units import Unit
 Verdict = Literal["regressed", "internal-error", "not-measured", "not-comparable", "inconclusive", "advisory",
                   "pass", "improved"]  # fmt: skip
 
+PASSED: tuple[Verdict, ...] = ("pass", "improved")
+
 WORST_FIRST: dict[Verdict, ExitStatus] = {
     "regressed": ExitStatus.REGRESSED,
     "internal-error": ExitStatus.INTERNAL_ERROR,

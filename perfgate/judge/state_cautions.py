@@ -7,7 +7,7 @@ from statistics import median
 
 from perfgate.judge.cell_facts import StatesOutcome
 from perfgate.judge.machine_states import Labeller
-from perfgate.judge.outcome import GateOutcome
+from perfgate.judge.outcome import PASSED, GateOutcome
 from perfgate.judge.state_series import LEANS
 from perfgate.metrics.trial import SETTLED, SLOWER, Trial
 from perfgate.models import Note
@@ -26,7 +26,7 @@ def state_cautions(
         gates: As they were judged.
         bound: By what a p value of drawn orders is multiplied; nothing leans where orders were not drawn for each pair.
     """
-    if seen and not seen.everywhere and any(gate.state and gate.verdict in ("pass", "improved") for gate in gates):
+    if seen and not seen.everywhere and any(gate.state and gate.verdict in PASSED for gate in gates):
         yield within_states(seen)
     yield from _waits(labeller, bound)
     if seen is None and labeller.source == "probe":

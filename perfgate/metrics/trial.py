@@ -311,3 +311,13 @@ class Trial(Frozen):
     def started(self) -> bool:
         """Whether an engine was started; else perfgate refused to, and nothing of the subject ran."""
         return self.duration_ns > 0
+
+
+def readings_of(one: Iteration) -> tuple[tuple[int, ...], ...]:
+    """What the probe read before and after an iteration, on each rank; empty where it read nothing."""
+    return (one.probe_ns.before, one.probe_ns.after) if one.probe_ns else ()
+
+
+def in_state(trial: Trial, fastest: Sequence[int], *, slow: bool) -> tuple[Iteration, ...]:
+    """The iterations of a trial whose readings are all those of a slow GPU, or all of a fast one."""
+    return tuple(one for one in trial.iterations if all(is_slow(own, fastest) is slow for own in readings_of(one)))

@@ -15,14 +15,13 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from typing import Annotated, Final
 
 from pydantic import Field
 from scipy import special
 
 from perfgate.metrics.catalogue import COLD_START, Metric
-from perfgate.metrics.trial import Trial, is_slow
+from perfgate.metrics.trial import Trial, in_state, is_slow, readings_of
 from perfgate.models import Frozen
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.stats.estimate import ROUNDING, log_ratios, mean_estimate, power_at
@@ -206,8 +205,7 @@ def _by_state(trial: Trial) -> list[Trial]:
     fastest = _fastest([trial])
     if not fastest:
         return [trial]
-    slow = [{is_slow(own, fastest) for own in one.probe_ns or ()} for one in trial.iterations]
-    states = [tuple(compress(trial.iterations, [own == {state} for own in slow])) for state in (False, True)]
+    states = [in_state(trial, fastest, slow=slow) for slow in (False, True)]
     return [trial.model_copy(update={"iterations": own}) for own in states if len(own) >= FEW] or [trial]
 
 
@@ -222,13 +220,13 @@ def _alike(pairs: Sequence[tuple[Trial, Trial]]) -> list[tuple[Trial, Trial]]:
 
 
 def _mostly_slow(trial: Trial, fastest: Sequence[int]) -> bool:
-    read = [is_slow(own, fastest) for one in trial.iterations for own in one.probe_ns or ()]
+    read = [is_slow(own, fastest) for one in trial.iterations for own in readings_of(one)]
     return 2 * sum(read) > len(read)
 
 
 def _fastest(trials: Sequence[Trial]) -> tuple[int, ...]:
     """The shortest reading on each rank; empty where an iteration has none, or others of other ranks."""
-    readings = [own for trial in trials for one in trial.iterations for own in one.probe_ns or ((0,),)]
+    readings = [own for trial in trials for one in trial.iterations for own in readings_of(one) or ((0,),)]
     if len({len(own) for own in readings}) != 1 or not all(map(all, readings)):
         return ()
     return tuple(map(min, zip(*readings, strict=True)))

@@ -48,7 +48,7 @@ def baseline_document(baseline: Baseline) -> Document:
         *(f"anchor: {anchor}" for anchor in _anchors(baseline)),
         *(f"not known to this version: {name}" for name, metric in _carried(baseline).items() if metric is None),
     )
-    anchor = _newest_anchor(baseline)
+    anchor = baseline.newest_anchor
     beside = ["of ratios to the anchor"] if anchor else []
     heading = ("metric", "mean", "spread between visits", *beside, "visits", "newest visit")
     rows = [heading, *(_metric_row(baseline, metric, anchor) for metric in _metrics(baseline))]
@@ -104,7 +104,7 @@ def _promoted(promotion: Promoted) -> Section:
 
 def _standing(baseline: Baseline) -> str:
     """Whether times can block, and ratios to the newest anchor: those of one day count on several cards."""
-    seen, anchor = baseline.occupations, _newest_anchor(baseline)
+    seen, anchor = baseline.occupations, baseline.newest_anchor
     beside = [one for one in seen if anchor and any(visit.tells_of(anchor) for visit in one.visits)]
     counted = [most_visits(seen, baseline.cards, by_day=True)]
     counted += [most_visits(beside, baseline.cards, by_day=False)] if beside else []
@@ -113,10 +113,6 @@ def _standing(baseline: Baseline) -> str:
         return f"advises; blocks after {more[0]} more" if more[0] else "can block"
     own, ratios = (f"after {missing} more" if missing else "now" for missing in more)
     return f"blocks {own}, beside the anchor {ratios}"
-
-
-def _newest_anchor(baseline: Baseline) -> Build | None:
-    return next((visit.anchor.build for visit in reversed(baseline.visits) if visit.anchor), None)
 
 
 def _entry(number: int, entry: Entry) -> Section:

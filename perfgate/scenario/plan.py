@@ -160,7 +160,7 @@ OLD_ORDERS: Final[Orders] = "blocks"
 FIRST_PAIRS: Final = 4
 
 
-def orders_bound(heads: int) -> float:
+def orders_bound(heads: int, orders: Orders = "coins") -> float:
     """How many times as probable as with a fair coin for every pair a set of orders of the kind ``coins`` is at most.
 
     A p value by fair coins is valid times this. It is one over the probability that the first four pairs, or rounds,
@@ -170,7 +170,10 @@ def orders_bound(heads: int) -> float:
 
     Args:
         heads: Heads of the run, from 1.
+        orders: Infinite where the order of each pair was not drawn.
     """
+    if orders != "coins":
+        return math.inf
     kept = 0.0
     for before, after in itertools.product(range(heads + 1), repeat=2):
         ways = math.comb(heads, before) * math.comb(heads - before, after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,15 @@ import pytest
 from click.testing import CliRunner
 from fake_collector import FakeCollector, FakeSpec
 from hand_made import BASE, HEAD, MACHINE, STEP_S, codes, only, run, scenario_file, trial
-from stored import GATES, measured, of_day, visit
+from stored import GATES, held_beside, measured, of_day, visit, visits_beside
 
 from perfgate import gate as use_cases
-from perfgate.baseline.lineage import Baseline, Entry, draft
+from perfgate.baseline.lineage import Baseline, draft
 from perfgate.baseline.promotion import promote
 from perfgate.baseline.store import Stored, read
 from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
 from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError, UsageError
-from perfgate.judge.outcome import Outcome
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.trial import Startup, Trial
 from perfgate.record.run_record import Record, Run, Visit
@@ -51,23 +50,7 @@ def beside(ratio: float, day: int, *, anchor: dict[str, str] = OLDER, card: str 
     return Record(cell=cell, subjects={"base": BASE, "head": HEAD}, seed=1, visits=(where,), trials=tuple(taken))
 
 
-def lineage(records: Sequence[Record]) -> Baseline:
-    """A baseline of these visits."""
-    entries: list[Entry] = []
-    for one in records:
-        entry = draft(one, "head", "salt", anchored=True)
-        follows: dict[str, Any] = {"kind": "equivalent", "cell": None, "machine": None, "salt": ""}
-        entries.append(entry.model_copy(update=follows) if entries else entry)
-    return Baseline(entries=tuple(entries))
-
-
-FOUR = lineage([beside(RATIOS[day], day) for day in range(4)])
-
-
-def held(side: Record, baseline: Baseline) -> Outcome:
-    """The verdict of a head beside its anchor."""
-    manifest: Run = run([side.cell], subjects=side.subjects).model_copy(update={"against": {}})
-    return judge_against(manifest, {side.cell.cell_id: side}, {side.cell.cell_id: (baseline,)})
+FOUR = visits_beside([beside(RATIOS[day], day) for day in range(4)])
 
 
 def test_several_heads_beside_one_anchor() -> None:
@@ -83,7 +66,7 @@ def test_several_heads_beside_one_anchor() -> None:
     outcome = judge_against(manifest, {same.cell.cell_id: together}, {same.cell.cell_id: (FOUR,)})
 
     assert {one.head: one.verdict for one in outcome.cells} == {"same": "pass", "slow": "regressed"}
-    alone = {name: held(own, FOUR).cells[0].gates for name, own in (("same", same), ("slow", slow))}
+    alone = {name: held_beside(own, FOUR).cells[0].gates for name, own in (("same", same), ("slow", slow))}
     assert {one.head: [gate.change for gate in one.gates] for one in outcome.cells} == {
         name: [gate.change for gate in gates] for name, gates in alone.items()
     }
@@ -94,17 +77,17 @@ def test_cards_of_one_day_tell_ratios_apart_and_times_not() -> None:
     """A list of baselines says from how many visits on either can block: beside an anchor cards of one day count."""
     seen = [beside(RATIOS[n], 1, card=card) for n, card in enumerate("ABCD")]
 
-    told = [str(list_document([Stored("", lineage(seen[:count]))])) for count in (1, 2, 4)]
+    told = [str(list_document([Stored("", visits_beside(seen[:count]))])) for count in (1, 2, 4)]
 
     assert "advises; blocks after 3 more" in told[0]
     assert "blocks after 3 more, beside the anchor after 2 more" in told[1]
     assert "blocks after 3 more, beside the anchor now" in told[2]
-    assert held(beside(0.07, 1, card="A"), lineage(seen)).verdict == "regressed"
+    assert held_beside(beside(0.07, 1, card="A"), visits_beside(seen)).verdict == "regressed"
 
 
 def test_one_visit_is_no_spread() -> None:
     """A head beside the anchor has one ratio, and so has a visit: pairs of both are not what is missing."""
-    outcome = held(beside(0.01, 4), lineage([beside(RATIOS[0], 0)]))
+    outcome = held_beside(beside(0.01, 4), visits_beside([beside(RATIOS[0], 0)]))
 
     assert (outcome.verdict, outcome.would_be) == ("advisory", "inconclusive")
     assert codes(only(outcome).reasons) == ["advisory-few-visits"]
@@ -114,7 +97,7 @@ def test_one_visit_is_no_spread() -> None:
 @pytest.mark.parametrize(("slower", "verdict"), [(0.0, "pass"), (0.06, "regressed"), (-0.05, "improved")])
 def test_ratios_travel(slower: float, verdict: str) -> None:
     """A night 3 % slower than any before hides no regression and makes none: the anchor was as slow."""
-    outcome = held(beside(0.01 + slower, 4), FOUR)
+    outcome = held_beside(beside(0.01 + slower, 4), FOUR)
 
     assert outcome.verdict == verdict
     assert only(outcome).change == pytest.approx(math.expm1(slower), abs=1e-3)
@@ -129,12 +112,12 @@ def test_times_of_the_same_nights_tell_nothing() -> None:
     heads = tuple(one for one in alone.trials if one.subject == "head")
     side = alone.model_copy(update={"subjects": {"head": HEAD}, "trials": heads})
 
-    assert held(side, FOUR).verdict == "inconclusive"
+    assert held_beside(side, FOUR).verdict == "inconclusive"
 
 
 def test_an_anchor_beside_which_nothing_was_measured() -> None:
     """Times are compared then, and it is said."""
-    outcome = held(beside(0.01, 4, anchor=NEWER), FOUR)
+    outcome = held_beside(beside(0.01, 4, anchor=NEWER), FOUR)
 
     assert "anchor-unknown" in codes(outcome.cells[0].cautions)
     assert outcome.verdict == "inconclusive"
@@ -142,9 +125,9 @@ def test_an_anchor_beside_which_nothing_was_measured() -> None:
 
 def test_a_new_anchor_is_linked_by_the_first_visit_beside_it() -> None:
     """Visits beside the old anchor tell how far ratios spread, one beside the new one where they are."""
-    linked = lineage([*(beside(RATIOS[day], day) for day in range(4)), beside(-0.04, 4, anchor=NEWER)])
+    linked = visits_beside([*(beside(RATIOS[day], day) for day in range(4)), beside(-0.04, 4, anchor=NEWER)])
 
-    same, slower = (held(beside(-0.04 + by, 5, anchor=NEWER), linked) for by in (0.0, 0.06))
+    same, slower = (held_beside(beside(-0.04 + by, 5, anchor=NEWER), linked) for by in (0.0, 0.06))
 
     assert (same.verdict, slower.verdict) == ("pass", "regressed")
     assert only(same).change == pytest.approx(0.0, abs=1e-6)
@@ -161,16 +144,16 @@ def test_values_that_have_no_ratio() -> None:
     newer = draft(beside(-0.04, 4, anchor=NEWER), "head", anchored=True)
     linked = Baseline(entries=(*made_up.entries, newer.model_copy(update={"kind": "equivalent", "cell": None})))
 
-    assert codes(only(held(beside(0.01, 5), made_up)).reasons) == ["non-finite"]
-    assert held(beside(-0.04, 5, anchor=NEWER), linked).verdict == "advisory"
+    assert codes(only(held_beside(beside(0.01, 5), made_up)).reasons) == ["non-finite"]
+    assert held_beside(beside(-0.04, 5, anchor=NEWER), linked).verdict == "advisory"
 
 
 @pytest.mark.parametrize(("cards", "verdict"), [("AAAA", "advisory"), ("ABAB", "advisory"), ("ABCD", "regressed")])
 def test_ratios_across_cards(cards: str, verdict: str) -> None:
     """A build may differ from its anchor by card: only visits of four cards, if on one day, tell of a fifth."""
-    known = lineage([beside(RATIOS[n], 0, card=card) for n, card in enumerate(cards)])
+    known = visits_beside([beside(RATIOS[n], 0, card=card) for n, card in enumerate(cards)])
 
-    assert held(beside(0.07, 0, card="E"), known).verdict == verdict
+    assert held_beside(beside(0.07, 0, card="E"), known).verdict == verdict
 
 
 @pytest.mark.parametrize(("spoilt", "unchanged"), [(1, "pass"), (2, "inconclusive")])
@@ -186,9 +169,9 @@ def test_a_gpu_that_changes_its_state_between_two_trials(spoilt: int, unchanged:
         ]
         return side.model_copy(update={"trials": tuple(trials)})
 
-    known = lineage([jumping(RATIOS[day], day) for day in range(4)])
+    known = visits_beside([jumping(RATIOS[day], day) for day in range(4)])
 
-    same, slower = held(jumping(0.01, 4), known), held(jumping(0.07, 4), known)
+    same, slower = held_beside(jumping(0.01, 4), known), held_beside(jumping(0.07, 4), known)
 
     assert (same.verdict, slower.verdict) == (unchanged, "regressed")
     assert only(same).change == pytest.approx(0.0, abs=0.001)
@@ -196,10 +179,10 @@ def test_a_gpu_that_changes_its_state_between_two_trials(spoilt: int, unchanged:
 
 def test_a_head_far_from_its_anchor_is_told() -> None:
     """Beyond 5 % a newer anchor is asked for."""
-    far = lineage([beside(0.1 + RATIOS[day], day) for day in range(4)])
+    far = visits_beside([beside(0.1 + RATIOS[day], day) for day in range(4)])
 
-    assert "anchor-far" in codes(held(beside(0.11, 4), far).cells[0].cautions)
-    assert "anchor-far" not in codes(held(beside(0.01, 4), FOUR).cells[0].cautions)
+    assert "anchor-far" in codes(held_beside(beside(0.11, 4), far).cells[0].cautions)
+    assert "anchor-far" not in codes(held_beside(beside(0.01, 4), FOUR).cells[0].cautions)
 
 
 @pytest.mark.parametrize(("head", "told"), [(50_000, ["kv_token_capacity: 100000 tok -> 50000 tok"]), (100_000, [])])
@@ -213,9 +196,9 @@ def test_a_smaller_cache_is_told(head: int, told: list[str]) -> None:
         kept = tuple(t.model_copy(update={"startup": started(t.subject)}) for t in one.trials)
         return one.model_copy(update={"trials": kept})
 
-    visits = lineage([holding(beside(RATIOS[day], day), 70_000, 100_000) for day in range(4)])
+    visits = visits_beside([holding(beside(RATIOS[day], day), 70_000, 100_000) for day in range(4)])
 
-    cautions = held(holding(beside(0.01, 5), 80_000, head), visits).cells[0].cautions
+    cautions = held_beside(holding(beside(0.01, 5), 80_000, head), visits).cells[0].cautions
 
     assert [note.text for note in cautions if note.code == "capacity-changed"] == told
 
@@ -229,7 +212,7 @@ def test_a_gate_that_the_anchor_of_the_visits_does_not_carry() -> None:
         bare = one.anchor.model_copy(update={"values": {"ttft": (0.1,) * 6}})
         entries.append(entry.model_copy(update={"visits": (one.model_copy(update={"anchor": bare}),)}))
 
-    outcome = held(beside(0.01, 4), Baseline(entries=tuple(entries)))
+    outcome = held_beside(beside(0.01, 4), Baseline(entries=tuple(entries)))
 
     assert (outcome.verdict, codes(only(outcome).reasons)) == ("not-comparable", ["no-baseline"])
     assert only(outcome).reasons[0].text == "no visit beside vllm 0.8 carries itl_median"
@@ -250,8 +233,8 @@ def test_visits_of_many_pairs_are_no_steadier_than_the_head() -> None:
         return side.model_copy(update={"trials": tuple(trials)})
 
     def compared(runs: int) -> tuple[float | None, float | None]:
-        known = lineage([noisy(day, 10 * day + again) for day in range(4) for again in range(runs)])
-        (gate,) = held(noisy(4, 99), known).cells[0].gates
+        known = visits_beside([noisy(day, 10 * day + again) for day in range(4) for again in range(runs)])
+        (gate,) = held_beside(noisy(4, 99), known).cells[0].gates
         assert gate.visits is not None
         assert gate.visits.visits == 4
         return gate.change, gate.visits.visit_sd
@@ -261,7 +244,7 @@ def test_visits_of_many_pairs_are_no_steadier_than_the_head() -> None:
 
 def test_pairs_that_were_cut_short_have_no_verdict() -> None:
     """As many pairs are due as a side alone has trials: nobody stops where it suits."""
-    outcome = held(beside(0.06, 4, pairs=4), FOUR)
+    outcome = held_beside(beside(0.06, 4, pairs=4), FOUR)
 
     assert (outcome.verdict, codes(outcome.cells[0].reasons)) == ("not-measured", ["too-few-pairs"])
     assert "4 of 6 timed pairs, cut short" in outcome.cells[0].reasons[0].text

@@ -12,22 +12,20 @@ import numpy as np
 import pytest
 from hand_made import BASE, HEAD, MACHINE, STEP_S, codes, gate, iteration, only, run, trial
 from probed_runs import FIXTURES, probed
-from stored import measured, visit
+from stored import held_beside, measured, visit, visits_beside
 
 from perfgate.baseline import promotion
-from perfgate.baseline.lineage import Baseline, Entry, draft
+from perfgate.baseline.lineage import Baseline, draft
 from perfgate.baseline.pairs_in_states import PairsInStates
 from perfgate.baseline.store import Stored, read
-from perfgate.baseline.visit_comparison import judge_against
 from perfgate.history.points import points_of_baseline
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.machine_states import Labeller
-from perfgate.judge.outcome import Outcome
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import PROBED_GPUS, Probes, Side, Trial
-from perfgate.record.run_record import Record, Run, Visit
+from perfgate.record.run_record import Record, Visit
 from perfgate.report.baseline_page import list_document
 from perfgate.report.explanation import three_sentences
 from perfgate.scenario.plan import Plan, orders_bound
@@ -76,31 +74,15 @@ def of_trials(both: Sequence[Trial], card: str, model: str = H100, **changes: An
     return Record(**{**about, "visits": (where,), "trials": tuple(numbered), **changes})
 
 
-def lineage(records: Sequence[Record]) -> Baseline:
-    """A baseline of these visits."""
-    entries: list[Entry] = []
-    for one in records:
-        entry = draft(one, "head", "salt", anchored=True)
-        follows: dict[str, Any] = {"kind": "equivalent", "cell": None, "machine": None, "salt": ""}
-        entries.append(entry.model_copy(update=follows) if entries else entry)
-    return Baseline(entries=tuple(entries))
-
-
 def visits(states: Sequence[tuple[str, str]], model: str = H100) -> Baseline:
     """Visits on four cards, all in these states."""
-    return lineage([record(states, card=card, model=model) for card in "ABCD"])
-
-
-def held(side: Record, baseline: Baseline) -> Outcome:
-    """The verdict of a head beside its anchor."""
-    manifest: Run = run([side.cell], subjects=side.subjects).model_copy(update={"against": {}})
-    return judge_against(manifest, {side.cell.cell_id: side}, {side.cell.cell_id: (baseline,)})
+    return visits_beside([record(states, card=card, model=model) for card in "ABCD"])
 
 
 @pytest.mark.parametrize(("slower", "verdict"), [(0.0, "pass"), (0.009, "regressed")])
 def test_pairs_in_two_states_say_what_pairs_in_one_do(slower: float, verdict: str) -> None:
     """Half of the pairs of visits and head are off by the gap of 2.5 %: what both trials had in common is not."""
-    still, jumping = (held(record(states, slower, "E"), visits(states)) for states in (ALIKE, APART))
+    still, jumping = (held_beside(record(states, slower, "E"), visits(states)) for states in (ALIKE, APART))
 
     assert (still.verdict, jumping.verdict) == (verdict, verdict)
     assert only(jumping).change == pytest.approx(math.expm1(slower), abs=6e-4)
@@ -125,8 +107,8 @@ def test_a_trial_that_jumps_counts_with_the_state_that_it_shares() -> None:
 
 def test_a_visit_keeps_what_its_pairs_had_in_common() -> None:
     """A baseline has one ratio for each such pair, and where no states were seen the file is what it was."""
-    (jumping,) = lineage([record(APART)]).visits
-    still = lineage([record([FF] * 6)])
+    (jumping,) = visits_beside([record(APART)]).visits
+    still = visits_beside([record([FF] * 6)])
 
     assert jumping.anchor is not None
     assert [len(jumping.anchor.in_states["itl_median"]), len(jumping.anchor.values["itl_median"])] == [3, 6]
@@ -137,7 +119,7 @@ def test_a_visit_keeps_what_its_pairs_had_in_common() -> None:
 
 def test_no_pair_with_a_common_state_is_inconclusive() -> None:
     """Nothing says how head and anchor compare, and nothing is made up from pairs in two states."""
-    outcome = held(record([FS, SF] * 3, card="E"), visits(ALIKE))
+    outcome = held_beside(record([FS, SF] * 3, card="E"), visits(ALIKE))
 
     assert outcome.verdict == "inconclusive"
     assert codes(only(outcome).reasons) == ["no-common-state"]
@@ -146,16 +128,16 @@ def test_no_pair_with_a_common_state_is_inconclusive() -> None:
 def test_visits_without_a_common_state_do_not_count() -> None:
     """Of four visits one says nothing of the ratio, so that the verdict advises."""
     apart = record([FS, SF] * 3, card="D")
-    baseline = lineage([*(record(ALIKE, card=card) for card in "ABC"), apart])
+    baseline = visits_beside([*(record(ALIKE, card=card) for card in "ABC"), apart])
 
-    outcome = held(record(ALIKE, card="E"), baseline)
+    outcome = held_beside(record(ALIKE, card="E"), baseline)
 
     assert (outcome.verdict, outcome.would_be) == ("advisory", "pass")
 
 
 def test_visits_of_which_none_tells_the_ratio_are_no_baseline() -> None:
     """The reason is not that they lack the metric."""
-    outcome = held(record(ALIKE, card="E"), lineage([record([FS, SF] * 3, card=card) for card in "ABCD"]))
+    outcome = held_beside(record(ALIKE, card="E"), visits_beside([record([FS, SF] * 3, card=card) for card in "ABCD"]))
 
     (reason,) = only(outcome).reasons
     assert (outcome.verdict, reason.code) == ("not-comparable", "no-baseline")
@@ -164,7 +146,7 @@ def test_visits_of_which_none_tells_the_ratio_are_no_baseline() -> None:
 
 def test_a_head_that_is_slow_more_often_does_not_pass() -> None:
     """Within states it is as fast as the visits: that it causes the slow one shows in the pairs that differ."""
-    outcome = held(record([FS, FS, FS, FS, FF, SS], card="E"), visits(ALIKE))
+    outcome = held_beside(record([FS, FS, FS, FS, FF, SS], card="E"), visits(ALIKE))
 
     assert (only(outcome).verdict, outcome.verdict) == ("pass", "inconclusive")
     (reason,) = outcome.cells[0].reasons
@@ -173,7 +155,7 @@ def test_a_head_that_is_slow_more_often_does_not_pass() -> None:
 
 def test_an_order_that_was_not_drawn_leans_to_nobody() -> None:
     """Where sides took turns, chance alone does not explain who is slow; the head passes with the caution."""
-    outcome = held(record([FS, FS, FS, FS, FF, SS], card="E", orders="blocks"), visits(ALIKE))
+    outcome = held_beside(record([FS, FS, FS, FS, FF, SS], card="E", orders="blocks"), visits(ALIKE))
 
     assert outcome.verdict == "pass"
     assert "within-states" in codes(outcome.cells[0].cautions)
@@ -181,7 +163,7 @@ def test_an_order_that_was_not_drawn_leans_to_nobody() -> None:
 
 def test_a_regression_is_blocked_though_the_head_leans() -> None:
     """That it is in the slow state more often excuses nothing that it is slower by within states."""
-    outcome = held(record([FS, FS, FS, FS, FF, SS], 0.009, "E"), visits(ALIKE))
+    outcome = held_beside(record([FS, FS, FS, FS, FF, SS], 0.009, "E"), visits(ALIKE))
 
     assert outcome.verdict == "regressed"
     assert "slow-state-leans" in codes(outcome.cells[0].reasons)
@@ -189,7 +171,9 @@ def test_a_regression_is_blocked_though_the_head_leans() -> None:
 
 def test_a_baseline_that_advises_says_so_of_a_head_that_leans() -> None:
     """With two visits nothing is decided, and it would not be a pass either."""
-    outcome = held(record([FS, FS, FS, FS, FF, SS], card="E"), lineage([record(ALIKE, card=card) for card in "AB"]))
+    outcome = held_beside(
+        record([FS, FS, FS, FS, FF, SS], card="E"), visits_beside([record(ALIKE, card=card) for card in "AB"])
+    )
 
     assert (outcome.verdict, outcome.would_be) == ("advisory", "inconclusive")
 
@@ -197,9 +181,9 @@ def test_a_baseline_that_advises_says_so_of_a_head_that_leans() -> None:
 def test_what_follows_no_states_leans_to_nobody() -> None:
     """A cell that gates start-up alone passes whatever state its GPU is in."""
     gates = [gate("start_time", "1%", "5%")]
-    baseline = lineage([record(ALIKE, card=card, gates=gates) for card in "ABCD"])
+    baseline = visits_beside([record(ALIKE, card=card, gates=gates) for card in "ABCD"])
 
-    outcome = held(record([FS, FS, FS, FS, FF, SS], card="E", gates=gates), baseline)
+    outcome = held_beside(record([FS, FS, FS, FS, FF, SS], card="E", gates=gates), baseline)
 
     assert (outcome.verdict, outcome.cells[0].states) == ("pass", None)
 
@@ -212,7 +196,7 @@ def test_a_trial_in_neither_state_keeps_from_passing() -> None:
         "iterations": tuple(own.model_copy(update={"probe_ns": odd}) for own in pairs[1].iterations)
     })  # fmt: skip
 
-    outcome = held(of_trials(pairs, "E"), visits(ALIKE))
+    outcome = held_beside(of_trials(pairs, "E"), visits(ALIKE))
 
     assert outcome.verdict == "inconclusive"
     assert codes(outcome.cells[0].reasons) == ["unplaced-trials"]
@@ -255,11 +239,11 @@ def test_a_metric_that_a_trial_lacks_is_missing_in_any_state(states: Sequence[tu
     gates = [*GATES, gate("tpot_mean", "0.1%", "0.5%")]
     lacking = without_tpot(record(states, card="E", gates=gates))
 
-    outcome = held(lacking, lineage([record(ALIKE, card=card, gates=gates) for card in "ABCD"]))
+    outcome = held_beside(lacking, visits_beside([record(ALIKE, card=card, gates=gates) for card in "ABCD"]))
 
     (missing,) = (found for found in outcome.cells[0].gates if found.metric == "tpot_mean")
     assert (missing.verdict, codes(missing.reasons)) == ("not-measured", ["metric-missing"])
-    (kept,) = lineage([lacking]).visits
+    (kept,) = visits_beside([lacking]).visits
     assert kept.anchor is not None
     assert "tpot_mean" not in kept.values
     assert "tpot_mean" not in kept.anchor.in_states
@@ -290,8 +274,8 @@ UNTOLD = "NVIDIA X1"
 
 def test_where_no_probe_tells_states_pairs_must_agree_to_block() -> None:
     """Four of six pairs are off by the gap, which no visit was: unchanged, it would be blocked by their median."""
-    unchanged = held(record([FS, FS, FS, FS, FF, FF], card="E", model=UNTOLD), visits(ALIKE, UNTOLD))
-    slower = held(record(ALIKE, 0.009, "E", UNTOLD), visits(ALIKE, UNTOLD))
+    unchanged = held_beside(record([FS, FS, FS, FS, FF, FF], card="E", model=UNTOLD), visits(ALIKE, UNTOLD))
+    slower = held_beside(record(ALIKE, 0.009, "E", UNTOLD), visits(ALIKE, UNTOLD))
 
     assert unchanged.verdict == "inconclusive"
     assert only(unchanged).change == pytest.approx(GAP - 1, abs=2e-3)
@@ -307,7 +291,7 @@ def test_where_no_probe_tells_states_pairs_must_agree_to_pass(slow: int, model: 
     """A head 0.9 % slower is no improvement where its anchor alone was slow in some trials, which shows no states."""
     states = [SF] * slow + [FF] * (6 - slow)
 
-    outcome = held(record(states, 0.009, "E", model), visits([FF] * 6, model))
+    outcome = held_beside(record(states, 0.009, "E", model), visits([FF] * 6, model))
 
     assert outcome.verdict == "inconclusive"
     assert codes(only(outcome).reasons) == ["pairs-disagree"]
@@ -327,7 +311,7 @@ def test_pairs_in_told_states_need_not_agree() -> None:
     pairs = list(record(ALIKE, 0.02, "E").trials)
     pairs[1] = taken(1, 0, "head", "f")
 
-    assert held(of_trials(pairs, "E"), visits(ALIKE)).verdict == "regressed"
+    assert held_beside(of_trials(pairs, "E"), visits(ALIKE)).verdict == "regressed"
 
 
 @pytest.mark.parametrize(("model", "verdict"), [(H100, "regressed"), (UNTOLD, "inconclusive")])
@@ -336,22 +320,22 @@ def test_trials_that_a_probe_saw_in_one_state_need_not_agree(model: str, verdict
     pairs = list(record([FF] * 6, 0.02, "E", model).trials)
     pairs[1] = taken(1, 0, "head", "f")
 
-    assert held(of_trials(pairs, "E", model), visits([FF] * 6, model)).verdict == verdict
+    assert held_beside(of_trials(pairs, "E", model), visits([FF] * 6, model)).verdict == verdict
 
 
 def test_a_floor_is_a_margin_for_single_pairs_too() -> None:
     """Below 100 us nothing is a slowdown: a head 0.9 % slower is 45 us off, and passes."""
     gates = [gate("itl_median", "0.1%", "0.5%", floor="100us")]
-    baseline = lineage([record([FF] * 6, card=card, model=UNTOLD, gates=gates) for card in "ABCD"])
+    baseline = visits_beside([record([FF] * 6, card=card, model=UNTOLD, gates=gates) for card in "ABCD"])
 
-    outcome = held(record([FF] * 6, 0.009, "E", UNTOLD, gates=gates), baseline)
+    outcome = held_beside(record([FF] * 6, 0.009, "E", UNTOLD, gates=gates), baseline)
 
     assert outcome.verdict == "pass"
 
 
 def test_a_verdict_against_visits_says_so_in_words() -> None:
     """What counts is a visit, however many pairs it has."""
-    _, much, why = three_sentences(held(record(ALIKE, card="E"), visits(ALIKE)))
+    _, much, why = three_sentences(held_beside(record(ALIKE, card="E"), visits(ALIKE)))
 
     assert "against 4 visits; " in much
     assert why.startswith("Each visit counts once, and ")
@@ -359,9 +343,9 @@ def test_a_verdict_against_visits_says_so_in_words() -> None:
 
 def test_a_baseline_says_how_many_visits_tell_of_the_anchor() -> None:
     """One whose pairs had no state in common does not count for ratios, and the verdict says why it advises."""
-    baseline = lineage([*(record(ALIKE, card=card) for card in "ABC"), record([FS, SF] * 3, card="D")])
+    baseline = visits_beside([*(record(ALIKE, card=card) for card in "ABC"), record([FS, SF] * 3, card="D")])
 
-    outcome = held(record(ALIKE, card="E"), baseline)
+    outcome = held_beside(record(ALIKE, card="E"), baseline)
 
     assert "beside the anchor after 1 more" in str(list_document([Stored("", baseline)]))
     (reason,) = outcome.cells[0].reasons
@@ -370,7 +354,7 @@ def test_a_baseline_says_how_many_visits_tell_of_the_anchor() -> None:
 
 def test_a_history_shows_the_ratio_within_states() -> None:
     """A night on a GPU that jumped is no outlier, and one whose pairs had nothing in common has no ratio."""
-    jumping, apart = (lineage([record(states, 0.009)]) for states in (APART, [FS, SF] * 3))
+    jumping, apart = (visits_beside([record(states, 0.009)]) for states in (APART, [FS, SF] * 3))
 
     (shown,) = (point for point in points_of_baseline(jumping) if point.metric == "itl_median")
     (untold,) = (point for point in points_of_baseline(apart) if point.metric == "itl_median")
@@ -395,9 +379,9 @@ def recorded(name: str, card: str) -> Record:
 
 def test_recorded_visits_on_four_cards_pass_their_build_and_block_a_plant() -> None:
     """Two hosts jumped and one did not; the head's host jumps: pairs in one state tell 46 kernels from none."""
-    baseline = lineage([recorded(f"visit-{number}", card) for number, card in enumerate("ABCD", 1)])
+    baseline = visits_beside([recorded(f"visit-{number}", card) for number, card in enumerate("ABCD", 1)])
 
-    same, plant = (held(recorded(name, name), baseline) for name in ("same", "plant"))
+    same, plant = (held_beside(recorded(name, name), baseline) for name in ("same", "plant"))
 
     assert (same.verdict, plant.verdict) == ("pass", "regressed")
     steps = plant.cells[0].gates[0]
@@ -422,5 +406,5 @@ def test_the_file_that_those_visits_made() -> None:
 
     assert baseline.text == file.read_text()
     assert [len(visit.anchor.in_states) > 0 for visit in baseline.visits if visit.anchor] == [True, True, False, False]
-    again = lineage([recorded(f"visit-{number}", card) for number, card in enumerate("ABCD", 1)])
+    again = visits_beside([recorded(f"visit-{number}", card) for number, card in enumerate("ABCD", 1)])
     assert ratios(baseline) == pytest.approx(ratios(again), abs=1e-4)
