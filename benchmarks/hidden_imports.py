@@ -27,6 +27,7 @@ Each GPU has a process of its own; folders are ordinary run folders, and calling
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import subprocess
@@ -79,7 +80,8 @@ class Alternating:
     def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
         """See :class:`perfgate.capture.job.Collector`."""
         following = 0 if job.pair is None else job.pair + 1
-        return self._collector.collect(job if PARKED[following % BLOCK] else replace(job, ahead=None), progress)
+        ahead = itertools.takewhile(lambda place: PARKED[(following + place) % BLOCK], range(len(job.ahead)))
+        return self._collector.collect(replace(job, ahead=job.ahead[: len([*ahead])]), progress)
 
     def release(self) -> None:
         """See :class:`perfgate.capture.job.Collector`."""

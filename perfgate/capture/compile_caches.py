@@ -182,6 +182,19 @@ class CompileCaches:
         self.prepare(job)
         return self._engines.get(job.cache_folder, _Engine()).draw is not None
 
+    def will_be_warm(self, job: Job, after: Job) -> bool:
+        """Whether :meth:`warm` will hold after a warm-up trial: because it is of the same engine, or that is kept."""
+        if known := self._engines.get(job.cache_folder):
+            return known.draw is not None
+        if self._store is None or job.cold or job.subject.url:
+            return False
+        try:
+            keys = self._keys(job)
+            seals = [self._store.seal(key) for key in keys]
+            return any(seal and _workload(job.cell) in seal.draws for seal in seals) or self._keys(after)[-1] in keys
+        except (UnknownBuildError, OSError):  # told of when it is its turn
+            return False
+
     def note(self, job: Job, trial: Trial) -> Trial:
         """Keep what a warm-up trial filled; the trial with the fill that it had, or its cold start.
 

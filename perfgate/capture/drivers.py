@@ -47,7 +47,7 @@ class _Started(BaseModel):
 class VllmDriver:
     """vLLM's engine loop in a worker of its own (:mod:`perfgate.capture.vllm_worker`), one batch at a time.
 
-    The worker of a trial that is known to come next is parked meanwhile (:mod:`perfgate.capture.parking`).
+    The worker of a trial that is foreseen to come next is parked meanwhile (:mod:`perfgate.capture.parking`).
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,7 @@ class VllmDriver:
                 worker = stack.enter_context(Worker(job, launch.wrapper, launch.environment))
             else:
                 stack.push(worker)
-            if job.ahead is not None:
-                self._parking.begin(job.ahead)
+            self._parking.begin(job.ahead[:1])
             yield VllmEngine(worker, job, launch, self._parking)
 
     def release(self) -> None:
@@ -89,7 +88,7 @@ class VllmEngine:
         worker: Running, without an engine so far.
         job: The trial.
         launch: What its instrument asks of the start.
-        parking: Where the next trial's worker imports meanwhile.
+        parking: Where the next trials' workers import meanwhile.
 
     Raises:
         InvalidTrialError: It did not start, or not in time.
@@ -150,7 +149,8 @@ class VllmEngine:
         self._worker.request("profile", limit, on=on, ranges=ranges, window=window)
 
     def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
-        """See :class:`Engine`."""
+        """See :class:`Engine`; what comes after the next trial imports from here on."""
+        self._parking.begin(self._job.ahead)
         return self._worker.stop(exit_timeout_s)
 
 

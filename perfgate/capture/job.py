@@ -39,8 +39,8 @@ class Job:
         fastest_probe_ns: The shortest reading of the probe on each rank in this run so far; empty where the probe does
             not tell the state of such GPUs, or nothing was read.
         settle_s: How long warm-up may go on for a GPU that is slow beside that, seconds.
-        ahead: The trial that comes next, for which a driver may start a process now; its folder does not exist yet.
-            ``None`` where that is not known or not wanted.
+        ahead: The trials that are foreseen to come next, for which a driver may start processes; their folders do not
+            exist yet. Empty where that is not known or not wanted.
         station: Number of the station; engines side by side need ports of their own.
         iterations: How many a timed trial measures, where that was chosen; else as its cell declares.
         heads: In a run of several heads which it is, of the base those that it is measured beside.
@@ -67,7 +67,7 @@ class Job:
     architecture: int | None = None
     cold: bool = False
     iterations: int | None = None
-    ahead: Job | None = None
+    ahead: tuple[Job, ...] = ()
     station: int = 0
     heads: tuple[str, ...] = ()
 

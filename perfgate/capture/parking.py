@@ -1,9 +1,10 @@
 """Imports hidden: the next trial's worker imports during the present one, and parks before it touches a GPU.
 
-A parked worker has imported torch and vllm in a process of its own and waits for its engine's arguments. It was started
-before the present trial's engine was built, and that engine gets no work but the first of its warm-up until it is
-parked: no import runs beside an iteration that counts, nor beside the one before, however heavy a head's imports are.
-A parked worker is stopped, because what a build imports may start threads.
+A parked worker has imported torch and vllm in a process of its own and waits for its engine's arguments. It is started
+as soon as the trial before the present one has measured, while that one's engine ends, else before the present engine
+is built. That engine gets no work but the first of its warm-up until it is parked: no import runs beside an iteration
+that counts, nor beside the one before, however heavy a head's imports are. A parked worker is stopped, because what a
+build imports may start threads.
 
 Nothing depends on it. Where no worker can be parked, the next trial starts its own and fails, if it must, by itself.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -36,6 +39,9 @@ PARKED: Final[tuple[Kind, ...]] = ("timed", "called")
 """Kinds of trial whose engine starts as it is; a profiler wraps it, or asks for variables of its own."""
 FOLDERS: Final = "parked-"
 """How the folders of parked workers begin, in the run's folder. One becomes the folder of its trial."""
+AHEAD_OF: Final = 2
+"""So many trials are foreseen: while an engine ends, the next trial's worker is parked and that of the one after it may
+import."""
 
 
 def hides_imports(cell: Cell, cores: int) -> bool:
@@ -61,92 +67,123 @@ class _Imported(BaseModel):
     cuda: bool
 
 
+@dataclass(frozen=True)
+class _Started:
+    """A worker that was started ahead of its trial."""
+
+    job: Job
+    worker: Worker
+
+
 class Parking:
-    """Room for one worker that is started ahead of its trial."""
+    """Workers that were started ahead of their trials, in the order of these."""
 
     def __init__(self) -> None:
-        self._job: Job | None = None
-        self._worker: Worker | None = None
-        self._limit: Limit
+        self._started: list[_Started] = []
         self._unfit: set[tuple[str, ...]] = set()
 
-    def begin(self, job: Job) -> None:
-        """Start a worker for a later job, and have it import; returns at once.
+    def begin(self, jobs: Sequence[Job]) -> None:
+        """Start workers for the trials that come next, and have them import; returns at once.
 
-        Nothing is started for an engine whose worker could not be parked before.
+        What was started for just these trials stays, and anything else is ended. Nothing is started for an engine whose
+        worker could not be parked before, nor for what comes after it.
 
         Raises:
-            OSError: Its folder cannot be made.
+            OSError: A folder cannot be made.
         """
-        if self._job is not None or _engine(job) in self._unfit:
-            return
-        limit_s = job.cell.measure.start_timeout
-        self._job = job
-        self._limit = Limit(time.monotonic() + limit_s, "engine-start-timeout", "engine-start-failed")
+        if any(_engine(own.job) != _engine(job) for own, job in zip(self._started, jobs, strict=False)):
+            self.release()
+        for job in jobs[len(self._started) :]:
+            if _engine(job) in self._unfit or not self._start(job):
+                return
+
+    def settle(self) -> None:
+        """Wait until every worker is parked; one that cannot be is ended."""
+        for own in [own for own in self._started if not own.worker.imported_ns]:
+            try:
+                imported = _Imported.model_validate(own.worker.answer("imports", _limit(own.job)))
+            except (InvalidTrialError, ValidationError):  # the trial's own start says why
+                self._refuse(own)
+                continue
+            if imported.cuda or not own.worker.born_ns <= imported.end_ns <= time.monotonic_ns():
+                self._refuse(own)
+            else:
+                own.worker.park(imported.end_ns)
+
+    def take(self, job: Job) -> Worker | None:
+        """The worker that is parked for the next trial, in this job's folder, if its engine is the job's.
+
+        Any other is ended, with those for later trials.
+
+        Raises:
+            InvalidTrialError: ``process-left``: one of these does not end.
+            OSError: The job's folder cannot be replaced by that of the worker.
+        """
+        own = self._started[0] if self._started else None
+        if own is None or not own.worker.imported_ns or _engine(own.job) != _engine(job) or not own.worker.waits():
+            self._end_all()
+            return None
+        # It works and logs there already: what is open stays open.
+        own.job.folder.rename(job.folder)
+        del self._started[0]
+        AHEAD.discard(own.worker.token)
+        own.worker.resume()
+        return own.worker
+
+    def release(self) -> None:
+        """End the workers, and remove their folders."""
+        # What does not end is an orphan from here on, which the next trial's or run's check names.
+        with contextlib.suppress(InvalidTrialError):
+            self._end_all()
+
+    def _start(self, job: Job) -> bool:
+        """Start a worker; whether it was asked to import."""
         job.folder.mkdir(exist_ok=True)
         worker = Worker(job)
         try:
-            self._worker = worker.__enter__()
-            AHEAD.add(worker.token)
-            worker.ask("imports", self._limit, count_calls=job.kind == "called")
+            worker.__enter__()
         except InvalidTrialError:  # the trial's own start says why
-            self._refuse()
-
-    def settle(self) -> None:
-        """Wait until the worker is parked; one that cannot be is ended."""
-        if self._worker is None or self._worker.imported_ns:
-            return
+            self._unfit.add(_engine(job))
+            remove_tree(job.folder, ignore_errors=True)
+            return False
+        own = _Started(job, worker)
+        self._started.append(own)
+        AHEAD.add(worker.token)
         try:
-            imported = _Imported.model_validate(self._worker.answer("imports", self._limit))
-        except (InvalidTrialError, ValidationError):  # the trial's own start says why
-            self._refuse()
-            return
-        if imported.cuda or not self._worker.born_ns <= imported.end_ns <= time.monotonic_ns():
-            self._refuse()
-        else:
-            self._worker.park(imported.end_ns)
+            worker.ask("imports", _limit(job), count_calls=job.kind == "called")
+        except InvalidTrialError:
+            self._refuse(own)
+            return False
+        return True
 
-    def take(self, job: Job) -> Worker | None:
-        """The parked worker in this job's folder, if its engine is the job's; another one is ended.
+    def _refuse(self, own: _Started) -> None:
+        """End a worker that cannot be parked, and start none for its engine again."""
+        self._unfit.add(_engine(own.job))
+        with contextlib.suppress(InvalidTrialError):
+            self._end(own)
+
+    def _end_all(self) -> None:
+        """End all, those after one that does not end as well.
 
         Raises:
-            InvalidTrialError: ``process-left``: another one does not end.
-            OSError: The job's folder cannot be replaced by that of the worker.
+            InvalidTrialError: ``process-left``: one does not end.
         """
-        if self._job is None or self._worker is None or not self._worker.imported_ns:
-            self._end()
-            return None
-        if _engine(self._job) != _engine(job) or not self._worker.waits():
-            self._end()
-            return None
-        # It works and logs there already: what is open stays open.
-        self._job.folder.rename(job.folder)
-        worker, self._worker, self._job = self._worker, None, None
-        AHEAD.discard(worker.token)
-        worker.resume()
-        return worker
+        with contextlib.ExitStack() as stack:
+            for own in [*self._started]:
+                stack.callback(self._end, own)
 
-    def release(self) -> None:
-        """End the worker, if there is one, and remove its folder."""
-        # What does not end is an orphan from here on, which the next trial's or run's check names.
-        with contextlib.suppress(InvalidTrialError):
-            self._end()
-
-    def _refuse(self) -> None:
-        """End a worker that cannot be parked, and start none for its engine again."""
-        if self._job is not None:
-            self._unfit.add(_engine(self._job))
-        self.release()
-
-    def _end(self) -> None:
-        job, worker, self._job, self._worker = self._job, self._worker, None, None
+    def _end(self, own: _Started) -> None:
+        self._started.remove(own)
+        AHEAD.discard(own.worker.token)
         try:
-            if worker is not None:
-                AHEAD.discard(worker.token)
-                worker.__exit__(None, None, None)
+            own.worker.__exit__(None, None, None)
         finally:
-            if job is not None:
-                remove_tree(job.folder, ignore_errors=True)
+            remove_tree(own.job.folder, ignore_errors=True)
+
+
+def _limit(job: Job) -> Limit:
+    """From now on."""
+    return Limit(time.monotonic() + job.cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
 
 
 def _engine(job: Job) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ class Aim:
         kind: The kind of trial.
         then: The kind that comes after these whatever they say; ``None`` where that is up to a look, or none comes.
         heads: The names of those, among several heads, that go on; of one alone it is empty.
+        undecided: The kind that comes where that is up to a look, and it decides nothing; ``None`` where nothing does.
     """
 
     cell: Cell
@@ -33,6 +34,7 @@ class Aim:
     kind: Kind
     heads: tuple[str, ...] = ("",)
     then: Kind | None = None
+    undecided: Kind | None = None
 
     def done(self, record: Record) -> int:
         """The pairs of the head that has fewest; one that was stopped wants none."""
@@ -89,26 +91,46 @@ class Rounds:
             labels.reverse()
         return [*enumerate(labels)]
 
-    def after(self, job: Job, number: int, aim: Aim, record: Record) -> tuple[Kind, str] | None:
-        """What is measured next, in a trial of which kind, if one does not fail; ``None`` where that is up to a look.
+    def have_look_after(self, pairs: int, record: Record, kind: Kind) -> bool:
+        """Whether more pairs of a kind come where a look at so many decides nothing, and nothing else does."""
+        alone = len(self._run.cells) == 1 and not (self._run.quick or self._run.fixed)
+        return alone and pairs < record.schedule(kind).looks[-1]
+
+    def after(
+        self, job: Job, number: int, aim: Aim, record: Record, warm: Collection[str] = ()
+    ) -> list[tuple[Kind, str]]:
+        """What is measured next if nothing fails, in trials of which kind: in this round and the next two.
 
         Args:
             job: The trial: one of a round, or a warm-up trial before it.
             number: Of that round.
             aim: What is measured for.
             record: What was measured before the trial.
+            warm: Builds that will need no warm-up trial.
         """
         heads = self.heads(number, record)
-        labels = [label for _, label in self.order(job.cell, number, heads)]
-        own = [*self.builds(heads)] if job.pair is None else labels
-        if later := own[own.index(job.label) + 1 :]:
-            return job.kind, later[0]
+        order = [label for _, label in self.order(job.cell, number, heads)]
         if job.pair is None:
-            return aim.kind, labels[0]
-        kind = aim.kind if aim.done(record) + len(self) < aim.pairs else aim.then
-        return None if kind is None else (kind, self.order(job.cell, self.next_number(record, kind), heads)[0][1])
+            own = self.builds(heads)
+            later = [(job.kind, label) for label in own[own.index(job.label) + 1 :] if label not in warm]
+            later += [(aim.kind, label) for label in order]
+        else:
+            later = [(aim.kind, label) for label in order[order.index(job.label) + 1 :]]
+        earlier = [*self._begun].index(number)  # rounds that began sooner end sooner, and then others follow them
+        for before in (earlier, earlier + len(self)):
+            wanted = aim.done(record) + len(self) + before < aim.pairs
+            if kind := aim.kind if wanted else aim.then or aim.undecided:
+                following = self.order(job.cell, self.next_number(record, kind, before), heads)
+                later += [(kind, label) for _, label in following]
+            if not wanted:  # of what comes after these one round is known
+                break
+        return later
 
-    def next_number(self, record: Record, kind: Kind) -> int:
-        """The first that no round has: dropped ones keep theirs, what a killed visit never began is free."""
+    def next_number(self, record: Record, kind: Kind, before: int = 0) -> int:
+        """The first that no round has, once some others have begun.
+
+        Dropped rounds keep their numbers, and what a killed visit never began is free.
+        """
         taken = {trial.pair for trial in record.trials if trial.kind == kind}
-        return next(number for number in itertools.count() if number not in taken and number not in self._begun)
+        free = (number for number in itertools.count() if number not in taken and number not in self._begun)
+        return next(itertools.islice(free, before, None))

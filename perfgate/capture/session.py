@@ -25,7 +25,7 @@ from perfgate.capture.gpus import find_gpus, guard
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.neighbours import StationFailedError, check_neighbours
 from perfgate.capture.pace import Pace, Progress, Step
-from perfgate.capture.parking import FOLDERS, PARKED, hides_imports
+from perfgate.capture.parking import CORES, FOLDERS, hides_imports
 from perfgate.capture.rounds import Aim, Rounds
 from perfgate.capture.station import Station, at_once, places, utc_now
 from perfgate.capture.trial_taking import EngineCollector, lacking
@@ -144,9 +144,11 @@ class Session:
             InterruptedRunError: ``out-of-budget``: the next pair would not end before the deadline.
             OSError: The run folder cannot be written.
         """
-        aim = Aim(cell, pairs, kind, heads, then)
         if cell.cell_id not in self._opened:
             self._opened[cell.cell_id] = self._open(cell)
+        spare = all(station.place.cores >= CORES for station in self._stations)  # for an import that nobody may need
+        more = self._rounds.have_look_after(pairs, self._opened[cell.cell_id], kind) if spare and not then else False
+        aim = Aim(cell, pairs, kind, heads, then, kind if more else None)
         while self._opened[cell.cell_id].stopped is None:
             lacking = pairs - aim.done(self._opened[cell.cell_id])
             if lacking <= 0:
@@ -208,7 +210,7 @@ class Session:
             if not self._leaves(station, failure := _failure(error)):
                 self._keep(aim.cell, stopped=failure)
         finally:
-            if aim.then is None:
+            if aim.then is None and aim.undecided is None:
                 station.release()
 
     def _begin_round(self, aim: Aim) -> int | None:
@@ -367,12 +369,13 @@ class Session:
             show("done", left_s, trial)
         return trial
 
-    def _ahead(self, station: Station, record: Record, job: Job, aim: Aim) -> Job | None:
-        """The trial that comes next if this one does not fail, where a worker of it is to be parked."""
+    def _ahead(self, station: Station, record: Record, job: Job, aim: Aim) -> tuple[Job, ...]:
+        """The trials that come next if none fails, where workers of them are to be parked."""
         if not hides_imports(job.cell, station.place.cores):
-            return None
-        kind, label = self._rounds.after(job, station.pair, aim, record) or (None, "")
-        return station.job_ahead(job, kind, label, record.built[label]) if kind in PARKED else None
+            return ()
+        others = record.built if job.pair is None else ()
+        warm = [label for label in others if label != job.label and station.will_be_warm(record, label, job)]
+        return station.jobs_ahead(job, self._rounds.after(job, station.pair, aim, record, warm), record.built)
 
     def _keep(self, cell: Cell, trial: Trial | None = None, stopped: Failure | None = None, head: str = "") -> Record:
         """Write a trial into the record, and why the cell, or one head, goes no further; the first reason stays."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Final
 from perfgate.capture.compile_caches import CompileCaches, starts_cold
 from perfgate.capture.gpus import Gpus
 from perfgate.capture.job import Collector, Job
-from perfgate.capture.parking import FOLDERS
+from perfgate.capture.parking import AHEAD_OF, FOLDERS, PARKED
 from perfgate.capture.pinning import shares_of_cores
 from perfgate.capture.settling import fastest_probe_ns, patience_s, state_after
 from perfgate.counters.roofline_bound import find_floor
@@ -121,10 +122,23 @@ class Station:
             settle_s=patience_s(record, gpus, place["pair"], iterations or record.cell.measure.iterations), **place,
         )  # fmt: skip
 
-    def job_ahead(self, job: Job, kind: Kind, label: str, subject: Subject) -> Job:
-        """The job of a trial that comes after another, in a folder that does not exist yet."""
-        folder = self._run_folder.resolve() / f"{FOLDERS}{job.index + 1}"
-        caches = self._caches.folder(job.cell, label, subject, job.index + 1, cold=job.cold)
+    def jobs_ahead(self, job: Job, coming: Sequence[tuple[Kind, str]], built: Mapping[str, Subject]) -> tuple[Job, ...]:
+        """The jobs of trials that come after another, as far as workers of them may be parked.
+
+        Args:
+            job: The other.
+            coming: Kind and build of each that comes.
+            built: The run's builds, by what they are called there.
+        """
+        parked = itertools.takewhile(lambda one: one[0] in PARKED, coming[:AHEAD_OF])
+        return tuple(
+            self._job_ahead(job, place, kind, label, built[label]) for place, (kind, label) in enumerate(parked, 1)
+        )
+
+    def _job_ahead(self, job: Job, place: int, kind: Kind, label: str, subject: Subject) -> Job:
+        """The job of a trial that is the first, second, ... after another, in a folder that does not exist yet."""
+        folder = self._run_folder.resolve() / f"{FOLDERS}{job.index}-{place}"
+        caches = self._caches.folder(job.cell, label, subject, job.index + place, cold=job.cold)
         return replace(
             job, kind=kind, side=_side(label), heads=(), subject=subject, cache_folder=caches, folder=folder
         )  # fmt: skip
@@ -135,10 +149,16 @@ class Station:
         The base always has one, which warms the machine; so has each build whose start is gated, as that reads more
         than its caches.
         """
-        if label == "base" or any(gate.gate.metric == "start_time" for gate in record.cell.gates):
+        return not _always_warmed_up(record, label) and self._caches.warm(self._warm_up_job(record, label))
+
+    def will_be_warm(self, record: Record, label: str, beside: Job) -> bool:
+        """Whether :meth:`warm` will hold once another warm-up trial has ended."""
+        if _always_warmed_up(record, label):
             return False
-        job = self.job(record, label, 0, self._run_folder, kind="timed", pair=None, position=0, heads=())
-        return self._caches.warm(job)
+        return self._caches.will_be_warm(self._warm_up_job(record, label), beside)
+
+    def _warm_up_job(self, record: Record, label: str) -> Job:
+        return self.job(record, label, 0, self._run_folder, kind="timed", pair=None, position=0, heads=())
 
     def probe(self, cell: Cell, subject: Subject) -> Failure | None:
         """Why no trial can be taken, see :class:`perfgate.capture.job.Collector`."""
@@ -214,6 +234,10 @@ class Station:
         except Exception as error:  # noqa: BLE001 (an unknown error of one cell must not lose the others)
             duration_ns = time.monotonic_ns() - begin_ns
             return job.trial(t0_utc=t0_utc, duration_ns=duration_ns, failure=_internal_error(error))
+
+
+def _always_warmed_up(record: Record, label: str) -> bool:
+    return label == "base" or any(gate.gate.metric == "start_time" for gate in record.cell.gates)
 
 
 def _side(label: str) -> Side:

@@ -169,6 +169,11 @@ class Store:
         self._make_room(key)
         return seal
 
+    def seal(self, key: str) -> Seal | None:
+        """That of an entry, its content unchecked; ``None`` where there is none, or an old one."""
+        seal = _seal_or_none(self.root / key, key)
+        return None if seal is None or seal.too_old else seal
+
     def forget(self, seal: Seal) -> None:
         """Remove what is of no use, where it is still there: what somebody else has kept in its place stays.
 

@@ -31,7 +31,7 @@ from perfgate.machine.processes import AHEAD, CHILD, OWNER, environment_of, owne
 from perfgate.machine.supervisor import SUPERVISOR
 from perfgate.metrics.trial import Side, Trial
 from perfgate.record.run_record import Record, read_records, read_run
-from perfgate.scenario.plan import Cell
+from perfgate.scenario.plan import Cell, head_first
 from perfgate.scenario.schedule import CallTrials
 from perfgate.scenario.subject import Subject
 
@@ -135,7 +135,7 @@ def parked(record: Record) -> list[bool]:
 def test_the_next_worker_is_parked_before_warm_up_ends(
     measure: Measure, make_cell: Callable[..., Cell], talk: list[tuple[str, int]], warm_up: int, beside: int
 ) -> None:
-    """Each import begins before the present engine is built and ends before its last iteration of warm-up."""
+    """Each import begins while the engine before the present one ends, and is over before warm-up is."""
     cell = make_cell(limits=LIMITS)
     settings = cell.measure.model_copy(update={"warmup_iterations": warm_up})
     record = measure(pairs=2, cell=cell.model_copy(update={"measure": settings}))
@@ -143,12 +143,13 @@ def test_the_next_worker_is_parked_before_warm_up_ends(
     assert [trial.failure for trial in record.trials] == [None] * 6
     assert parked(record) == [False, *[True] * 5]
     pids = [pid for op, pid in talk if op == "hello"]
-    expected = []
-    for present, following in zip(pids, [*pids[1:], 0], strict=True):
+    expected = [("imports", pids[1])]  # of the first trial itself there is nothing to hide
+    for number, present in enumerate(pids):
         work = [("iterate", present)] * (warm_up + 2)
-        begun = [("hello", present), ("start", present), *work[:beside]]
-        ahead = [("imports", following), *begun, ("parked", following)] if following else begun
-        expected += [*ahead, *work[beside:], ("stop", present)]
+        expected += [("hello", present), ("start", present), *work[:beside]]
+        expected += [("parked", following) for following in pids[number + 1 : number + 2]]
+        expected += [*work[beside:], *(("imports", later) for later in pids[number + 2 : number + 3])]
+        expected += [("stop", present)]
     assert len(set(pids)) == 6
     assert talk == expected
 
@@ -232,6 +233,54 @@ def test_a_worker_that_no_trial_takes_ends_with_the_visit(
         assert len(list(folder.glob("parked-*"))) == 1
 
     assert (workers(), list(folder.glob("parked-*"))) == ([], [])
+
+
+@pytest.mark.parametrize(("cores", "after_the_look"), [(8, True), (7, False)])
+def test_the_trial_after_a_look(
+    tmp_path: Path, make_cell: Callable[..., Cell], subjects: Callable[..., dict[Side, Subject]],
+    monkeypatch: pytest.MonkeyPatch, cores: int, *, after_the_look: bool,
+) -> None:  # fmt: skip
+    """With cores to spare it is parked as well, and nothing of it is left where the look is the last thing done."""
+    monkeypatch.setattr("perfgate.capture.station.usable_cores", lambda: cores)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    measured = make_cell(limits=LIMITS)
+    with Session(folder, run([measured], name=RUN, subjects=subjects()), None, lambda _: None) as session:
+        session.measure(measured, 1)
+        record = session.measure(measured, 2)
+        assert bool(AHEAD) is after_the_look
+
+    assert parked(record) == [False, True, True, True, after_the_look, True]
+    assert (workers(), list(folder.glob("parked-*"))) == ([], [])
+
+
+@pytest.mark.usefixtures("cache_store")
+@pytest.mark.parametrize("first", ["base", "head"])
+@pytest.mark.parametrize(
+    ("other", "warm_ups"),
+    [({"OTHER": "build"}, (2, 1)), ({}, (1, 1))],
+    ids=["kept by the visit before", "of the very build that the base fills"],
+)
+def test_the_first_pair_of_a_head_that_is_warm(
+    tmp_path: Path, make_cell: Callable[..., Cell], subjects: Callable[..., dict[Side, Subject]], first: Side,
+    other: dict[str, str], warm_ups: tuple[int, ...],
+) -> None:  # fmt: skip
+    """A head without a warm-up trial is not waited for: parked is whichever build begins the first pair."""
+    measured, base = make_cell(limits=LIMITS), subjects()["base"]
+    head = base.model_copy(update={"env": {**base.env, **other}})
+    drawn = run([measured]).plan.orders
+    seed = next(n for n in range(99) if head_first(n, measured.cell_id, 0, drawn) is (first == "head"))
+    for visit, warm in enumerate(warm_ups):
+        folder = tmp_path / f"run{visit}"
+        folder.mkdir()
+        manifest = run([measured], name=RUN, subjects={"base": base, "head": head})
+        manifest = manifest.model_copy(update={"plan": manifest.plan.model_copy(update={"seed": seed})})
+        with Session(folder, manifest, None, lambda _: None) as session:
+            record = session.measure(measured, 1)
+        sides = [(trial.pair, trial.subject) for trial in record.trials]
+        assert sides[:warm] == [(None, "base"), (None, "head")][:warm]
+        assert sides[warm] == (0, first)
+        assert parked(record) == [False, *[True] * (warm + 1)]
 
 
 # --- whether
@@ -351,9 +400,9 @@ def test_a_parked_worker_that_was_killed_is_replaced(measure: Measure) -> None:
     def kill(step: Step) -> None:
         if (step.trial, step.phase) == (0, "iteration 3 of 3"):
             for one in workers():
-                if one.cwd().endswith("parked-1") and one.name() != "supervisor":
+                if one.cwd().endswith("parked-0-1") and one.name() != "supervisor":
                     one.kill()
-            psutil.wait_procs([one for one in workers() if one.cwd().endswith("parked-1")], timeout=20)
+            psutil.wait_procs([one for one in workers() if one.cwd().endswith("parked-0-1")], timeout=20)
 
     record = measure(pairs=1, tell=kill)
 
@@ -384,7 +433,7 @@ def jobs(
     """Two jobs of one build, the second ahead of the first."""
     cell, build = make_cell(limits=LIMITS), subjects()["base"]
     first, second = make_job(cell, build, 0), make_job(cell, build, 1)
-    return [replace(first, ahead=replace(second, folder=tmp_path / "run" / "parked-1")), second]
+    return [replace(first, ahead=(replace(second, folder=tmp_path / "run" / "parked-1"),)), second]
 
 
 def take(driver: VllmDriver, job: Job) -> Trial:

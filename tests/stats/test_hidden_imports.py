@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hand_made import iteration, trial
+from fake_collector import FakeCollector
+from hand_made import BASE, iteration, trial
 
-from perfgate.metrics.trial import Probes, Startup
+from perfgate.capture.job import Job
+from perfgate.metrics.trial import Probes, Startup, Trial
+from perfgate.scenario.plan import Cell
 
 hidden: Any = importlib.import_module("hidden_imports")
 
@@ -34,6 +39,35 @@ def test_rates_of_the_equivalence_test() -> None:
         known = [hidden.effect(list(random.normal(shift, sd, blocks))) for _ in range(runs)]
         share = sum(one is not None and one.within(bound) for one in known) / runs
         assert least <= share <= most
+
+
+class Seen(FakeCollector):
+    """Says of each trial how many are to be started ahead of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead: list[int] = []
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """Note it."""
+        self.ahead.append(len(job.ahead))
+        return super().collect(job, progress)
+
+
+def test_only_trials_that_the_plan_parks_are_started_ahead(
+    make_job: Callable[..., Job], make_cell: Callable[..., Cell]
+) -> None:
+    """Two trials are foreseen; beside the second of a block, whose next is not parked, none imports."""
+    made = make_job(make_cell(), BASE)
+    collector = Seen()
+    alternating = hidden.Alternating(collector)
+
+    for pair in (None, 0, 1, 2, 3, 4):
+        alternating.collect(replace(made, pair=pair, ahead=(made, made)), lambda _: None)
+
+    parked = [*hidden.PARKED * 3]
+    expected = [2 if parked[n] and parked[n + 1] else 1 if parked[n] else 0 for n in range(6)]
+    assert collector.ahead == expected
 
 
 def test_one_block_tells_nothing() -> None:
