@@ -63,7 +63,7 @@ class Engine(Protocol):
         """
 
     def wait_alone(self) -> None:
-        """Return once nothing works beside it that was started for :attr:`Job.ahead`."""
+        """See that nothing works beside it that was started for :attr:`Job.ahead`, until it is stopped."""
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """Begin or end numbered ranges around the engine's steps.

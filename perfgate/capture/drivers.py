@@ -116,11 +116,13 @@ class VllmEngine:
         except ValidationError as error:
             text = f"the answer to start has another shape: {str(answer)[:200]}"
             raise InvalidTrialError("protocol-error", text) from error
-        if (claimed_ns := started.import_ns + started.engine_ns) > ready_ns:
+        import_ns = started.import_ns - worker.stopped_ns(worker.imported_ns - started.import_ns, worker.imported_ns)
+        if (claimed_ns := import_ns + started.engine_ns) > ready_ns:
             text = f"the engine claims to have started for {claimed_ns} ns, {ready_ns} ns after its process did"
             raise InvalidTrialError("protocol-error", text)
         self.versions, self._vocabulary = started.versions, started.vocabulary
         figures = started.model_dump(exclude={"versions", "vocabulary"})
+        figures["import_ns"] = import_ns
         self.startup = Startup(ready_ns=ready_ns, cache_files=cache_files, parked_ns=worker.parked_ns, **figures)
 
     def iterate(
@@ -141,7 +143,7 @@ class VllmEngine:
 
     def wait_alone(self) -> None:
         """See :class:`Engine`."""
-        self._parking.settle()
+        self._parking.pause()
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """See :class:`Engine`."""
@@ -149,7 +151,7 @@ class VllmEngine:
         self._worker.request("profile", limit, on=on, ranges=ranges, window=window)
 
     def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
-        """See :class:`Engine`; what comes after the next trial imports from here on."""
+        """See :class:`Engine`; what is foreseen imports, or goes on with it, from here on."""
         self._parking.begin(self._job.ahead)
         return self._worker.stop(exit_timeout_s)
 

@@ -22,8 +22,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from perfgate.capture.job import Job
-from perfgate.capture.timeline import InvalidTrialError
+from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.machine.children import spawn
+from perfgate.machine.processes import Orphan
 from perfgate.metrics.trial import Failure
 from perfgate.reasons import REASONS
 from perfgate.scenario.subject import Subject
@@ -165,9 +166,13 @@ class Worker:
         self._buffer = bytearray()
         self._id = 0
         self.imported_ns = 0
-        """When it had imported everything, of a worker that was started ahead of its trial; 0 for any other."""
+        """When it had imported everything, of a worker that was started ahead of its trial; 0 until that is known."""
         self.parked_ns = 0
         """How long it then waited for its trial; no part of its age."""
+        self.paused_ns = 0
+        """How long it was stopped before it had imported; no part of its age either."""
+        self._pauses: list[Span] = []
+        self._stopped_ns = 0
 
     def __enter__(self) -> Self:
         """Start the process."""
@@ -202,13 +207,25 @@ class Worker:
         Raises:
             InvalidTrialError: ``process-left``: something does not end, where nothing worse was raised.
         """
+        left = self._end(gently=True)
+        if left and error is None:
+            raise InvalidTrialError("process-left", f"still alive: {'; '.join(map(str, left))}")
+
+    def discard(self) -> None:
+        """End one that has no engine yet, at once: nothing of it is wanted.
+
+        Raises:
+            InvalidTrialError: ``process-left``: something does not end.
+        """
+        if left := self._end(gently=False):
+            raise InvalidTrialError("process-left", f"still alive: {'; '.join(map(str, left))}")
+
+    def _end(self, *, gently: bool) -> tuple[Orphan, ...]:
         try:
-            left = self._child.end()
+            return self._child.end(gently=gently)
         finally:
             os.close(self._requests)
             os.close(self._answers)
-        if left and error is None:
-            raise InvalidTrialError("process-left", f"still alive: {'; '.join(map(str, left))}")
 
     @property
     def token(self) -> str:
@@ -216,22 +233,51 @@ class Worker:
         return self._child.token
 
     def age_ns(self) -> int:
-        """Time since the process was spawned, without that for which it was parked."""
-        return time.monotonic_ns() - self.born_ns - self.parked_ns
+        """Time since the process was spawned, without that for which it was stopped or parked."""
+        return time.monotonic_ns() - self.born_ns - self.parked_ns - self.paused_ns
 
     def waits(self) -> bool:
         """Whether it is still there."""
         return self._child.poll() is None
 
-    def park(self, imported_ns: int) -> None:
-        """It has imported everything: stop it until its trial, so that no thread of it runs beside another engine."""
+    def pause(self) -> None:
+        """Stop it, so that no thread of it runs beside another engine."""
         self._child.send(signal.SIGSTOP)
-        self.imported_ns = imported_ns
+        self._stopped_ns = self._stopped_ns or time.monotonic_ns()
+
+    def go_on(self) -> None:
+        """Let it run, if it was stopped."""
+        self._child.send(signal.SIGCONT)
+        if self._stopped_ns:
+            self._pauses.append(Span(self._stopped_ns, time.monotonic_ns()))
+            self._stopped_ns = 0
+
+    def note_imported(self, at_ns: int) -> None:
+        """It had imported everything by then; how long it was stopped before that is known with it."""
+        self.imported_ns = at_ns
+        self.paused_ns = self.stopped_ns(self.born_ns, at_ns)
+
+    def stopped_ns(self, since_ns: int, until_ns: int) -> int:
+        """How long it was stopped between two times at which it ran."""
+        within = ((max(own.begin_ns, since_ns), min(own.end_ns, until_ns)) for own in self._pauses)
+        return sum(max(end_ns - begin_ns, 0) for begin_ns, end_ns in within)
 
     def resume(self) -> None:
         """Its trial begins now: what passed since its imports was waiting."""
-        self._child.send(signal.SIGCONT)
+        self.go_on()
         self.parked_ns = time.monotonic_ns() - self.imported_ns
+
+    def has_answered(self) -> bool:
+        """Whether :meth:`answer` returns or raises at once."""
+        while b"\n" not in self._buffer:
+            poll = select.poll()
+            poll.register(self._answers, select.POLLIN)
+            if not poll.poll(0):
+                return self._child.poll() is not None
+            if not (data := os.read(self._answers, 1 << 16)):
+                return True
+            self._buffer += data
+        return True
 
     def request(self, op: str, limit: Limit, **fields: Any) -> dict[str, Any]:
         """Ask, and wait for the answer.

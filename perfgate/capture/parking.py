@@ -1,10 +1,10 @@
-"""Imports hidden: the next trial's worker imports during the present one, and parks before it touches a GPU.
+"""Imports hidden: workers of the next trials import during the present one, and park before they touch a GPU.
 
-A parked worker has imported torch and vllm in a process of its own and waits for its engine's arguments. It is started
-as soon as the trial before the present one has measured, while that one's engine ends, else before the present engine
-is built. That engine gets no work but the first of its warm-up until it is parked: no import runs beside an iteration
-that counts, nor beside the one before, however heavy a head's imports are. A parked worker is stopped, because what a
-build imports may start threads.
+A parked worker has imported torch and vllm in a process of its own and waits for its engine's arguments. Imports run
+beside the start and the end of engines alone: before the last iteration of warm-up each worker is stopped, parked or
+not, and what has not imported all goes on once the present trial has measured. So no import runs beside an iteration
+that counts, nor beside the one before, however heavy a head's imports are, and no thread that a build starts when it is
+imported. An import takes longer than an engine, and so that no trial waits for one two may be under way at once.
 
 Nothing depends on it. Where no worker can be parked, the next trial starts its own and fails, if it must, by itself.
 """
@@ -39,9 +39,8 @@ PARKED: Final[tuple[Kind, ...]] = ("timed", "called")
 """Kinds of trial whose engine starts as it is; a profiler wraps it, or asks for variables of its own."""
 FOLDERS: Final = "parked-"
 """How the folders of parked workers begin, in the run's folder. One becomes the folder of its trial."""
-AHEAD_OF: Final = 2
-"""So many trials are foreseen: while an engine ends, the next trial's worker is parked and that of the one after it may
-import."""
+AHEAD_OF: Final = 3
+"""So many trials are foreseen: while an engine ends the next trial's worker is parked, and those of two more import."""
 
 
 def hides_imports(cell: Cell, cores: int) -> bool:
@@ -83,7 +82,7 @@ class Parking:
         self._unfit: set[tuple[str, ...]] = set()
 
     def begin(self, jobs: Sequence[Job]) -> None:
-        """Start workers for the trials that come next, and have them import; returns at once.
+        """Have workers for the trials that come next import, new ones and those that were stopped; returns at once.
 
         What was started for just these trials stays, and anything else is ended. Nothing is started for an engine whose
         worker could not be parked before, nor for what comes after it.
@@ -93,34 +92,35 @@ class Parking:
         """
         if any(_engine(own.job) != _engine(job) for own, job in zip(self._started, jobs, strict=False)):
             self.release()
+        for own in self._started:
+            if not own.worker.imported_ns:
+                own.worker.go_on()
         for job in jobs[len(self._started) :]:
             if _engine(job) in self._unfit or not self._start(job):
                 return
 
-    def settle(self) -> None:
-        """Wait until every worker is parked; one that cannot be is ended."""
-        for own in [own for own in self._started if not own.worker.imported_ns]:
-            try:
-                imported = _Imported.model_validate(own.worker.answer("imports", _limit(own.job)))
-            except (InvalidTrialError, ValidationError):  # the trial's own start says why
-                self._refuse(own)
+    def pause(self) -> None:
+        """Stop every worker; one that has imported and cannot be parked is ended."""
+        for own in [*self._started]:
+            if not own.worker.imported_ns and own.worker.has_answered() and not self._has_imported(own):
                 continue
-            if imported.cuda or not own.worker.born_ns <= imported.end_ns <= time.monotonic_ns():
-                self._refuse(own)
-            else:
-                own.worker.park(imported.end_ns)
+            own.worker.pause()
 
     def take(self, job: Job) -> Worker | None:
-        """The worker that is parked for the next trial, in this job's folder, if its engine is the job's.
+        """The worker that was started for the next trial, in this job's folder, if its engine is the job's.
 
-        Any other is ended, with those for later trials.
+        Its imports are waited for. Any other is ended, with those for later trials.
 
         Raises:
             InvalidTrialError: ``process-left``: one of these does not end.
             OSError: The job's folder cannot be replaced by that of the worker.
         """
         own = self._started[0] if self._started else None
-        if own is None or not own.worker.imported_ns or _engine(own.job) != _engine(job) or not own.worker.waits():
+        if own is None or _engine(own.job) != _engine(job) or not own.worker.waits():
+            self._end_all()
+            return None
+        own.worker.go_on()
+        if not own.worker.imported_ns and not self._has_imported(own):
             self._end_all()
             return None
         # It works and logs there already: what is open stays open.
@@ -156,6 +156,19 @@ class Parking:
             return False
         return True
 
+    def _has_imported(self, own: _Started) -> bool:
+        """Whether a worker may be parked, once it has answered; one that may not is ended."""
+        try:
+            imported = _Imported.model_validate(own.worker.answer("imports", _limit(own.job)))
+        except (InvalidTrialError, ValidationError):  # the trial's own start says why
+            self._refuse(own)
+            return False
+        if imported.cuda or not own.worker.born_ns <= imported.end_ns <= time.monotonic_ns():
+            self._refuse(own)
+            return False
+        own.worker.note_imported(imported.end_ns)
+        return True
+
     def _refuse(self, own: _Started) -> None:
         """End a worker that cannot be parked, and start none for its engine again."""
         self._unfit.add(_engine(own.job))
@@ -176,7 +189,7 @@ class Parking:
         self._started.remove(own)
         AHEAD.discard(own.worker.token)
         try:
-            own.worker.__exit__(None, None, None)
+            own.worker.discard()
         finally:
             remove_tree(own.job.folder, ignore_errors=True)
 

@@ -113,10 +113,13 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, number)
 
-    def end(self) -> tuple[Orphan, ...]:
+    def end(self, *, gently: bool = True) -> tuple[Orphan, ...]:
         """End it and all that came of it, by SIGINT, SIGTERM and SIGKILL; within 7 s, at once where nothing runs.
 
         A second Ctrl-C while this waits goes straight to SIGKILL and is then raised.
+
+        Args:
+            gently: Whether SIGKILL comes last; else it comes first.
 
         Returns:
             What is still alive. Where that cannot be known it is the supervisor: that was ended before the others,
@@ -129,7 +132,8 @@ class Child:
             if not self._pid:  # interrupted there: what does not run yet cannot be found
                 with contextlib.suppress(OSError):
                     self.begin("")
-            climb(self._members, LADDER[:-1])
+            if gently:
+                climb(self._members, LADDER[:-1])
             self._kill()
         except KeyboardInterrupt:
             self._kill()

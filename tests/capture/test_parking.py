@@ -131,11 +131,11 @@ def parked(record: Record) -> list[bool]:
 
 
 @pytest.mark.usefixtures("orphans_alone")
-@pytest.mark.parametrize(("warm_up", "beside"), [(0, 0), (1, 0), (3, 2)])
-def test_the_next_worker_is_parked_before_warm_up_ends(
-    measure: Measure, make_cell: Callable[..., Cell], talk: list[tuple[str, int]], warm_up: int, beside: int
+@pytest.mark.parametrize("warm_up", [0, 1, 3])
+def test_workers_import_from_the_end_of_an_engine_on(
+    measure: Measure, make_cell: Callable[..., Cell], talk: list[tuple[str, int]], warm_up: int
 ) -> None:
-    """Each import begins while the engine before the present one ends, and is over before warm-up is."""
+    """Each trial but the first is parked; imports begin once a trial has measured, that of the second before it."""
     cell = make_cell(limits=LIMITS)
     settings = cell.measure.model_copy(update={"warmup_iterations": warm_up})
     record = measure(pairs=2, cell=cell.model_copy(update={"measure": settings}))
@@ -145,17 +145,16 @@ def test_the_next_worker_is_parked_before_warm_up_ends(
     pids = [pid for op, pid in talk if op == "hello"]
     expected = [("imports", pids[1])]  # of the first trial itself there is nothing to hide
     for number, present in enumerate(pids):
-        work = [("iterate", present)] * (warm_up + 2)
-        expected += [("hello", present), ("start", present), *work[:beside]]
-        expected += [("parked", following) for following in pids[number + 1 : number + 2]]
-        expected += [*work[beside:], *(("imports", later) for later in pids[number + 2 : number + 3])]
-        expected += [("stop", present)]
+        expected += [("hello", present), ("start", present), *[("iterate", present)] * (warm_up + 2)]
+        begun = pids[2:4] if number == 0 else pids[number + 3 : number + 4]
+        expected += [*(("imports", later) for later in begun), ("stop", present)]
     assert len(set(pids)) == 6
-    assert talk == expected
+    assert [said for said in talk if said[0] != "parked"] == expected
 
 
-def test_a_parked_worker_is_stopped(measure: Measure) -> None:
-    """A thread that a build starts when it is imported takes no processor time of the other build's iterations."""
+@pytest.mark.parametrize("mode", ["", "import waits"])
+def test_a_worker_of_a_later_trial_is_stopped(measure: Measure, tmp_path: Path, mode: str) -> None:
+    """Neither a thread that a build starts when it is imported nor an import takes time of the other build's work."""
     seen: list[bool] = []
 
     def look(step: Step) -> None:
@@ -163,10 +162,46 @@ def test_a_parked_worker_is_stopped(measure: Measure) -> None:
             waiting = [one for one in workers() if environment_of(one).get(CHILD) in AHEAD]
             programs = [one for one in waiting if SUPERVISOR not in environment_of(one)]
             seen.extend(wait_until(partial(_stopped, one), DEADLINE_S) for one in programs)
+        if step.phase == "stopping the engine":
+            (tmp_path / "run" / "imports-may-end").touch()
 
-    record = measure(pairs=1, tell=look)
+    record = measure(mode, pairs=1, tell=look)
+    assert [trial.failure for trial in record.trials] == [None] * 4
     assert parked(record) == [False, True, True, True]
-    assert seen == [True] * 2 * 3
+    assert seen == [True] * 2 * (1 + 2 + 1)
+
+
+def test_an_import_that_was_stopped_took_as_long_as_it_ran(
+    measure: Measure, make_cell: Callable[..., Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was stopped for meanwhile is neither import nor start, though the worker's own clock went on."""
+    claimed: list[tuple[int, int]] = []
+    request = Worker.request
+
+    def asking(worker: Worker, op: str, limit: Limit, **fields: Any) -> dict[str, Any]:
+        answered = request(worker, op, limit, **fields)
+        if op == "start":
+            claimed.append((answered["import_ns"], worker.paused_ns))
+        return answered
+
+    def look(step: Step) -> None:
+        if (step.trial, step.phase) == (0, "iteration 1 of 5"):  # nothing is stopped before the last one of warm-up
+            assert wait_until((tmp_path / "run" / "parked-0-1" / "imports-wait").exists, DEADLINE_S)
+        if step.phase == "stopping the engine":
+            (tmp_path / "run" / "imports-may-end").touch()
+
+    monkeypatch.setattr(Worker, "request", asking)
+    cell = make_cell(limits=LIMITS)
+    settings = cell.measure.model_copy(update={"warmup_iterations": 3})
+    record = measure("import waits", pairs=1, tell=look, cell=cell.model_copy(update={"measure": settings}))
+
+    startups = [trial.startup for trial in record.trials if trial.startup is not None]
+    assert len(startups) == len(claimed) == 4
+    for own, (claimed_ns, paused_ns) in zip(startups, claimed, strict=True):
+        assert claimed_ns - paused_ns <= own.import_ns <= claimed_ns
+        assert own.import_ns + own.engine_ns < own.ready_ns
+    assert startups[0].import_ns == claimed[0][0]
+    assert startups[1].import_ns == claimed[1][0] - claimed[1][1] < claimed[1][0]
 
 
 def test_a_parked_worker_is_at_home_in_the_folder_of_its_trial(measure: Measure, tmp_path: Path) -> None:
@@ -355,21 +390,20 @@ def test_an_import_that_fails_fails_its_own_trial(measure: Measure, mode: str) -
 
 
 @pytest.mark.parametrize("mode", ["touches a GPU", "import answers rubbish", "import answers the future"])
-def test_a_worker_that_cannot_be_parked_is_ended(measure: Measure, talk: list[tuple[str, int]], mode: str) -> None:
-    """One whose imports touch a GPU, or that answers nonsense, is ended at once and never tried again."""
-    seen: list[int] = []
+def test_a_worker_that_cannot_be_parked_is_ended(measure: Measure, mode: str) -> None:
+    """One whose imports touch a GPU, or that answers nonsense, is ended before its trial and never tried again."""
+    waiting: set[str] = set()
 
-    def count(step: Step) -> None:
-        if step.side == "base" and step.phase.startswith(MEASURED):
-            seen.append(len([one for one in workers() if "vllm_worker" in " ".join(one.cmdline())]))
+    def look(step: Step) -> None:
+        if step.trial > 0 and step.phase.startswith(MEASURED):
+            ahead = [one for one in map(environment_of, workers()) if one.get(CHILD) in AHEAD and SUPERVISOR not in one]
+            waiting.update(one["STUB_MODE"] for one in ahead)
 
-    record = measure(mode, pairs=1, tell=count)
+    record = measure(mode, pairs=2, tell=look)
 
-    assert [trial.failure for trial in record.trials] == [None] * 4
-    assert [trial.subject for trial, was in zip(record.trials, parked(record), strict=True) if was] == ["base"]
-    assert seen[:2] == [2, 2]  # its supervisor and itself, nobody parked
-    parked_pids = {pid for op, pid in talk if op == "imports"}
-    assert len(parked_pids) == 2
+    assert [trial.failure for trial in record.trials] == [None] * 6
+    assert {trial.subject for trial, was in zip(record.trials, parked(record), strict=True) if was} == {"base"}
+    assert waiting <= {""}
 
 
 def test_a_failed_trial_leaves_no_worker(measure: Measure) -> None:
@@ -482,7 +516,7 @@ def test_release(jobs: list[Job], tmp_path: Path) -> None:
 
 
 def test_a_failed_start_of_the_present_leaves_the_next_one_whole(jobs: list[Job]) -> None:
-    """Where the present engine does not start nobody waits for the import, and the next trial starts its own."""
+    """Where the present engine does not start, the next trial goes on with the worker that imports for it."""
     driver, (first, second) = VllmDriver(), jobs
     broken = first.subject.model_copy(update={"env": {"STUB_MODE": "start fails"}})
 
@@ -490,7 +524,7 @@ def test_a_failed_start_of_the_present_leaves_the_next_one_whole(jobs: list[Job]
     trial = take(driver, second)
 
     assert failed.failure is not None
-    assert (trial.failure, trial.startup is not None and trial.startup.parked_ns) == (None, 0)
+    assert (trial.failure, trial.startup is not None and trial.startup.parked_ns > 0) == (None, True)
 
 
 # --- kills
