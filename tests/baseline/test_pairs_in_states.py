@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hand_made import BASE, HEAD, MACHINE, STEP_S, codes, gate, iteration, only, run, trial
+from hand_made import BASE, HEAD, MACHINE, STEP_S, cell, codes, gate, iteration, judged, only, run, trial
 from probed_runs import FIXTURES, probed
 from stored import held_beside, measured, visit, visits_beside
 
@@ -389,6 +389,23 @@ def test_recorded_visits_on_four_cards_pass_their_build_and_block_a_plant() -> N
     assert steps.change_low is not None
     assert 0.007 < steps.change_low < 0.0112 == pytest.approx(steps.change, abs=2e-4)
     assert np.std(ratios(baseline), ddof=1) < 4e-4
+
+
+def test_recorded_runs_beside_those_visits() -> None:
+    """On two cards of a fourth host that jump the build passes, and a plant costs what pairs on its card say."""
+    baseline = visits_beside([recorded(f"visit-{number}", card) for number, card in enumerate("ABCD", 1)])
+
+    same, plant = (held_beside(recorded(f"live-{name}", name), baseline) for name in ("same", "plant"))
+    pairs = judged(tuple(probed("live-pairs", "h100-anchors.csv")), cell(gates=RECORDED_GATES))
+
+    assert (same.verdict, plant.verdict, pairs.verdict) == ("pass", "regressed", "regressed")
+    beside, alone = (outcome.cells[0].gates[0] for outcome in (plant, pairs))
+    assert beside.metric == "itl_median"
+    assert [beside.change, alone.change] == pytest.approx([0.0085, 0.0106], abs=2e-4)
+    ends = [beside.change_low, alone.change_low, beside.change_high, alone.change_high]
+    known = [end for end in ends if end is not None]
+    assert len(known) == len(ends)
+    assert known == sorted(known)  # the intervals share what is between the second and the third
 
 
 def ratios(baseline: Baseline) -> list[float]:
