@@ -54,7 +54,7 @@ from perfgate.metrics.catalogue import METRICS  # noqa: E402
 from perfgate.record.run_record import read_records, read_run  # noqa: E402
 
 SLEEP_S = 0.01
-WINDOW_S = {"fake": 0.3, "stub": 1.4, "heads": 2.1, "stations": 4.0, "engine": 60.0}
+WINDOW_S = {"fake": 0.3, "stub": 1.4, "heads": 2.1, "stations": 2.2, "engine": 60.0}
 """Kills come within so many seconds after the run folder is there, about what an undisturbed run takes."""
 TWICE_S = 1.0
 """A second signal comes within so many seconds of a polite one."""

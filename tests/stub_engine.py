@@ -17,10 +17,18 @@ if MODE == "import fails":
     raise ImportError("libcudart.so.99: cannot open shared object file")
 if MODE == "imports more":
     import xmlrpc.client, xml.etree.ElementTree
-if MODE == "import waits" and "/parked-" in os.getcwd():
+if MODE == "import locks" and "/parked-" in os.getcwd():
+    import fcntl
+    held = open("../lock", "w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+if MODE == "import starts a program" and "/parked-" in os.getcwd():
+    subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+if MODE.startswith("import ") and MODE.endswith(("waits", "locks")) and "/parked-" in os.getcwd():
     open("imports-wait", "w").close()
     while not os.path.exists("../imports-may-end"):
         time.sleep(0.01)
+if MODE == "import locks" and "/parked-" in os.getcwd():
+    held.close()
 if MODE == "import dies":
     os.kill(os.getpid(), signal.SIGSEGV)
 with open("environment.json", "w") as stream:

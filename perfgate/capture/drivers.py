@@ -151,8 +151,12 @@ class VllmEngine:
         self._worker.request("profile", limit, on=on, ranges=ranges, window=window)
 
     def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
-        """See :class:`Engine`; what is foreseen imports, or goes on with it, from here on."""
-        self._parking.begin(self._job.ahead)
+        """See :class:`Engine`; what is foreseen imports, or goes on with it, from here on.
+
+        Not after a warm-up trial: what that leaves in its caches is kept before anybody else works there.
+        """
+        if self._job.pair is not None:
+            self._parking.begin(self._job.ahead)
         return self._worker.stop(exit_timeout_s)
 
 

@@ -245,6 +245,10 @@ class Worker:
         self._child.send(signal.SIGSTOP)
         self._stopped_ns = self._stopped_ns or time.monotonic_ns()
 
+    def may_be_waited_for(self) -> bool:
+        """Whether somebody else may wait for a lock that it holds."""
+        return self._child.holds_file_lock()
+
     def go_on(self) -> None:
         """Let it run, if it was stopped."""
         self._child.send(signal.SIGCONT)
@@ -269,7 +273,7 @@ class Worker:
 
     def has_answered(self) -> bool:
         """Whether :meth:`answer` returns or raises at once."""
-        while b"\n" not in self._buffer:
+        while b"\n" not in self._buffer and len(self._buffer) <= MAX_ANSWER_BYTES:
             poll = select.poll()
             poll.register(self._answers, select.POLLIN)
             if not poll.poll(0):

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perfgate.capture.engine import Limit, Worker, engine_environment
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
+from perfgate.load.shape import Load
 from perfgate.machine.cleanup import remove_tree
 from perfgate.machine.processes import AHEAD
 from perfgate.metrics.catalogue import COLD_START
@@ -49,6 +50,8 @@ def hides_imports(cell: Cell, cores: int) -> bool:
     Never where a start is gated: imports beside another engine take another time than alone. An engine on the CPU whose
     scenario says how many threads compute, bound to no core, leaves the others free: one more than these is enough.
     """
+    if isinstance(cell.workload, Load):  # a server takes its port and its GPU at once
+        return False
     if any(gate.gate.metric in ("start_time", COLD_START) for gate in cell.gates):
         return False
     threads = cell.engine.env.get(CPU_THREADS, "")
@@ -86,9 +89,6 @@ class Parking:
 
         What was started for just these trials stays, and anything else is ended. Nothing is started for an engine whose
         worker could not be parked before, nor for what comes after it.
-
-        Raises:
-            OSError: A folder cannot be made.
         """
         if any(_engine(own.job) != _engine(job) for own, job in zip(self._started, jobs, strict=False)):
             self.release()
@@ -100,11 +100,20 @@ class Parking:
                 return
 
     def pause(self) -> None:
-        """Stop every worker; one that has imported and cannot be parked is ended."""
+        """Stop every worker; one that has imported and cannot be parked is ended.
+
+        One that holds a lock on a file is waited for, because the engine that is measured might wait for that lock.
+        """
         for own in [*self._started]:
-            if not own.worker.imported_ns and own.worker.has_answered() and not self._has_imported(own):
-                continue
             own.worker.pause()
+            if own.worker.imported_ns:
+                continue
+            if not own.worker.has_answered():
+                if not own.worker.may_be_waited_for():
+                    continue
+                own.worker.go_on()
+            if self._has_imported(own):
+                own.worker.pause()
 
     def take(self, job: Job) -> Worker | None:
         """The worker that was started for the next trial, in this job's folder, if its engine is the job's.
@@ -138,14 +147,17 @@ class Parking:
 
     def _start(self, job: Job) -> bool:
         """Start a worker; whether it was asked to import."""
-        job.folder.mkdir(exist_ok=True)
         worker = Worker(job)
         try:
+            job.folder.mkdir(exist_ok=True)
             worker.__enter__()
-        except InvalidTrialError:  # the trial's own start says why
+        except (InvalidTrialError, OSError):  # the trial's own start says why
             self._unfit.add(_engine(job))
             remove_tree(job.folder, ignore_errors=True)
             return False
+        except BaseException:
+            remove_tree(job.folder, ignore_errors=True)
+            raise
         own = _Started(job, worker)
         self._started.append(own)
         AHEAD.add(worker.token)

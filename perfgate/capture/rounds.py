@@ -64,7 +64,7 @@ class Rounds:
         wanted = tuple(head for head in own if record.of(head).measured(aim.kind) + begun.count(head) < aim.pairs)
         if record.stopped is not None or not wanted:
             return None
-        number = self.next_number(record, aim.kind)
+        number = self.next_number(record, aim.kind, self._begun)
         self._begun[number] = wanted
         return number
 
@@ -110,8 +110,10 @@ class Rounds:
         """
         heads = self.heads(number, record)
         order = [label for _, label in self.order(job.cell, number, heads)]
+        own = self.builds(heads)
+        if job.label not in own:  # a head that another station has stopped meanwhile
+            return []
         if job.pair is None:
-            own = self.builds(heads)
             later = [(job.kind, label) for label in own[own.index(job.label) + 1 :] if label not in warm]
             later += [(aim.kind, label) for label in order]
         else:
@@ -120,17 +122,19 @@ class Rounds:
         for before in (earlier, earlier + len(self)):
             wanted = aim.done(record) + len(self) + before < aim.pairs
             if kind := aim.kind if wanted else aim.then or aim.undecided:
-                following = self.order(job.cell, self.next_number(record, kind, before), heads)
+                begun = self._begun if kind == aim.kind else ()
+                following = self.order(job.cell, self.next_number(record, kind, begun, before), heads)
                 later += [(kind, label) for _, label in following]
             if not wanted:  # of what comes after these one round is known
                 break
         return later
 
-    def next_number(self, record: Record, kind: Kind, before: int = 0) -> int:
-        """The first that no round has, once some others have begun.
+    @staticmethod
+    def next_number(record: Record, kind: Kind, begun: Collection[int], before: int = 0) -> int:
+        """The first that no round of a kind has, once some others have begun beside those that are under way.
 
         Dropped rounds keep their numbers, and what a killed visit never began is free.
         """
         taken = {trial.pair for trial in record.trials if trial.kind == kind}
-        free = (number for number in itertools.count() if number not in taken and number not in self._begun)
+        free = (number for number in itertools.count() if number not in taken and number not in begun)
         return next(itertools.islice(free, before, None))

@@ -25,9 +25,9 @@ from perfgate.capture.gpus import find_gpus, guard
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.neighbours import StationFailedError, check_neighbours
 from perfgate.capture.pace import Pace, Progress, Step
-from perfgate.capture.parking import CORES, FOLDERS, hides_imports
+from perfgate.capture.parking import FOLDERS, hides_imports
 from perfgate.capture.rounds import Aim, Rounds
-from perfgate.capture.station import Station, at_once, places, utc_now
+from perfgate.capture.station import Station, at_once, imports_are_free, places, utc_now
 from perfgate.capture.trial_taking import EngineCollector, lacking
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
 from perfgate.machine.cgroup import why_none
@@ -146,9 +146,8 @@ class Session:
         """
         if cell.cell_id not in self._opened:
             self._opened[cell.cell_id] = self._open(cell)
-        spare = all(station.place.cores >= CORES for station in self._stations)  # for an import that nobody may need
-        more = self._rounds.have_look_after(pairs, self._opened[cell.cell_id], kind) if spare and not then else False
-        aim = Aim(cell, pairs, kind, heads, then, kind if more else None)
+        more = then is None and self._rounds.have_look_after(pairs, self._opened[cell.cell_id], kind)
+        aim = Aim(cell, pairs, kind, heads, then, kind if more and imports_are_free(self._stations) else None)
         while self._opened[cell.cell_id].stopped is None:
             lacking = pairs - aim.done(self._opened[cell.cell_id])
             if lacking <= 0:
@@ -210,7 +209,7 @@ class Session:
             if not self._leaves(station, failure := _failure(error)):
                 self._keep(aim.cell, stopped=failure)
         finally:
-            if aim.then is None and aim.undecided is None:
+            if station.out or self._opened[aim.cell.cell_id].stopped or not (aim.then or aim.undecided):
                 station.release()
 
     def _begin_round(self, aim: Aim) -> int | None:
@@ -340,7 +339,7 @@ class Session:
             own = () if not record.several else (label,) if label in heads else heads
             place: dict[str, Any] = {"kind": kind, "pair": pair, "position": position or 0, "heads": own}
             job = station.job(record, label, index, folder, **place)
-            job = replace(job, ahead=self._ahead(station, record, job, aim))
+        job = replace(job, ahead=self._ahead(station, record, job, aim))
         builds = self._rounds.builds(heads)
         begun = builds.index(label) if pair is None else min(job.position, len(builds) - 1)
         ahead = len(builds) * (aim.pairs - aim.done(record)) + (len(builds) if pair is None else 0) - begun
@@ -375,7 +374,8 @@ class Session:
             return ()
         others = record.built if job.pair is None else ()
         warm = [label for label in others if label != job.label and station.will_be_warm(record, label, job)]
-        return station.jobs_ahead(job, self._rounds.after(job, station.pair, aim, record, warm), record.built)
+        with self._lock:
+            return station.jobs_ahead(job, self._rounds.after(job, station.pair, aim, record, warm), record.built)
 
     def _keep(self, cell: Cell, trial: Trial | None = None, stopped: Failure | None = None, head: str = "") -> Record:
         """Write a trial into the record, and why the cell, or one head, goes no further; the first reason stays."""

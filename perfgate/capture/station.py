@@ -16,7 +16,7 @@ from typing import Any, Final
 from perfgate.capture.compile_caches import CompileCaches, starts_cold
 from perfgate.capture.gpus import Gpus
 from perfgate.capture.job import Collector, Job
-from perfgate.capture.parking import AHEAD_OF, FOLDERS, PARKED
+from perfgate.capture.parking import AHEAD_OF, CORES, FOLDERS, PARKED
 from perfgate.capture.pinning import shares_of_cores
 from perfgate.capture.settling import fastest_probe_ns, patience_s, state_after
 from perfgate.counters.roofline_bound import find_floor
@@ -253,6 +253,14 @@ def _last_seen(record: Record, label: str) -> DecodeSteps | None:
 def _internal_error(error: Exception) -> Failure:
     lines = traceback.format_exception(error)
     return Failure(code="internal-error", text=f"{lines[-1].strip()}\n{''.join(lines).strip()}")
+
+
+def imports_are_free(stations: Sequence[Station]) -> bool:
+    """Whether an import that nobody may need takes nothing: one station with cores to spare.
+
+    Of several, what a thread started ends with the thread, which is at each look (``PR_SET_PDEATHSIG``).
+    """
+    return len(stations) == 1 and stations[0].place.cores >= CORES
 
 
 def at_once(stations: Sequence[Station], work: Callable[[Station], None]) -> None:

@@ -107,19 +107,23 @@ class WorkerLoop:
         return {"python": platform.python_version(), "pid": os.getpid()}
 
     def imports(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Import ahead of the start, and say when that ended and whether it touched a GPU."""
+        """Import ahead of the start, and say when that ended and whether it touched a GPU.
+
+        What comes between that and the start is no part of either: looking for garbage, and being stopped.
+        """
         self.count_calls(request)
         # A sixth of the time would go into looking for garbage. Where workers are parked no start is judged.
         thresholds = gc.get_threshold()
         gc.set_threshold(0)
         torch, *_ = self.import_engine()
+        end_ns = time.monotonic_ns()
         if gc.get_threshold()[0] == 0:
             gc.set_threshold(*thresholds)
         if gc.get_freeze_count() == 0:
             gc.collect()
             gc.freeze()  # nor is what was imported searched again while the engine is built
             self.frozen = gc.get_freeze_count()
-        return {"end_ns": time.monotonic_ns(), "cuda": bool(torch.cuda.is_initialized())}
+        return {"end_ns": end_ns, "cuda": bool(torch.cuda.is_initialized())}
 
     def count_calls(self, request: dict[str, Any]) -> None:
         """Have calls counted if a request asks for that: from before there are threads of what is imported."""

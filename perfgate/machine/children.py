@@ -109,9 +109,22 @@ class Child:
         return self._status
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to its process group, if there is one."""
+        """Send a signal to its process group, if there is one, and to what it started outside of that."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, number)
+        for process in self._below():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if not in_group(process, self._pid):
+                    process.send_signal(number)
+
+    def holds_file_lock(self) -> bool:
+        """Whether it or what it started holds a lock on a file (``/proc/locks``); ``True`` where that is not known."""
+        try:
+            held = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        except OSError:
+            return True
+        owners = {line.split()[4] for line in held if " -> " not in line}
+        return any(str(process.pid) in owners for process in self._below())
 
     def end(self, *, gently: bool = True) -> tuple[Orphan, ...]:
         """End it and all that came of it, by SIGINT, SIGTERM and SIGKILL; within 7 s, at once where nothing runs.
@@ -185,6 +198,13 @@ class Child:
             return f"ended by signal {-status}"
         return f"ended with status {status}" if status else ""
 
+    def _below(self) -> list[psutil.Process]:
+        """What is below its supervisor, itself included."""
+        try:
+            return psutil.Process(self._supervisor.pid).children(recursive=True)
+        except psutil.NoSuchProcess:  # it ends with the last of them
+            return []
+
     def _members(self) -> list[psutil.Process]:
         """Everything alive that is below the supervisor or in a group of ours, or carries the token."""
         members = {
@@ -192,8 +212,7 @@ class Child:
         }
         if self._group is not None:
             members |= set(with_ids(self._group.pids()))
-        with contextlib.suppress(psutil.NoSuchProcess):  # it ends with the last of them
-            members |= set(psutil.Process(self._supervisor.pid).children(recursive=True))
+        members |= set(self._below())
         return [p for p in members if p.pid != self._supervisor.pid and is_alive(p)]
 
 

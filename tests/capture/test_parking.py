@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +31,9 @@ from perfgate.capture.parking import SWITCH, hides_imports
 from perfgate.capture.session import Session
 from perfgate.capture.timing import Timed
 from perfgate.capture.trial_taking import take_trial
+from perfgate.machine.children import Child, spawn
 from perfgate.machine.processes import AHEAD, CHILD, OWNER, environment_of, owner_mark, wait_until
+from perfgate.machine.sealed_folders import Seal, Store
 from perfgate.machine.supervisor import SUPERVISOR
 from perfgate.metrics.trial import Side, Trial
 from perfgate.record.run_record import Record, read_records, read_run
@@ -122,6 +128,12 @@ def _stopped(process: psutil.Process) -> bool:
     return bool(process.status() == psutil.STATUS_STOPPED)
 
 
+def warmed_up_thrice(make_cell: Callable[..., Cell]) -> Cell:
+    """One whose engines run two iterations before later workers are stopped."""
+    cell = make_cell(limits=LIMITS)
+    return cell.model_copy(update={"measure": cell.measure.model_copy(update={"warmup_iterations": 3})})
+
+
 def parked(record: Record) -> list[bool]:
     """Of each trial, whether its worker was parked."""
     return [trial.startup is not None and trial.startup.parked_ns > 0 for trial in record.trials]
@@ -135,7 +147,7 @@ def parked(record: Record) -> list[bool]:
 def test_workers_import_from_the_end_of_an_engine_on(
     measure: Measure, make_cell: Callable[..., Cell], talk: list[tuple[str, int]], warm_up: int
 ) -> None:
-    """Each trial but the first is parked; imports begin once a trial has measured, that of the second before it."""
+    """Each trial but the first is parked; imports begin once a judged trial has measured, else before an engine."""
     cell = make_cell(limits=LIMITS)
     settings = cell.measure.model_copy(update={"warmup_iterations": warm_up})
     record = measure(pairs=2, cell=cell.model_copy(update={"measure": settings}))
@@ -143,11 +155,12 @@ def test_workers_import_from_the_end_of_an_engine_on(
     assert [trial.failure for trial in record.trials] == [None] * 6
     assert parked(record) == [False, *[True] * 5]
     pids = [pid for op, pid in talk if op == "hello"]
-    expected = [("imports", pids[1])]  # of the first trial itself there is nothing to hide
+    expected: list[tuple[str, int]] = []
+    begun = {2: pids[4:6]}
     for number, present in enumerate(pids):
+        expected += [("imports", later) for later in pids[number + 1 : number + 2] if number < 3]
         expected += [("hello", present), ("start", present), *[("iterate", present)] * (warm_up + 2)]
-        begun = pids[2:4] if number == 0 else pids[number + 3 : number + 4]
-        expected += [*(("imports", later) for later in begun), ("stop", present)]
+        expected += [*(("imports", later) for later in begun.get(number, ())), ("stop", present)]
     assert len(set(pids)) == 6
     assert [said for said in talk if said[0] != "parked"] == expected
 
@@ -168,7 +181,89 @@ def test_a_worker_of_a_later_trial_is_stopped(measure: Measure, tmp_path: Path, 
     record = measure(mode, pairs=1, tell=look)
     assert [trial.failure for trial in record.trials] == [None] * 4
     assert parked(record) == [False, True, True, True]
-    assert seen == [True] * 2 * (1 + 2 + 1)
+    assert seen == [True] * 2 * 3
+
+
+def test_an_import_that_holds_a_lock_is_waited_for(
+    measure: Measure, make_cell: Callable[..., Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that wants the lock would wait for a worker that is stopped, until its iteration is too late."""
+    found: list[bool] = []
+    holds = Child.holds_file_lock
+
+    def asked(child: Child) -> bool:
+        found.append(holds(child))
+        (tmp_path / "run" / "imports-may-end").touch()
+        return found[-1]
+
+    def look(step: Step) -> None:
+        if (step.trial, step.phase) == (0, "iteration 1 of 5"):
+            assert wait_until((tmp_path / "run" / "parked-0-1" / "imports-wait").exists, DEADLINE_S)
+        if step.phase in ("iteration 4 of 5", "iteration 5 of 5"):
+            with (tmp_path / "run" / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    monkeypatch.setattr(Child, "holds_file_lock", asked)
+    record = measure("import locks", pairs=1, tell=look, cell=warmed_up_thrice(make_cell))
+
+    assert found[0] is True
+    assert [trial.failure for trial in record.trials] == [None] * 4
+    assert parked(record) == [False, True, True, True]
+
+
+def test_a_program_that_an_import_starts_is_stopped_with_it(measure: Measure, make_cell: Callable[..., Cell]) -> None:
+    """Also one in a session of its own; it ends with the worker."""
+    seen: list[bool] = []
+
+    def look(step: Step) -> None:
+        if (step.trial, step.phase) == (0, "iteration 1 of 5"):
+            assert wait_until(lambda: bool(loops()), DEADLINE_S)
+        if (step.trial, step.phase) in ((0, "iteration 4 of 5"), (0, "iteration 5 of 5")):
+            seen.extend(wait_until(partial(_stopped, one), DEADLINE_S) for one in loops())
+
+    def loops() -> list[psutil.Process]:
+        return [one for one in workers() if "while True: pass" in one.cmdline()]
+
+    record = measure("import starts a program", pairs=1, tell=look, cell=warmed_up_thrice(make_cell))
+    assert record.trials[0].failure is None
+    assert seen == [True] * 2
+
+
+@pytest.mark.usefixtures("cache_store")
+def test_nothing_imports_while_caches_are_kept(
+    measure: Measure, subjects: Callable[..., dict[Side, Subject]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What imports may write there."""
+    assert subjects()
+    kept, keep = [], Store.keep
+
+    def keeping(store: Store, key: str, folder: Path, by: str, grown_from: Seal | None = None) -> Seal | None:
+        beside = [own for own in workers() if SUPERVISOR not in environment_of(own)]
+        kept.append([_stopped(own) for own in beside if environment_of(own)["VLLM_CACHE_ROOT"].startswith(str(folder))])
+        return keep(store, key, folder, by, grown_from)
+
+    monkeypatch.setattr(Store, "keep", keeping)
+    measure(pairs=2)
+    assert len(kept) == 1
+    assert all(kept[0])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EMFILE, "too many open files")])
+def test_a_worker_ahead_that_cannot_be_started(
+    measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Ctrl-C there leaves no folder, and an error of the system costs no trial that was measured."""
+
+    def failing(argv: Sequence[str], *, folder: Path, **more: Any) -> Child:
+        if folder.name.endswith("-2"):
+            raise error
+        return spawn(argv, folder=folder, **more)
+
+    monkeypatch.setattr("perfgate.capture.engine.spawn", failing)
+    with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else contextlib.nullcontext():
+        record = measure(pairs=3)
+        assert [trial.failure for trial in record.trials] == [None] * 8
+    assert not list((tmp_path / "run").glob("parked-*"))
 
 
 def test_an_import_that_was_stopped_took_as_long_as_it_ran(
@@ -191,9 +286,7 @@ def test_an_import_that_was_stopped_took_as_long_as_it_ran(
             (tmp_path / "run" / "imports-may-end").touch()
 
     monkeypatch.setattr(Worker, "request", asking)
-    cell = make_cell(limits=LIMITS)
-    settings = cell.measure.model_copy(update={"warmup_iterations": 3})
-    record = measure("import waits", pairs=1, tell=look, cell=cell.model_copy(update={"measure": settings}))
+    record = measure("import waits", pairs=1, tell=look, cell=warmed_up_thrice(make_cell))
 
     startups = [trial.startup for trial in record.trials if trial.startup is not None]
     assert len(startups) == len(claimed) == 4
@@ -217,15 +310,27 @@ def test_a_parked_worker_is_at_home_in_the_folder_of_its_trial(measure: Measure,
         assert "loading weights" in (folder / "engine.log").read_text()
 
 
-def test_the_wait_of_a_parked_worker_is_no_start_time(measure: Measure) -> None:
-    """Ready is import and engine as ever; the trial before took longer than that, and is not in it."""
+def test_the_wait_of_a_parked_worker_is_no_start_time(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ready is import and engine as ever; that the trial before was measured meanwhile is not in it."""
+    ages: list[tuple[int, int]] = []
+    request = Worker.request
+
+    def asking(worker: Worker, op: str, limit: Limit, **fields: Any) -> dict[str, Any]:
+        answered = request(worker, op, limit, **fields)
+        if op == "start":
+            ages.append((time.monotonic_ns() - worker.born_ns, worker.parked_ns + worker.paused_ns))
+        return answered
+
+    monkeypatch.setattr(Worker, "request", asking)
     record = measure(pairs=1)
 
-    for before, trial in zip(record.trials, record.trials[1:], strict=False):
+    assert ages[0][1] == 0
+    for before, trial, (age_ns, stopped_ns) in zip(record.trials, record.trials[1:], ages[1:], strict=False):
         assert trial.startup is not None
         assert trial.startup.import_ns + trial.startup.engine_ns < trial.startup.ready_ns
         decoding_ns = before.iterations[-1].window.end_ns - before.iterations[0].window.begin_ns
-        assert trial.startup.parked_ns > decoding_ns
+        assert stopped_ns > decoding_ns
+        assert age_ns - stopped_ns <= trial.startup.ready_ns < age_ns - decoding_ns
 
 
 def test_a_called_trial_after_traced_ones_counts_the_same(
@@ -395,7 +500,7 @@ def test_a_worker_that_cannot_be_parked_is_ended(measure: Measure, mode: str) ->
     waiting: set[str] = set()
 
     def look(step: Step) -> None:
-        if step.trial > 0 and step.phase.startswith(MEASURED):
+        if step.trial > 1 and step.phase.startswith(MEASURED):  # by then a head's worker has answered
             ahead = [one for one in map(environment_of, workers()) if one.get(CHILD) in AHEAD and SUPERVISOR not in one]
             waiting.update(one["STUB_MODE"] for one in ahead)
 
@@ -403,7 +508,7 @@ def test_a_worker_that_cannot_be_parked_is_ended(measure: Measure, mode: str) ->
 
     assert [trial.failure for trial in record.trials] == [None] * 6
     assert {trial.subject for trial, was in zip(record.trials, parked(record), strict=True) if was} == {"base"}
-    assert waiting <= {""}
+    assert waiting == {""}
 
 
 def test_a_failed_trial_leaves_no_worker(measure: Measure) -> None:
@@ -546,6 +651,6 @@ def test_a_killed_run_leaves_no_parked_worker(tmp_path: Path) -> None:
     assert resumed.process.wait(120) == 0, resumed.stderr
     assert not list(folder.glob("parked-*"))
     (after,) = read_records(folder, read_run(folder))
-    assert len(before.trials) == 1
-    assert after.trials[:1] == before.trials
+    assert before.trials
+    assert after.trials[: len(before.trials)] == before.trials
     assert [trial.failure for trial in after.trials if trial.failure] == []

@@ -10,7 +10,7 @@ from hand_made import BOTH, cell, record, run, trials
 
 from perfgate.capture.job import Job
 from perfgate.capture.rounds import Aim, Rounds
-from perfgate.metrics.trial import Kind
+from perfgate.metrics.trial import Failure, Kind
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell
 
@@ -65,7 +65,7 @@ def test_a_build_that_will_be_warm_has_no_warm_up_trial(
     ("aim", "expected"),
     [
         (Aim(CELL, LOOK, "timed"), []),
-        (Aim(CELL, LOOK, "timed", then="called"), [("called", label) for _, label in of_round(LOOK)]),
+        (Aim(CELL, LOOK, "timed", then="called"), [("called", label) for _, label in of_round(0)]),
         (Aim(CELL, LOOK, "timed", undecided="timed"), of_round(LOOK)),
     ],
     ids=["nothing", "another kind", "a look that may decide nothing"],
@@ -76,11 +76,18 @@ def test_what_follows_the_last_pair(job: Callable[[int | None, str], Job], aim: 
     rounds.begin(held, aim)
     last = of_round(LOOK - 1)[-1][1]
 
-    following = rounds.after(job(LOOK - 1, last), LOOK - 1, aim, held)
+    assert rounds.after(job(LOOK - 1, last), LOOK - 1, aim, held) == expected
 
-    assert [kind for kind, _ in following] == [kind for kind, _ in expected]
-    if aim.then is None:
-        assert following == expected
+
+def test_rounds_of_another_kind_have_numbers_of_their_own(job: Callable[[int | None, str], Job]) -> None:
+    """What comes after the first timed pair is called pair 0, whose order is that of its number."""
+    rounds, held = Rounds(MANIFEST), measured(0)
+    rounds.begin(held, aim := Aim(CELL, 1, "timed", then="called"))
+
+    following = rounds.after(job(0, of_round(0)[-1][1]), 0, aim, held)
+
+    assert following == [("called", label) for _, label in of_round(0)]
+    assert of_round(0) != of_round(1)  # so that the number is seen
 
 
 def test_stations_foresee_different_pairs(job: Callable[[int | None, str], Job]) -> None:
@@ -101,6 +108,21 @@ def test_stations_share_what_a_look_still_lacks(job: Callable[[int | None, str],
 
     assert rounds.after(job(0, of_round(0)[-1][1]), 0, aim, held) == of_round(2)
     assert rounds.after(job(1, of_round(1)[-1][1]), 1, aim, held) == []
+
+
+def test_a_head_that_another_station_has_stopped(make_job: Callable[..., Job]) -> None:
+    """Nothing is foreseen for its last trial, which was under way to begin."""
+    builds = {"a": BOTH["head"], "b": BOTH["head"].model_copy(update={"env": {"B": "1"}})}
+    several = run([CELL], subjects={"base": BOTH["base"]}, heads=builds)
+    rounds, held = Rounds(several), record(CELL, subjects={"base": BOTH["base"]}, heads=builds)
+    aim = Aim(CELL, LOOK, "timed", heads=("a", "b"))
+    number = rounds.begin(held, aim)
+    assert number is not None
+    stopped = held.model_copy(update={"stops": {"a": Failure(code="engine-died", text="died")}})
+    last = replace(make_job(CELL, builds["a"]), pair=number, side="head", heads=("a",))
+
+    assert rounds.after(last, number, aim, held)
+    assert rounds.after(last, number, aim, stopped) == []
 
 
 @pytest.mark.parametrize(
