@@ -109,7 +109,7 @@ class WorkerLoop:
     def imports(self, request: dict[str, Any]) -> dict[str, Any]:
         """Import ahead of the start, and say when that ended and whether it touched a GPU.
 
-        What comes between that and the start is no part of either: looking for garbage, and being stopped.
+        Looking for garbage and being stopped come after that, and count neither as import nor as start.
         """
         self.count_calls(request)
         # A sixth of the time would go into looking for garbage. Where workers are parked no start is judged.

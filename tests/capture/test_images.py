@@ -67,7 +67,7 @@ def test_a_model_that_sees_gets_its_processor_and_images(
     requests: dict[str, dict[str, Any]] = {}
 
     class Recorder:
-        parked_ns = 0
+        parked_ns = imported_ns = 0
 
         def request(self, op: str, _limit: object, **fields: Any) -> dict[str, Any]:
             requests[op] = fields
@@ -75,6 +75,9 @@ def test_a_model_that_sees_gets_its_processor_and_images(
 
         def age_ns(self) -> int:
             return 10
+
+        def stopped_ns(self, _since_ns: int, _until_ns: int) -> int:
+            return 0
 
     worker: Any = Recorder()
     VllmEngine(worker, job, Launch(), Parking()).iterate(job.cell.workload, 7)

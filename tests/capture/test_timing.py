@@ -375,8 +375,8 @@ def test_what_an_engine_leaves_fails_its_trial(prepare: Callable[..., Job], monk
     """A trial with a process that could not be ended does not count, and names it; a worse failure is told instead."""
     end = Child.end
 
-    def leaving(child: Child) -> tuple[Orphan, ...]:
-        return *end(child), Orphan(4711, "miner", "tests:1:1")
+    def leaving(child: Child, *, gently: bool = True) -> tuple[Orphan, ...]:
+        return *end(child, gently=gently), Orphan(4711, "miner", "tests:1:1")
 
     monkeypatch.setattr(Child, "end", leaving)
 
