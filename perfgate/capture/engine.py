@@ -24,7 +24,6 @@ from typing import Any, Self
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.machine.children import spawn
-from perfgate.machine.processes import Orphan
 from perfgate.metrics.trial import Failure
 from perfgate.reasons import REASONS
 from perfgate.scenario.subject import Subject
@@ -207,9 +206,7 @@ class Worker:
         Raises:
             InvalidTrialError: ``process-left``: something does not end, where nothing worse was raised.
         """
-        left = self._end(gently=True)
-        if left and error is None:
-            raise InvalidTrialError("process-left", f"still alive: {'; '.join(map(str, left))}")
+        self._end(gently=True, tell=error is None)
 
     def discard(self) -> None:
         """End one that has no engine yet, at once: nothing of it is wanted.
@@ -217,15 +214,16 @@ class Worker:
         Raises:
             InvalidTrialError: ``process-left``: something does not end.
         """
-        if left := self._end(gently=False):
-            raise InvalidTrialError("process-left", f"still alive: {'; '.join(map(str, left))}")
+        self._end(gently=False, tell=True)
 
-    def _end(self, *, gently: bool) -> tuple[Orphan, ...]:
+    def _end(self, *, gently: bool, tell: bool) -> None:
         try:
-            return self._child.end(gently=gently)
+            left = self._child.end(gently=gently)
         finally:
             os.close(self._requests)
             os.close(self._answers)
+        if left and tell:
+            raise InvalidTrialError("process-left", f"still alive: {'; '.join(map(str, left))}")
 
     @property
     def token(self) -> str:
