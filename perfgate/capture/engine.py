@@ -172,6 +172,7 @@ class Worker:
         """How long it was stopped before it had imported; no part of its age either."""
         self._pauses: list[Span] = []
         self._stopped_ns = 0
+        self._has_more_outside = False
 
     def __enter__(self) -> Self:
         """Start the process."""
@@ -239,9 +240,14 @@ class Worker:
         return self._child.poll() is None
 
     def pause(self) -> None:
-        """Stop it, so that no thread of it runs beside another engine."""
-        self._child.send(signal.SIGSTOP)
+        """Stop it, so that no thread of it runs beside another engine.
+
+        One that is stopped is left as it is, unless it had something outside of its process group: that is sought anew.
+        """
+        if self._stopped_ns and not self._has_more_outside:
+            return
         self._stopped_ns = self._stopped_ns or time.monotonic_ns()
+        self._has_more_outside = self._child.send(signal.SIGSTOP)
 
     def may_be_waited_for(self) -> bool:
         """Whether somebody else may wait for a lock that it holds."""
@@ -249,8 +255,8 @@ class Worker:
 
     def go_on(self) -> None:
         """Let it run, if it was stopped."""
-        self._child.send(signal.SIGCONT)
         if self._stopped_ns:
+            self._child.send(signal.SIGCONT)
             self._pauses.append(Span(self._stopped_ns, time.monotonic_ns()))
             self._stopped_ns = 0
 

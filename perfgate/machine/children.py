@@ -108,14 +108,20 @@ class Child:
             pass
         return self._status
 
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to its process group, if there is one, and to what it started outside of that."""
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal to its process group, if there is one, and to what it started outside of that.
+
+        Returns:
+            Whether anything was outside. A group is stopped as one, and nothing in it can start more; what is outside
+            is found by looking, and may have started something meanwhile.
+        """
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, number)
-        for process in self._below():
+        outside = [process for process in self._below() if not in_group(process, self._pid)]
+        for process in outside:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                if not in_group(process, self._pid):
-                    process.send_signal(number)
+                process.send_signal(number)
+        return bool(outside)
 
     def holds_file_lock(self) -> bool:
         """Whether it or what it started holds a lock on a file (``/proc/locks``); ``True`` where that is not known."""

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -630,6 +631,38 @@ def test_a_failed_start_of_the_present_leaves_the_next_one_whole(jobs: list[Job]
 
     assert failed.failure is not None
     assert (trial.failure, trial.startup is not None and trial.startup.parked_ns > 0) == (None, True)
+
+
+@pytest.mark.parametrize(("mode", "again"), [("", False), ("import starts a program", True)])
+def test_what_is_stopped_whole_is_stopped_once(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch, mode: str, *, again: bool
+) -> None:
+    """A process group is stopped as one; what an import started outside of it is stopped anew whenever it runs."""
+    sent: list[signal.Signals] = []
+    send = Child.send
+
+    def sending(child: Child, number: signal.Signals) -> bool:
+        sent.append(number)
+        return send(child, number)
+
+    def outside() -> list[psutil.Process]:
+        return [one for one in workers("tests") if "while True: pass" in one.cmdline()]
+
+    monkeypatch.setattr(Child, "send", sending)
+    subject = jobs[1].subject.model_copy(update={"env": {"STUB_MODE": mode}})
+    (ahead,) = (replace(job, subject=subject) for job in jobs[0].ahead)
+    driver = VllmDriver()
+    with driver.start(replace(jobs[0], ahead=(ahead,)), Launch()) as engine:
+        assert wait_until((ahead.folder / "environment.json").exists, DEADLINE_S)
+        for _ in range(3):
+            engine.wait_alone()
+            for one in outside():
+                assert wait_until(partial(_stopped, one), DEADLINE_S)
+                one.send_signal(signal.SIGCONT)
+    driver.release()
+
+    assert set(sent) == {signal.SIGSTOP}
+    assert (len(sent) > 1) is again
 
 
 # --- kills
