@@ -125,6 +125,19 @@ def workers(run_name: str = RUN) -> list[psutil.Process]:
     return [one for one in marked if environment_of(one).get(OWNER) == owner_mark(run_name)]
 
 
+def note_answers(monkeypatch: pytest.MonkeyPatch, asked: str, note: Callable[[Worker, dict[str, Any]], object]) -> None:
+    """From here on call ``note`` with each answer of a worker to that request, before anything else sees it."""
+    request = Worker.request
+
+    def asking(worker: Worker, op: str, limit: Limit, **fields: Any) -> dict[str, Any]:
+        answered = request(worker, op, limit, **fields)
+        if op == asked:
+            note(worker, answered)
+        return answered
+
+    monkeypatch.setattr(Worker, "request", asking)
+
+
 def _stopped(process: psutil.Process) -> bool:
     return bool(process.status() == psutil.STATUS_STOPPED)
 
@@ -272,13 +285,9 @@ def test_an_import_that_was_stopped_took_as_long_as_it_ran(
 ) -> None:
     """What it was stopped for meanwhile is neither import nor start, though the worker's own clock went on."""
     claimed: list[tuple[int, int]] = []
-    request = Worker.request
 
-    def asking(worker: Worker, op: str, limit: Limit, **fields: Any) -> dict[str, Any]:
-        answered = request(worker, op, limit, **fields)
-        if op == "start":
-            claimed.append((answered["import_ns"], worker.paused_ns))
-        return answered
+    def claim(worker: Worker, answered: dict[str, Any]) -> None:
+        claimed.append((answered["import_ns"], worker.paused_ns))
 
     def look(step: Step) -> None:
         if (step.trial, step.phase) == (0, "iteration 1 of 5"):  # nothing is stopped before the last one of warm-up
@@ -286,7 +295,7 @@ def test_an_import_that_was_stopped_took_as_long_as_it_ran(
         if step.phase == "stopping the engine":
             (tmp_path / "run" / "imports-may-end").touch()
 
-    monkeypatch.setattr(Worker, "request", asking)
+    note_answers(monkeypatch, "start", claim)
     record = measure("import waits", pairs=1, tell=look, cell=warmed_up_thrice(make_cell))
 
     startups = [trial.startup for trial in record.trials if trial.startup is not None]
@@ -314,15 +323,11 @@ def test_a_parked_worker_is_at_home_in_the_folder_of_its_trial(measure: Measure,
 def test_the_wait_of_a_parked_worker_is_no_start_time(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ready is import and engine as ever; that the trial before was measured meanwhile is not in it."""
     ages: list[tuple[int, int]] = []
-    request = Worker.request
 
-    def asking(worker: Worker, op: str, limit: Limit, **fields: Any) -> dict[str, Any]:
-        answered = request(worker, op, limit, **fields)
-        if op == "start":
-            ages.append((time.monotonic_ns() - worker.born_ns, worker.parked_ns + worker.paused_ns))
-        return answered
+    def note_age(worker: Worker, _: dict[str, Any]) -> None:
+        ages.append((time.monotonic_ns() - worker.born_ns, worker.parked_ns + worker.paused_ns))
 
-    monkeypatch.setattr(Worker, "request", asking)
+    note_answers(monkeypatch, "start", note_age)
     record = measure(pairs=1)
 
     assert ages[0][1] == 0
