@@ -638,6 +638,31 @@ def test_a_failed_start_of_the_present_leaves_the_next_one_whole(jobs: list[Job]
     assert (trial.failure, trial.startup is not None and trial.startup.parked_ns > 0) == (None, True)
 
 
+def test_an_import_goes_on_while_the_engine_before_it_ends(
+    jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was stopped beside the measured iterations gets done before that engine's process is gone."""
+    imported, paused, seen = tmp_path / "run" / "parked-1" / "environment.json", list[bool](), list[bool]()
+
+    def let_it_import(_: Worker, __: dict[str, Any]) -> None:
+        seen.append(imported.exists())
+        (tmp_path / "run" / "imports-may-end").touch()
+        seen.append(wait_until(imported.exists, DEADLINE_S))
+
+    note_answers(monkeypatch, "start", lambda worker, _: paused.append(worker.paused_ns > 0))
+    waits = jobs[0].subject.model_copy(update={"env": {"STUB_MODE": "import waits"}})
+    first, second = (replace(job, subject=waits) for job in jobs)
+    driver = VllmDriver()
+    with monkeypatch.context() as during:
+        note_answers(during, "stop", let_it_import)
+        ahead = tuple(replace(job, subject=waits) for job in first.ahead)
+        assert take(driver, replace(first, ahead=ahead)).failure is None
+
+    assert seen == [False, True]
+    assert take(driver, second).failure is None
+    assert paused == [False, True]
+
+
 @pytest.mark.parametrize(("mode", "again"), [("", False), ("import starts a program", True)])
 def test_what_is_stopped_whole_is_stopped_once(
     jobs: list[Job], monkeypatch: pytest.MonkeyPatch, mode: str, *, again: bool
