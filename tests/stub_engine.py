@@ -1,7 +1,7 @@
 """A stand-in for vllm and torch that a worker can import: an engine without a model, faulty on request.
 
 ``STUB_MODE`` names the fault; without one it behaves. It leaves ``environment.json``, ``priority.json``,
-``arguments.json`` and ``shut-down`` in the working directory for tests to look at.
+``arguments.json``, ``configured`` and ``shut-down`` in the working directory for tests to look at.
 """
 
 from __future__ import annotations
@@ -59,15 +59,24 @@ class EngineArgs:
         if MODE == "arguments fail":
             raise TypeError("unexpected keyword argument 'max_num_seq'")
 
+    def create_engine_config(self, usage):
+        with open("configured", "a") as stream:
+            print(usage, file=stream)
+        if MODE == "configuration fails":
+            raise ValueError("max_num_batched_tokens is too small")
+        return Plain(usage=usage)
+
+class UniProcExecutor(Plain): pass
+
 def answer_descriptor():
     return int(sys.argv[2])
 
 class LLMEngine:
     @classmethod
-    def from_engine_args(cls, arguments):
-        return cls()
+    def from_engine_args(cls, arguments, usage_context="of an engine"):
+        return cls(arguments.create_engine_config(usage_context))
 
-    def __init__(self):
+    def __init__(self, config):
         print("loading weights")
         if MODE == "start fails":
             raise RuntimeError("No available memory for the cache blocks")
@@ -80,7 +89,8 @@ class LLMEngine:
         self.running = {}
         memory = 4096 if MODE != "no memory" else None
         worker = Plain(worker=Plain(model_runner=Plain(model_memory_usage=memory)))
-        executor = Plain() if MODE == "no ranks" else Plain(
+        kind = UniProcExecutor if MODE == "one process" else Plain
+        executor = Plain() if MODE == "no ranks" else kind(
             collective_rpc=lambda function, args=(): [function(worker, *args), function(worker, *args)])
         scheduler = Plain(requests={})
         self.engine_core = Plain(

@@ -23,7 +23,7 @@ from perfgate.machine.cleanup import count_files
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.plan import prompts
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.workload import AnyWorkload, Workload, images_of
+from perfgate.scenario.workload import AnyWorkload, Workload
 
 _Version = Annotated[str, Field(max_length=MAX_VERSION)]
 _Count = Annotated[int, Field(gt=0, lt=LARGEST)]
@@ -76,11 +76,6 @@ class VllmDriver:
         self._parking.release()
 
 
-def _tokenizing(workload: AnyWorkload) -> dict[str, bool]:
-    """The processor of a model that sees needs its tokenizer; for token ids alone none is made."""
-    return {"skip_tokenizer_init": False} if images_of(workload) else {}
-
-
 class VllmEngine:
     """The engine that a worker builds on construction, see :class:`Engine`.
 
@@ -100,16 +95,10 @@ class VllmEngine:
         cache_files = count_files(job.cache_folder)
         limit = Limit(time.monotonic() + cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
         worker.request("hello", limit)
-        answer = worker.request(
-            "start",
-            limit,
-            model=cell.model_folder or cell.engine.model.hub,
-            revision=cell.engine.model.revision,
-            dummy=cell.engine.model.config is not None,
-            engine_args={**_tokenizing(cell.workload), **job.engine_args, **launch.engine_args},
-            count_calls=launch.count_calls,
-            sample_host=launch.sample_host,
-        )
+        asked = job.engine_request
+        asked["engine_args"] |= launch.engine_args
+        counts = {"count_calls": launch.count_calls, "sample_host": launch.sample_host}
+        answer = worker.request("start", limit, **asked, **counts)
         ready_ns = worker.age_ns()
         try:
             started = _Started.model_validate(answer)

@@ -12,6 +12,7 @@ from perfgate.capture.settling import SETTLE_S
 from perfgate.metrics.trial import Artifact, Failure, Kind, Side, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.workload import images_of
 from perfgate.trace.decode_step import DecodeSteps
 
 
@@ -84,6 +85,19 @@ class Job:
         """
         args = {**self.cell.engine.args, **self.subject.args}
         return args if self.cell.model_folder is None else _in_folder(args, self.cell.model_folder)
+
+    @property
+    def engine_request(self) -> dict[str, Any]:
+        """What a worker is told of the engine that it builds, see :mod:`perfgate.capture.vllm_worker`."""
+        model = self.cell.engine.model
+        # The processor of a model that sees needs its tokenizer; for token ids alone none is made.
+        tokenizing = {"skip_tokenizer_init": False} if images_of(self.cell.workload) else {}
+        return {
+            "model": self.cell.model_folder or model.hub,
+            "revision": model.revision,
+            "dummy": model.config is not None,
+            "engine_args": {**tokenizing, **self.engine_args},
+        }
 
     def packed(self, name: str, content: bytes) -> Artifact:
         """Content in a file of the trial's folder, with gzip; its digest depends on the content alone."""

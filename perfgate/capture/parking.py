@@ -1,6 +1,6 @@
 """Imports hidden: workers of the next trials import during the present one, and park before they touch a GPU.
 
-A parked worker has imported torch and vllm in a process of its own and waits for its engine's arguments. Imports run
+A parked worker has imported torch and vllm in a process of its own, and made its engine's configuration. Imports run
 beside the start and the end of engines alone: before the last iteration of warm-up each worker is stopped, parked or
 not, and what has not imported all goes on once the present trial has measured. So no import runs beside an iteration
 that counts, nor beside the one before, however heavy a head's imports are, and no thread that a build starts when it is
@@ -12,6 +12,7 @@ Nothing depends on it. Where no worker can be parked, the next trial starts its 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -162,7 +163,7 @@ class Parking:
         self._started.append(own)
         AHEAD.add(worker.token)
         try:
-            worker.ask("imports", _limit(job), count_calls=job.kind == "called")
+            worker.ask("imports", _limit(job), count_calls=job.kind == "called", **job.engine_request)
         except InvalidTrialError:
             self._refuse(own)
             return False
@@ -212,10 +213,11 @@ def _limit(job: Job) -> Limit:
 
 
 def _engine(job: Job) -> tuple[str, ...]:
-    """What decides what a worker imports, and whose it is."""
+    """What decides what a worker imports and configures, and whose it is."""
     return (
         job.kind,
         job.owner,
         job.subject.python,
         *(f"{name}={value}" for name, value in engine_environment(job).items()),
+        json.dumps(job.engine_request, sort_keys=True),
     )

@@ -315,9 +315,30 @@ def test_a_parked_worker_is_at_home_in_the_folder_of_its_trial(measure: Measure,
     for trial in record.trials:
         folder = tmp_path / "run" / "trials" / f"{trial.index:03}"
         assert {file.name for file in folder.iterdir()} == {
-            "engine.log", "environment.json", "priority.json", "arguments.json", "shut-down", "timeline.jsonl.gz",
+            "engine.log", "environment.json", "priority.json", "arguments.json", "configured", "shut-down",
+            "timeline.jsonl.gz",
         }  # fmt: skip
         assert "loading weights" in (folder / "engine.log").read_text()
+
+
+def test_a_parked_worker_has_its_configuration(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each engine is configured once, as its own build asks for that, and a parked one before its trial begins."""
+    found: list[str] = []
+    note = Worker.note_imported
+
+    def noting(worker: Worker, at_ns: int) -> None:
+        found.append((worker._job.folder / "configured").read_text())
+        note(worker, at_ns)
+
+    monkeypatch.setattr(Worker, "note_imported", noting)
+    record = measure()
+
+    assert len(found) >= sum(parked(record)) > 0
+    written = [file.read_text() for file in tmp_path.glob("run/trials/*/configured")]
+    assert {*found, *written} == {"of an engine\n"}
+    assert len(written) == len(record.trials)
 
 
 def test_the_wait_of_a_parked_worker_is_no_start_time(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -588,15 +609,16 @@ def take(driver: VllmDriver, job: Job) -> Trial:
 
 @pytest.mark.parametrize("other", [
     {"cache_folder": Path("/elsewhere")}, {"environment": {"PATH": "/bin"}}, {"owner": owner_mark("others")},
-    {"kind": "traced"},
+    {"kind": "traced"}, {"args": {"max_num_seqs": 3}},
 ])  # fmt: skip
 def test_a_worker_is_taken_for_its_engine_alone(jobs: list[Job], other: dict[str, Any], tmp_path: Path) -> None:
-    """A job with other caches, variables or owner, or of another kind, gets a worker of its own."""
+    """A job with other caches, variables, arguments or owner, or of another kind, gets a worker of its own."""
     driver, (first, second) = VllmDriver(), jobs
     assert take(driver, first).failure is None
     assert (tmp_path / "run" / "parked-1" / "engine.log").exists()
 
-    changed = replace(second, **other)
+    own = {"subject": second.subject.model_copy(update=other)} if "args" in other else other
+    changed = replace(second, **own)
     with driver.start(changed, Launch()) as engine:
         assert engine.startup
         assert engine.startup.parked_ns == 0
@@ -612,6 +634,18 @@ def test_instruments_that_ask_for_something_start_their_own(jobs: list[Job], lau
     with driver.start(second, launch) as engine:
         assert engine.startup
         assert engine.startup.parked_ns == 0
+
+
+@pytest.mark.parametrize("mode", ["arguments fail", "configuration fails"])
+def test_a_configuration_that_fails_fails_its_own_trial(measure: Measure, mode: str) -> None:
+    """The head's trial says what vLLM said, and no base is lost to it."""
+    record = measure(mode, pairs=1)
+
+    failures = [(trial.subject, trial.failure and trial.failure.code) for trial in record.trials]
+    assert failures == [("base", None), ("head", "engine-start-failed")]
+    failure = record.trials[1].failure
+    assert failure is not None
+    assert ("max_num_seq" if mode == "arguments fail" else "is too small") in failure.text
 
 
 def test_release(jobs: list[Job], tmp_path: Path) -> None:
