@@ -18,7 +18,7 @@ from perfgate.models import Frozen, Note
 from perfgate.units import format_ns, percent
 
 LATEST_NS: Final = 1_000_000
-"""A window counts only if 99 of 100 requests were sent within this of their schedule: 1 ms."""
+"""A window counts only if 99 of 100 requests, of fewer all but one, were sent within this of their schedule: 1 ms."""
 LATEST_READ_NS: Final = 3_000_000
 """And only if the client read what came within this, at 19 of 20 times: 3 ms. Events of a step come together and are
 read one by one: at 200 requests a second of 512 + 128 tokens a client at 39 % of its core is 1.6 ms late
@@ -138,9 +138,13 @@ class Answers(Frozen):
 
     @property
     def lateness_ns(self) -> int:
-        """The p99 of how late requests were sent, by nearest rank; 0 where none was sent."""
-        late = [answer.sent_ns - answer.scheduled_ns for answer in self.answers if answer.sent_ns is not None]
-        return nearest_rank(late, 0.99) if late else 0
+        """The p99 of how late requests were sent, by nearest rank; 0 where none was sent.
+
+        Of fewer than 100 it is the latest but one: their p99 would be the latest, and what a machine held up once is
+        no late client.
+        """
+        late = sorted(answer.sent_ns - answer.scheduled_ns for answer in self.answers if answer.sent_ns is not None)
+        return min(nearest_rank(late, 0.99), late[-2:][0]) if late else 0
 
     @property
     def void(self) -> Note | None:
