@@ -14,11 +14,11 @@ third   no                   no
 fourth  no                   yes
 ======  ===================  =====================
 
-Four trials are a block. A block's contrast is the mean log of the two trials with the one less that of the two without;
-"both" is the sum of the two contrasts, which is what hidden imports do as a whole. An effect is equivalent to none
-within a bound where two one-sided t tests at 5 % over the blocks refuse that it is larger (Schuirmann 1987), which is
-the 90 % interval within the bound. A block with a failed trial, or with one that was not parked as planned, is left
-out. Where a GPU jumps between states, blocks that were not in its fast state throughout are left out as well.
+Both effects, and their sum, which is what hidden imports do as a whole, are estimated by least squares over the logs of
+all trials, with a level for each card and each state of it: trials of a GPU that jumps have one or the other, and a
+jump of 3 % is no effect of imports. A trial counts by its iterations of the state that it has most of. An effect is
+equivalent to none within a bound where two one-sided t tests at 5 % refuse that it is larger (Schuirmann 1987), which
+is the 90 % interval within the bound. Trials that failed, or were not parked as planned, are left out.
 
 Each GPU has a process of its own; folders are ordinary run folders, and calling the program again adds blocks.
 ``--summarise`` measures nothing.
@@ -33,7 +33,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,7 +62,9 @@ BLOCK = 4
 PARKED = (True, True, False, False)
 """Which trials of a block are parked; the next trial says whether one is parked beside."""
 LEAST_ALIKE = 6
-"""Iterations of one state that each trial of a block needs."""
+"""Iterations of one state that a trial needs."""
+SOUGHT = {"parked itself": [1.0, 0.0], "one parked beside": [0.0, 1.0], "both": [1.0, 1.0]}
+"""By effect, how much of being parked and of a parked neighbour is in it."""
 BOUNDS = {"itl_median": 0.0005, "tpot_mean": 0.0005, "ttft_median": 0.005}
 """By metric, how far hidden imports may move it, as a log ratio."""
 
@@ -89,17 +91,34 @@ class Alternating:
 
 
 @dataclass(frozen=True)
+class Restart:
+    """A trial that was parked as planned, by its iterations of one state.
+
+    Args:
+        level: Its GPUs and their state: what else decides how fast it is.
+        parked: Whether it was parked itself.
+        beside: Whether one was parked beside it.
+        logs: By metric, the log of its value.
+    """
+
+    level: str
+    parked: bool
+    beside: bool
+    logs: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Effect:
     """What hidden imports do to one metric.
 
     Args:
-        blocks: From how many.
-        mean: Of the blocks' contrasts, a log ratio; positive is worse.
+        restarts: From how many.
+        mean: A log ratio; positive is worse.
         low: Lower end of the 90 % interval.
         high: Upper end.
     """
 
-    blocks: int
+    restarts: int
     mean: float
     low: float
     high: float
@@ -109,76 +128,71 @@ class Effect:
         return -bound < self.low and self.high < bound
 
 
-def effect(contrasts: Sequence[float]) -> Effect | None:
-    """The mean contrast with its 90 % interval; ``None`` for fewer than two blocks."""
-    if len(contrasts) <= 1:
-        return None
-    mean, error = float(np.mean(contrasts)), float(stats.sem(contrasts))
-    half = float(stats.t.isf(0.05, len(contrasts) - 1)) * error
-    return Effect(len(contrasts), mean, mean - half, mean + half)
+def effects(restarts: Sequence[Restart], metric: str) -> dict[str, Effect]:
+    """By name, each effect on a metric; empty where too few restarts, or too much alike, tell it."""
+    known = [one for one in restarts if metric in one.logs]
+    levels = sorted({one.level for one in known})
+    degrees = len(known) - len(levels) - len(SOUGHT["both"])
+    rows = [[*(one.level == level for level in levels), one.parked, one.beside] for one in known]
+    design = np.array(rows, dtype=float)
+    if degrees < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
+        return {}
+    logs = np.array([one.logs[metric] for one in known])
+    fitted, *_ = np.linalg.lstsq(design, logs)
+    variance = float(((logs - design @ fitted) ** 2).sum()) / degrees
+    covariance = variance * np.linalg.inv(design.T @ design)
+    found = {}
+    for name, parts in SOUGHT.items():
+        weights = np.array([0.0] * len(levels) + parts)
+        half = float(stats.t.isf(0.05, degrees) * np.sqrt(weights @ covariance @ weights))
+        mean = float(weights @ fitted)
+        found[name] = Effect(len(known), mean, mean - half, mean + half)
+    return found
 
 
-def contrasts(logs: Sequence[float]) -> dict[str, float]:
-    """Of the logs of a block's trials, in order."""
-    first, second, third, fourth = logs
-    own = (first + second - third - fourth) / 2
-    beside = (first + fourth - second - third) / 2
-    return {"parked itself": own, "one parked beside": beside, "both": own + beside}
-
-
-def blocks_of(record: Record) -> Iterator[list[Trial]]:
-    """Whole blocks of trials that were parked as planned, with the iterations of one state of the GPU."""
-    judged = {trial.pair: trial for trial in record.judged_trials("base") if trial.pair is not None}
-    readings = [reading for trial in judged.values() for one in trial.iterations for reading in readings_of(one)]
+def restarts_of(record: Record) -> Iterator[Restart]:
+    """The trials of a record that were parked as planned, and have enough iterations of one state."""
+    judged = [trial for trial in record.judged_trials("base") if trial.pair is not None]
+    readings = [reading for trial in judged for one in trial.iterations for reading in readings_of(one)]
     fastest = tuple(map(min, zip(*readings, strict=True))) if readings else ()
-    for start in range(0, max(judged, default=-1) + 1, BLOCK):
-        block = [judged[number] for number in range(start, start + BLOCK) if number in judged]
-        as_planned = [bool(trial.startup and trial.startup.parked_ns) for trial in block] == [*PARKED]
-        if as_planned and (alike := _in_one_state(block, fastest)):
-            yield alike
+    for trial in judged:
+        parked, beside = (PARKED[((trial.pair or 0) + ahead) % BLOCK] for ahead in range(2))
+        if bool(trial.startup and trial.startup.parked_ns) != parked:
+            continue
+        for state, alike in _in_one_state(trial, fastest):
+            values = {metric: METRICS[metric].summarise(alike) for metric in BOUNDS}
+            logs = {metric: math.log(value) for metric, value in values.items() if value}
+            yield Restart(f"{trial.gpus} {state}", parked, beside, logs)
 
 
-def _in_one_state(block: list[Trial], fastest: Sequence[int]) -> list[Trial]:
-    """The trials with the iterations of the state that all have most of; empty where they share too little of one.
+def _in_one_state(trial: Trial, fastest: Sequence[int]) -> Iterator[tuple[str, Trial]]:
+    """The state that a trial has most of, and the trial with its iterations in it; nothing where these are too few.
 
     Only a GPU has states; a busy processor reads slow at times and is measured as it is.
     """
-    if not all(trial.gpus for trial in block):
-        return block
-    if not all(readings_of(one) for trial in block for one in trial.iterations):
-        return []
-    states = []
-    for slow in (False, True):
-        alike = [in_state(trial, fastest, slow=slow) for trial in block]
-        states.append((min(map(len, alike)), alike))
-    least, most = max(states, key=lambda state: state[0])
-    if least < LEAST_ALIKE:
-        return []
-    cut = [one[:least] for one in most]  # as many in each trial: a median of few is noisier
-    return [trial.model_copy(update={"iterations": own}) for trial, own in zip(block, cut, strict=True)]
+    if not trial.gpus:
+        yield "", trial
+    elif all(map(readings_of, trial.iterations)):
+        states = {"slow": in_state(trial, fastest, slow=True), "fast": in_state(trial, fastest, slow=False)}
+        state, alike = max(states.items(), key=lambda one: len(one[1]))
+        if len(alike) >= LEAST_ALIKE:
+            yield state, trial.model_copy(update={"iterations": alike})
 
 
 def table(folder: Path) -> Iterator[str]:
     """The lines of a table over all run folders below a folder: a row a metric and effect."""
-    found: dict[tuple[str, str], list[float]] = {}
+    restarts: list[Restart] = []
     taken = 0
     for run_folder in sorted(path for path in folder.iterdir() if (path / "run.json").exists()):
         for record in read_records(run_folder, read_manifest(run_folder)):
             taken += len(record.judged_trials("base"))
-            for block in blocks_of(record):
-                for metric in BOUNDS:
-                    values = [METRICS[metric].summarise(trial) for trial in block]
-                    logs = [math.log(value) for value in values if value]
-                    for name, value in contrasts(logs).items() if len(logs) == BLOCK else ():
-                        found.setdefault((metric, name), []).append(value)
+            restarts += restarts_of(record)
     yield f"{taken} trials\n"
-    yield "| metric | effect | blocks | change | 90 % interval | bound | equivalent |\n|---|---|---|---|---|---|---|"
-    for (metric, name), several in found.items():
-        known = effect(several)
-        if known is not None:
-            bound = BOUNDS[metric]
+    yield "| metric | effect | restarts | change | 90 % interval | bound | equivalent |\n|---|---|---|---|---|---|---|"
+    for metric, bound in BOUNDS.items():
+        for name, known in effects(restarts, metric).items():
             yield (
-                f"| `{metric}` | {name} | {known.blocks} | {100 * known.mean:+.3f} % | {100 * known.low:+.3f} to "
+                f"| `{metric}` | {name} | {known.restarts} | {100 * known.mean:+.3f} % | {100 * known.low:+.3f} to "
                 f"{100 * known.high:+.3f} % | {100 * bound:g} % | {'yes' if known.within(bound) else 'not shown'} |"
             )
 

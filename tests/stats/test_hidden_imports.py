@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,24 +21,45 @@ from perfgate.scenario.plan import Cell
 hidden: Any = importlib.import_module("hidden_imports")
 
 
-@pytest.mark.parametrize(("own", "beside"), [(0.01, 0.0), (0.0, -0.02), (0.003, 0.004)])
-def test_both_effects_are_told_apart(own: float, beside: float) -> None:
-    """A block tells what being parked does from what a parked neighbour does, whatever the level is."""
-    parked = [*hidden.PARKED, hidden.PARKED[0]]
-    logs = [math.log(44.0) + own * parked[n] + beside * parked[n + 1] for n in range(hidden.BLOCK)]
+def restarts(own: float, beside: float, levels: list[str], noise: Any = (0.0,)) -> list[Any]:
+    """Restarts as the plan of blocks has them, each at the level of its card and state, with some noise."""
+    parked = [hidden.PARKED[n % hidden.BLOCK] for n in range(len(levels) + 1)]
+    height = {level: math.log(44.0) + 0.03 * n for n, level in enumerate(sorted(set(levels)))}
+    noises = itertools.cycle(noise)
+    return [
+        hidden.Restart(level, parked[n], parked[n + 1], {
+            "itl_median": height[level] + own * parked[n] + beside * parked[n + 1] + next(noises)
+        })
+        for n, level in enumerate(levels)
+    ]  # fmt: skip
 
-    assert hidden.contrasts(logs) == pytest.approx(
+
+@pytest.mark.parametrize(("own", "beside"), [(0.01, 0.0), (0.0, -0.02), (0.003, 0.004)])
+@pytest.mark.parametrize("levels", ["aaaa" * 2, "aabbbabb", "abab" * 2 + "ccca"])
+def test_both_effects_are_told_apart(own: float, beside: float, levels: str) -> None:
+    """What being parked does from what a parked neighbour does, whatever the levels of cards and states are."""
+    found = hidden.effects(restarts(own, beside, [*levels]), "itl_median")
+
+    assert {name: one.mean for name, one in found.items()} == pytest.approx(
         {"parked itself": own, "one parked beside": beside, "both": own + beside}
     )
+    assert {one.restarts for one in found.values()} == {len(levels)}
 
 
-def test_rates_of_the_equivalence_test() -> None:
+@pytest.mark.parametrize("effect", ["parked itself", "one parked beside", "both"])
+def test_rates_of_the_equivalence_test(effect: str) -> None:
     """An effect as large as the bound is called equivalent in at most 5 % of runs, none at all in nearly all."""
     random = np.random.default_rng(20261122)
-    bound, sd, blocks, runs = 0.0005, 0.0005, 24, 4000
-    for shift, least, most in ((bound, 0.0, 0.057), (0.0, 0.97, 1.0)):
-        known = [hidden.effect(list(random.normal(shift, sd, blocks))) for _ in range(runs)]
-        share = sum(one is not None and one.within(bound) for one in known) / runs
+    bound, sd, blocks, runs = 0.0005, 0.0004, 24, 1000
+    levels = [*"aaaabbbb" * (blocks // 2)]
+    parts = {"parked itself": (1.0, 0.0), "one parked beside": (0.0, 1.0), "both": (0.5, 0.5)}[effect]
+    for shift, least, most in ((bound, 0.0, 0.064), (0.0, 0.97, 1.0)):
+        own, beside = (shift * part for part in parts)
+        known = [
+            hidden.effects(restarts(own, beside, levels, random.normal(0, sd, len(levels))), "itl_median")[effect]
+            for _ in range(runs)
+        ]
+        share = sum(one.within(bound) for one in known) / runs
         assert least <= share <= most
 
 
@@ -70,9 +92,10 @@ def test_only_trials_that_the_plan_parks_are_started_ahead(
     assert collector.ahead == expected
 
 
-def test_one_block_tells_nothing() -> None:
-    """An interval needs two blocks."""
-    assert hidden.effect([0.001]) is None
+@pytest.mark.parametrize("levels", ["", "aaaa"[:3], "abcd"])
+def test_too_few_restarts_tell_nothing(levels: str) -> None:
+    """Two effects and a level for each card and state need more restarts than they are."""
+    assert hidden.effects(restarts(0.01, 0.0, [*levels]), "itl_median") == {}
 
 
 def in_states(states: str, number: int) -> Any:
@@ -84,17 +107,12 @@ def in_states(states: str, number: int) -> Any:
     return trial(number, number, "base", startup=startup, iterations=iterations, gpus=("GPU-0",))
 
 
-@pytest.mark.parametrize(
-    ("states", "kept"),
-    [
-        (["s" * 8 + "f" * 16, "s" * 24, "s" * 24, "s" * 10 + "f" * 14], 8),
-        (["f" * 24, "ss" + "f" * 22, "f" * 24, "f" * 24], 22),
-        (["f" * 24, "s" * 24, "f" * 24, "f" * 24], 0),
-    ],
-)
-def test_a_block_counts_in_one_state(states: list[str], kept: int) -> None:
-    """All trials by as many iterations of the state that they share; a jump of 3 % is no effect of imports."""
-    block = [in_states(own, number) for number, own in enumerate(states)]
-    alike = hidden._in_one_state(block, (179_000,))
-    assert [len(one.iterations) for one in alike] == [kept] * (hidden.BLOCK if kept else 0)
-    assert len({one.itl_ns for own in alike for one in own.iterations}) <= 1
+@pytest.mark.parametrize(("states", "state", "kept"), [
+    ("s" * 8 + "f" * 16, "fast", 16), ("s" * 24, "slow", 24), ("sssss" + "fffff", "", 0),
+])  # fmt: skip
+def test_a_restart_counts_in_the_state_that_it_has_most_of(states: str, state: str, kept: int) -> None:
+    """A jump of 3 % is no effect of imports."""
+    found = [*hidden._in_one_state(in_states(states, 0), (179_000,))]
+
+    assert [(name, len(alike.iterations)) for name, alike in found] == ([(state, kept)] if kept else [])
+    assert len({one.itl_ns for _, alike in found for one in alike.iterations}) <= 1
