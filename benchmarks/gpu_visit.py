@@ -45,7 +45,8 @@ class Task:
     Args:
         name: Unique; also the name of its folder.
         words: ``perfgate`` is left out; a first word that ends in ``.py`` is a benchmark. ``{build}``, ``{gpus}``,
-            ``{minutes}``, ``{root}``, ``{into}`` and, for one of several that are alike, ``{each}`` are filled in.
+            ``{minutes}``, ``{root}``, ``{into}``, ``{plant}`` and, for one of several that are alike, ``{each}`` are
+            filled in.
         minutes: What it takes at most; it is stopped then.
         gpus: How many it takes.
         alone: Whether it takes all there are, whatever it needs, so that nothing runs beside it.
@@ -95,10 +96,11 @@ class Visit:
         build: As perfgate's ``--base`` takes it.
         gpus: Indices of the GPUs to use.
         minutes: Until nothing runs any more.
+        plant: How often the plant of 0.9 % is in a step of these GPUs: its ``PERFGATE_PLANT_EVERY``.
     """
 
-    def __init__(self, into: Path, build: str, gpus: list[str], minutes: float) -> None:
-        self._into, self._build, self._free = into, build, gpus
+    def __init__(self, into: Path, build: str, gpus: list[str], minutes: float, plant: str = "1") -> None:
+        self._into, self._build, self._free, self._plant = into, build, gpus, plant
         cores = sorted(os.sched_getaffinity(0))
         each = len(cores) // len(gpus)
         self._cores = {gpu: cores[each * place : each * (place + 1)] for place, gpu in enumerate(gpus)}
@@ -164,6 +166,7 @@ class Visit:
             content = task.config.replace("{anchor}", f"{key} = {json.dumps(value)}")
             (folder / "perfgate.toml").write_text(content, encoding="utf-8")
         known = {"build": self._build, "root": str(ROOT), "into": str(self._into), "gpus": ",".join(gpus)}
+        known["plant"] = self._plant
         known["minutes"] = f"{task.minutes - 1:g}"
         words = list(task.words)
         if words[0] == "run" and not task.folder and self._was_cut_short(task.name):
@@ -233,6 +236,9 @@ def main() -> None:
     parser.add_argument("--gpus", type=lambda names: names.split(","), default=["0"], help="indices")
     parser.add_argument("--only", action="append", help="names of tasks, with wildcards; default: all")
     parser.add_argument("--into", type=Path, default=Path("gpu-visit"), help="folder of logs and runs")
+    parser.add_argument(
+        "--plant", default="1", metavar="EVERY", help="of the plant of 0.9 %%: 1 on an H200, 0.5 on an H100"
+    )
     parser.add_argument("--tasks", type=Path, default=TASKS, help="the list")
     given = parser.parse_args()
     key, _, value = given.build.partition("=")
@@ -241,7 +247,7 @@ def main() -> None:
     wanted = given.only or ["*"]
     chosen = [*{task.name: task for one in wanted for task in listed if fnmatch.fnmatch(task.name, one)}.values()]
     check_imports(given.build)
-    visit = Visit(given.into.resolve(), given.build, given.gpus, given.minutes)
+    visit = Visit(given.into.resolve(), given.build, given.gpus, given.minutes, given.plant)
     fitting = (task for task in chosen if task.gpus <= len(given.gpus))
     visit.take([replace(task, gpus=len(given.gpus)) if task.alone else task for task in fitting])
     print("| task | exit | as expected | minutes | GPUs |\n|---|---|---|---|---|")
