@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from perfgate.baseline.exact_profile import kept_profiles
 from perfgate.baseline.store import as_of, commit, is_baseline, kept, read, verify
-from perfgate.capture.engine import MAX_ANSWER_BYTES
 from perfgate.capture.window_reading import read_answer
 from perfgate.capture.windows import MORE_WARMUP
+from perfgate.capture.worker import MAX_ANSWER_BYTES
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError, UsageError
 from perfgate.gate import outcome_of
 from perfgate.judge.next_pairs import due

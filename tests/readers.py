@@ -31,10 +31,10 @@ from perfgate.calls.call_difference import call_difference
 from perfgate.capture.calling import read_calls
 from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.drivers import VllmEngine
-from perfgate.capture.engine import Worker
 from perfgate.capture.job import Job
 from perfgate.capture.parking import Parking
 from perfgate.capture.timeline import read_iteration
+from perfgate.capture.worker import Worker
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.drill.board import false_blocks, make_board, read_board

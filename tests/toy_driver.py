@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.capture.driver_protocol import Engine, Launch
-from perfgate.capture.engine import Limit
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import ANY_TIME, InvalidTrialError, Span
+from perfgate.capture.worker import Limit
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import AnyWorkload, Workload

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from perfgate.capture.commands import NCU_SETTINGS, VERSION_TIMEOUT_S, run
 from perfgate.capture.driver_protocol import Engine, Launch
-from perfgate.capture.engine import Limit
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
+from perfgate.capture.worker import Limit
 from perfgate.counters.launch_table import KernelLaunch
 from perfgate.counters.ncu_csv import cause_in, parse_ncu
 from perfgate.counters.step_counters import CountedStep

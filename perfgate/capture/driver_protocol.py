@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import Span
+from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import AnyWorkload

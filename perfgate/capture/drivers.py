@@ -14,11 +14,12 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Driver, Engine, Launch
-from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, Worker, find_subject
+from perfgate.capture.engine import find_subject
 from perfgate.capture.job import Job
 from perfgate.capture.parking import PARKED, Parking
 from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
+from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit, Worker
 from perfgate.machine.cleanup import count_files
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.plan import prompts

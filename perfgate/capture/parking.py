@@ -21,9 +21,10 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from perfgate.capture.engine import Limit, Worker, engine_environment
+from perfgate.capture.engine import engine_environment
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
+from perfgate.capture.worker import Limit, Worker
 from perfgate.load.shape import Load
 from perfgate.machine.cleanup import remove_tree
 from perfgate.machine.processes import AHEAD

@@ -16,13 +16,14 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Engine, Launch
-from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, engine_environment, find_subject
+from perfgate.capture.engine import engine_environment, find_subject
 from perfgate.capture.job import Job
 from perfgate.capture.server_figures import Scrape, growth, kv_token_capacity, kv_use_ppm, read_metrics
 from perfgate.capture.server_process import RunningServer, Server, fetch, fetch_json, held_alone, own_port, served_name
 from perfgate.capture.small_tokenizer import vocabulary_of
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.window_reading import WindowAnswer
+from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit
 from perfgate.load.arrivals import window
 from perfgate.load.client import Client
 from perfgate.load.event_stream import UNCOUNTED

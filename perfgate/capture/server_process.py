@@ -16,10 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from perfgate.capture.engine import APART, BLOCKS, FIRST_PORT, LOG, PORTS, Limit, engine_environment, signal_name
+from perfgate.capture.engine import APART, BLOCKS, FIRST_PORT, LOG, PORTS, engine_environment
 from perfgate.capture.job import Job
 from perfgate.capture.small_tokenizer import with_tokenizer
 from perfgate.capture.timeline import InvalidTrialError
+from perfgate.capture.worker import Limit, signal_name
 from perfgate.counters.transformer import read_config
 from perfgate.errors import InterruptedRunError
 from perfgate.load.dummy_adapters import RANK, write_adapters

@@ -16,7 +16,7 @@ from perfgate.capture.calling import CallCounts
 from perfgate.capture.counting import Ncu
 from perfgate.capture.driver_protocol import Driver
 from perfgate.capture.drivers import DRIVERS
-from perfgate.capture.engine import EXIT_TIMEOUT_S, LOG
+from perfgate.capture.engine import LOG
 from perfgate.capture.host_sampling import HostSamples
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
@@ -24,6 +24,7 @@ from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.timing import Timed
 from perfgate.capture.tracing import tracer
 from perfgate.capture.windows import Windows
+from perfgate.capture.worker import EXIT_TIMEOUT_S
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
 from perfgate.load.shape import Load
 from perfgate.machine.process_log import last_words

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from perfgate.capture import engine
-from perfgate.capture.engine import Limit, Worker
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError, Span, read_iteration
 from perfgate.capture.trial_taking import EngineCollector
+from perfgate.capture.worker import Limit, Worker
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
@@ -47,7 +46,7 @@ def play(
     def one(body: str) -> Worker:
         program = tmp_path / "played.py"
         program.write_text(PROGRAM.format(body=body))
-        monkeypatch.setattr(engine, "WORKER", program)
+        monkeypatch.setattr(Worker, "program", program)
         return Worker(make_job(make_cell(), Subject(python=sys.executable)))
 
     return one
@@ -77,7 +76,7 @@ def test_an_answer_has_a_largest_size(play: Play, monkeypatch: pytest.MonkeyPatc
             Counting.searched += len(self) - start
             return super().find(what, start, *more)
 
-    monkeypatch.setattr(engine, "MAX_ANSWER_BYTES", 2**22)
+    monkeypatch.setattr("perfgate.capture.worker.MAX_ANSWER_BYTES", 2**22)
     worker = play("while True:\n    say(bytes(65536))")
     worker._buffer = Counting()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from perfgate.capture.engine import WORKER
+from perfgate.capture.worker import WORKER
 
 PROGRAM = """
 import importlib.machinery, json, sys, threading, time, types

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from stub_engine import write_stub
 
-from perfgate.capture.engine import WORKER
 from perfgate.capture.job import Job
 from perfgate.capture.trial_taking import EngineCollector
+from perfgate.capture.worker import WORKER
 from perfgate.doctor.profilers import PROBE
 from perfgate.doctor.vllm_source import Located, locate
 from perfgate.scenario.plan import Cell

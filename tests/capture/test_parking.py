@@ -25,13 +25,13 @@ from stub_engine import leave_two_traces, write_stub
 from perfgate.calls.call_difference import figure_lines
 from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.drivers import VllmDriver
-from perfgate.capture.engine import Limit, Worker
 from perfgate.capture.job import Job
 from perfgate.capture.pace import Step
 from perfgate.capture.parking import SWITCH, hides_imports
 from perfgate.capture.session import Session
 from perfgate.capture.timing import Timed
 from perfgate.capture.trial_taking import take_trial
+from perfgate.capture.worker import Limit, Worker
 from perfgate.machine.children import Child, spawn
 from perfgate.machine.processes import AHEAD, CHILD, OWNER, environment_of, owner_mark, wait_until
 from perfgate.machine.sealed_folders import Seal, Store
@@ -273,7 +273,7 @@ def test_a_worker_ahead_that_cannot_be_started(
             raise error
         return spawn(argv, folder=folder, **more)
 
-    monkeypatch.setattr("perfgate.capture.engine.spawn", failing)
+    monkeypatch.setattr("perfgate.capture.worker.spawn", failing)
     with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else contextlib.nullcontext():
         record = measure(pairs=3)
         assert [trial.failure for trial in record.trials] == [None] * 8

@@ -23,11 +23,12 @@ from stub_engine import write_stub
 
 from perfgate.capture import drivers
 from perfgate.capture.driver_protocol import Launch
-from perfgate.capture.engine import PORTS, WORKER, Limit, Worker, allowed_environment, engine_environment
+from perfgate.capture.engine import PORTS, allowed_environment, engine_environment
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.parking import Parking
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.capture.trial_taking import INSTRUMENTS, MAX_FAILURE_CHARACTERS, EngineCollector
+from perfgate.capture.worker import WORKER, Limit, Worker
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.children import Child
 from perfgate.machine.processes import CHILD, OWNER, Orphan, owner_mark

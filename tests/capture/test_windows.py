@@ -12,11 +12,11 @@ import pytest
 from conftest import CONFIG
 
 from perfgate.capture.driver_protocol import Engine, Launch
-from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.window_reading import WindowAnswer
 from perfgate.capture.windows import Windows
+from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit
 from perfgate.errors import NotMeasuredError
 from perfgate.load.exchange import Answer, Answers
 from perfgate.load.shape import Load
