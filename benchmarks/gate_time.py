@@ -8,7 +8,7 @@ right within one second a visit.
 ========== ==============================================================================
 import     imports of a worker that was not parked; those of one that was were hidden
 engine     building the engine, compilers included
-spawn      what else passed until it was ready
+spawn      what else passed until it was ready; of a server all but hidden imports
 warm-up    its iterations that are not measured, but for settling
 settling   warm-up that went on until the GPU was fast
 measuring  first measured iteration to the last
@@ -63,7 +63,7 @@ def of_trial(trial: Trial, warm_ups: int) -> dict[str, float]:
     known: dict[str, float] = {
         "import": 0 if parked else start.import_ns,
         "engine": start.engine_ns,
-        "spawn": 0 if parked else start.ready_ns - start.import_ns - start.engine_ns,
+        "spawn": 0 if parked and start.engine_ns else start.ready_ns - start.import_ns - start.engine_ns,
         "warm-up": warm_ups * usual,
         "settling": trial.figures.get(SETTLED, 0),
         "measuring": last.begin_ns + last.elapsed_ns - first.begin_ns,

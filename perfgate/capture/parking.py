@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -25,7 +25,6 @@ from perfgate.capture.engine import engine_environment
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
 from perfgate.capture.worker import Limit, Worker
-from perfgate.load.shape import Load
 from perfgate.machine.cleanup import remove_tree
 from perfgate.machine.processes import AHEAD
 from perfgate.metrics.catalogue import COLD_START
@@ -49,10 +48,11 @@ AHEAD_OF: Final = 3
 def hides_imports(cell: Cell, cores: int) -> bool:
     """Whether workers of a cell's trials are parked where they have so many cores.
 
-    Never where a start is gated: imports beside another engine take another time than alone. An engine on the CPU whose
+    Never where a start is gated: imports beside another engine take another time than alone; nor for a server with a
+    command of its own, which takes its port and its GPU at once. An engine on the CPU whose
     scenario says how many threads compute, bound to no core, leaves the others free: one more than these is enough.
     """
-    if isinstance(cell.workload, Load):  # a server takes its port and its GPU at once
+    if cell.engine.command:
         return False
     if any(gate.gate.metric in ("start_time", COLD_START) for gate in cell.gates):
         return False
@@ -80,9 +80,14 @@ class _Started:
 
 
 class Parking:
-    """Workers that were started ahead of their trials, in the order of these."""
+    """Workers that were started ahead of their trials, in the order of these.
 
-    def __init__(self) -> None:
+    Args:
+        make: Makes the worker of a trial, which is not started yet.
+    """
+
+    def __init__(self, make: Callable[[Job], Worker] = Worker) -> None:
+        self._make = make
         self._started: list[_Started] = []
         self._unfit: set[tuple[str, ...]] = set()
 
@@ -149,7 +154,7 @@ class Parking:
 
     def _start(self, job: Job) -> bool:
         """Start a worker; whether it was asked to import."""
-        worker = Worker(job)
+        worker = self._make(job)
         try:
             job.folder.mkdir(exist_ok=True)
             worker.__enter__()

@@ -9,17 +9,27 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Engine, Launch
 from perfgate.capture.engine import engine_environment, find_subject
 from perfgate.capture.job import Job
+from perfgate.capture.parking import Parking
 from perfgate.capture.server_figures import Scrape, growth, kv_token_capacity, kv_use_ppm, read_metrics
-from perfgate.capture.server_process import RunningServer, Server, fetch, fetch_json, held_alone, own_port, served_name
+from perfgate.capture.server_process import (
+    RunningServer,
+    Server,
+    ServerWorker,
+    fetch,
+    fetch_json,
+    held_alone,
+    own_port,
+    served_name,
+)
 from perfgate.capture.small_tokenizer import vocabulary_of
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.window_reading import WindowAnswer
@@ -56,12 +66,14 @@ DYING_S: Final = 0.5
 class ServerDriver:
     """Starts servers, see :class:`perfgate.capture.driver_protocol.Driver`.
 
-    All of them, and their clients, have the same cores, so that both sides of a pair do.
+    All of them, and their clients, have the same cores, so that both sides of a pair do. One of vLLM whose trial is
+    foreseen to come next imports meanwhile (:mod:`perfgate.capture.parking`).
     """
 
     def __init__(self) -> None:
         self._held = contextlib.ExitStack()
         self._cores: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        self._parking = Parking(lambda job: ServerWorker(job, self._cores[0] if self._cores else ()))
 
     def probe(self, subject: Subject) -> Failure | None:
         """See :func:`perfgate.capture.engine.find_subject`."""
@@ -82,21 +94,50 @@ class ServerDriver:
                 yield ServedEngine(job, running, client)
             return
         cache_files = count_files(job.cache_folder)
-        versions = package_versions(job)
-        with (
-            own_port(job.station) as port,
-            Server(job, port, servers) as server,
-            Client(job.folder, job.owner, clients) as client,
-        ):
+        with contextlib.ExitStack() as stack:
+            with contextlib.ExitStack() as not_served:
+                ahead = self._parking.take(job)  # its folder becomes the trial's, which is empty until here
+                if ahead is not None:
+                    not_served.push(ahead)
+                versions = package_versions(job)
+                port = stack.enter_context(own_port(job.station))
+                not_served.pop_all()
+            server = stack.enter_context(Server(job, port, servers, ahead))
+            self._parking.begin(importing(job.ahead[:1]))
+            client = stack.enter_context(Client(job.folder, job.owner, clients))
             deadline_s = time.monotonic() + job.cell.measure.start_timeout
             server.await_ready(Limit(deadline_s, "engine-start-timeout", "engine-start-failed"))
-            ready_ns = time.monotonic_ns() - server.born_ns
-            yield ServedEngine(job, server, client, versions, (ready_ns, cache_files))
+            startup = Startup(
+                import_ns=server.imported_ns, engine_ns=0, ready_ns=server.age_ns(), cache_files=cache_files,
+                parked_ns=server.parked_ns,
+            )  # fmt: skip
+            yield ServedEngine(job, server, client, Started(versions, startup, self._parking))
 
     def release(self) -> None:
-        """Give the client's core back; nothing is started ahead: a server takes its port and its GPU at once."""
+        """Give the client's core back, and end what was started ahead."""
+        self._parking.release()
         self._held.close()
         self._cores = None
+
+
+def importing(ahead: Sequence[Job]) -> list[Job]:
+    """Those of the trials ahead before any of a server that somebody else starts."""
+    return list(takewhile(lambda job: job.subject.url is None, ahead))
+
+
+@dataclass(frozen=True)
+class Started:
+    """What is known of a server that was started here.
+
+    Args:
+        versions: Packages of the subject.
+        startup: What it took.
+        parking: Where the next ones import meanwhile.
+    """
+
+    versions: Mapping[str, str]
+    startup: Startup
+    parking: Parking
 
 
 class ServedEngine:
@@ -106,20 +147,13 @@ class ServedEngine:
         job: The trial.
         server: Running.
         client: Running.
-        versions: Packages of the subject.
-        started: Nanoseconds until it was ready, and files in its caches before; ``None`` for one that ran already, of
-            which no version is believed either.
+        started: How it was started; ``None`` for one that ran already, of which no version is believed either.
     """
 
     def __init__(
-        self,
-        job: Job,
-        server: Server | RunningServer,
-        client: Client,
-        versions: Mapping[str, str] = MappingProxyType({}),
-        started: tuple[int, int] | None = None,
+        self, job: Job, server: Server | RunningServer, client: Client, started: Started | None = None
     ) -> None:
-        self._job, self._server, self._client = job, server, client
+        self._job, self._server, self._client, self._started = job, server, client, started
         limit_s = job.cell.measure.iteration_timeout
         self._target = Target(url=server.url, model=served_name(server.url), timeout_s=limit_s)
         self._trace = kept_trace(job.run_folder, job.cell.workload)
@@ -130,15 +164,14 @@ class ServedEngine:
         if started is None:
             return
         capacity = kv_token_capacity(self._scrape())
-        ready_ns, cache_files = started
         own = fetch_json(server.url, "/version").get("version")
-        self.versions = {**versions, **_versions({"server": own})}
-        self.startup = Startup(
-            import_ns=0, engine_ns=0, ready_ns=ready_ns, cache_files=cache_files, kv_token_capacity=capacity
-        )
+        self.versions = {**started.versions, **_versions({"server": own})}
+        self.startup = started.startup.model_copy(update={"kv_token_capacity": capacity})
 
     def wait_alone(self) -> None:
-        """Nothing is started ahead of a server's trial."""
+        """See :class:`perfgate.capture.driver_protocol.Engine`."""
+        if self._started is not None:
+            self._started.parking.pause()
 
     def iterate(
         self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False
@@ -186,7 +219,13 @@ class ServedEngine:
         raise InvalidTrialError("profile-failed", f"a server has no ranges {ranges}, {on}, {window}")
 
     def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
-        """See :class:`perfgate.capture.driver_protocol.Engine`; what a server imported nobody can ask it."""
+        """See :class:`perfgate.capture.driver_protocol.Engine`; what a server imported nobody can ask it.
+
+        What is foreseen imports from here on, but not after a warm-up trial: what that leaves in its caches is kept
+        before anybody else works there.
+        """
+        if self._started is not None and self._job.pair is not None:
+            self._started.parking.begin(importing(self._job.ahead))
         self._server.stop(exit_timeout_s)
         return ()
 

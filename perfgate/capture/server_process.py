@@ -20,7 +20,7 @@ from perfgate.capture.engine import APART, BLOCKS, FIRST_PORT, LOG, PORTS, engin
 from perfgate.capture.job import Job
 from perfgate.capture.small_tokenizer import with_tokenizer
 from perfgate.capture.timeline import InvalidTrialError
-from perfgate.capture.worker import Limit, signal_name
+from perfgate.capture.worker import Limit, Worker, signal_name
 from perfgate.counters.transformer import read_config
 from perfgate.errors import InterruptedRunError
 from perfgate.load.dummy_adapters import RANK, write_adapters
@@ -70,6 +70,21 @@ class RunningServer:
         """It goes on."""
 
 
+class ServerWorker(Worker):
+    """A server of vLLM that has yet to be told what it serves; it can import before that.
+
+    Args:
+        job: The trial.
+        cores: The cores it may use; empty for all.
+    """
+
+    program = VLLM
+
+    def __init__(self, job: Job, cores: tuple[int, ...] = ()) -> None:
+        super().__init__(job, _pinned(cores))
+        self._environment = server_environment(job)
+
+
 class Server:
     """A server: started on entry, ended with all its descendants on exit.
 
@@ -77,31 +92,54 @@ class Server:
         job: The trial.
         port: Where it is to listen.
         cores: The cores it may use; empty for all.
+        ahead: One of vLLM that was started ahead of its trial, and imported.
     """
 
-    def __init__(self, job: Job, port: int, cores: tuple[int, ...] = ()) -> None:
+    def __init__(self, job: Job, port: int, cores: tuple[int, ...] = (), ahead: Worker | None = None) -> None:
         self._job = job
         self.port = port
         self.url = f"http://{HOST}:{port}"
-        self._pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores and shutil.which("taskset") else []
+        self._cores = cores
+        self._ahead = ahead
+        self._born_ns = 0
+        self.imported_ns = 0
+        """How long it imported, of one that did so ahead of its trial."""
+        self.parked_ns = 0
+        """How long it then waited for its trial."""
 
     def __enter__(self) -> Self:
         """Start the process; it is not ready yet."""
         job = self._job
-        environment = engine_environment(job)
-        if IN_PROCESS not in {**job.cell.engine.env, **job.subject.env}:
-            environment.pop(IN_PROCESS, None)
-        self.born_ns = time.monotonic_ns()
-        command = [*self._pinned, *server_command(job, self.port)]
-        try:
-            self._child = spawn(
-                command, environment=environment, owner=job.owner, log=job.folder / LOG, folder=job.folder
-            )
-        except OSError as error:
-            if error.filename != command[0]:
-                raise
-            raise InvalidTrialError("subject-not-found", f"{command[0]}: {error.strerror}") from error
+        self._born_ns = time.monotonic_ns()
+        if job.cell.engine.command:
+            command = [*_pinned(self._cores), *server_command(job, self.port)]
+            try:
+                self._child = spawn(
+                    command, environment=server_environment(job), owner=job.owner, log=job.folder / LOG,
+                    folder=job.folder,
+                )  # fmt: skip
+            except OSError as error:
+                if error.filename != command[0]:
+                    raise
+                raise InvalidTrialError("subject-not-found", f"{command[0]}: {error.strerror}") from error
+            return self
+        limit = Limit(time.monotonic() + job.cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
+        with contextlib.ExitStack() as stack:
+            worker = self._ahead
+            if worker is None:
+                worker = stack.enter_context(ServerWorker(job, self._cores))
+            else:
+                stack.push(worker)
+                self._born_ns = worker.born_ns + worker.paused_ns
+                self.imported_ns, self.parked_ns = worker.imported_ns - self._born_ns, worker.parked_ns
+            worker.request("serve", limit, words=served_words(job, self.port))
+            stack.pop_all()
+        self._child = worker.hand_over()
         return self
+
+    def age_ns(self) -> int:
+        """Time since its process was started, without that for which it was stopped or parked."""
+        return time.monotonic_ns() - self._born_ns - self.parked_ns
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """End it, and whatever it started.
@@ -255,18 +293,31 @@ def _is_free(port: int) -> bool:
     return False
 
 
+def _pinned(cores: tuple[int, ...]) -> list[str]:
+    return ["taskset", "-c", ",".join(map(str, cores))] if cores and shutil.which("taskset") else []
+
+
+def server_environment(job: Job) -> dict[str, str]:
+    """The variables of a server: those of an engine, but that its processes are as many as it likes."""
+    environment = engine_environment(job)
+    if IN_PROCESS not in {**job.cell.engine.env, **job.subject.env}:
+        environment.pop(IN_PROCESS, None)
+    return environment
+
+
 def server_command(job: Job, port: int) -> list[str]:
-    """What starts the server: the scenario's command, or ``vllm serve`` of the subject's interpreter."""
-    engine = job.cell.engine
-    model = str(_model(job))
-    options = as_options(job.engine_args)
-    if engine.command:
-        names = {"{port}": str(port), "{model}": model, "{python}": job.subject.python}
-        return [*(_filled(word, names) for word in engine.command), *options]
-    dummy = ["--load-format", "dummy"] if engine.model.config is not None else []
-    revision = ["--revision", engine.model.revision] if engine.model.revision else []
+    """The scenario's own command."""
+    names = {"{port}": str(port), "{model}": str(_model(job)), "{python}": job.subject.python}
+    return [*(_filled(word, names) for word in job.cell.engine.command or ()), *as_options(job.engine_args)]
+
+
+def served_words(job: Job, port: int) -> list[str]:
+    """What ``vllm serve`` is told: the model and its options."""
+    model = job.cell.engine.model
+    dummy = ["--load-format", "dummy"] if model.config is not None else []
+    revision = ["--revision", model.revision] if model.revision else []
     named = ["--host", HOST, "--port", str(port), *dummy, *revision, *_adapters(job)]
-    return [job.subject.python, str(VLLM), model, *named, *options]
+    return [str(_model(job)), *named, *as_options(job.engine_args)]
 
 
 def _adapters(job: Job) -> list[str]:

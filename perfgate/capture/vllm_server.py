@@ -1,31 +1,95 @@
-"""Runs ``vllm serve`` in the subject's interpreter: ``python vllm_server.py MODEL OPTION...``.
+"""Runs ``vllm serve`` in the subject's interpreter: ``python vllm_server.py REQUEST_FD ANSWER_FD``.
 
-It imports nothing of perfgate and must run on Python 3.10. Builds of vLLM for the CPU are installed under a name of
-their own, under which ``vllm serve`` does not find its version; they have the server's module.
+It imports nothing of perfgate and must run on Python 3.10. It speaks the protocol of
+:mod:`perfgate.capture.vllm_worker` until it serves, so that a server can import ahead of its trial:
+
+======= =============== =====================================================================
+op      request         answer
+======= =============== =====================================================================
+imports                 end_ns, cuda: whether a GPU was touched
+serve   words: model    nothing; from here on this process is the server, whatever becomes of
+        and options     it, and the descriptors are closed
+======= =============== =====================================================================
+
+Builds of vLLM for the CPU are installed under a name of their own, under which ``vllm serve`` does not find its
+version; they have the server's module.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import importlib.metadata
+import json
+import os
 import runpy
 import sys
+import time
 from pathlib import Path
+from typing import IO, Any
+
+PROTOCOL = 1
+MODULE = "vllm.entrypoints.openai.api_server"
+MORE = ("vllm.entrypoints.cli.main", "vllm.entrypoints.cli.serve", "vllm.v1.engine.core")
+"""What ``vllm serve`` imports besides, where a version has it."""
 
 
-def main(words: list[str]) -> None:
+def imports() -> dict[str, Any]:
+    """Import what a server does before it touches a GPU, and say when that ended."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)  # a sixth of the time would go into looking for garbage
+    importlib.import_module(MODULE)
+    for name in MORE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    torch = importlib.import_module("torch")
+    if gc.get_threshold()[0] == 0:
+        gc.set_threshold(*thresholds)
+    return {"end_ns": time.monotonic_ns(), "cuda": bool(torch.cuda.is_initialized())}
+
+
+def words_of(requests: IO[str], answers: IO[str]) -> list[str] | None:
+    """What is to be served, once that is told; ``None`` where the other end closes before."""
+    for line in requests:
+        request = json.loads(line)
+        serves = request["op"] == "serve"
+        try:
+            answer = {"ok": True, **({} if serves else imports())}
+        except Exception as error:  # noqa: BLE001 (whatever a build does when it is imported)
+            answer = {"ok": False, "code": "engine-import-failed", "error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps({"v": PROTOCOL, "id": request["id"], **answer}) + "\n")
+        answers.flush()
+        if serves:
+            return list(request["words"])
+    return None
+
+
+def serve(words: list[str]) -> None:
     """Serve until somebody ends it."""
-    own = str(Path(__file__).parent)
-    sys.path[:] = [folder for folder in sys.path if folder != own]  # where Python ignores PYTHONSAFEPATH
     try:
         importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:
         sys.argv = ["api_server", "--model", *words]
-        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
+        runpy.run_module(MODULE, run_name="__main__")
         return
     from vllm.entrypoints.cli.main import main as command
 
     sys.argv = ["vllm", "serve", *words]
     command()
+
+
+def main(arguments: list[str]) -> None:
+    """Speak the protocol, and become a server."""
+    own = str(Path(__file__).parent)
+    sys.path[:] = [folder for folder in sys.path if folder != own]  # where Python ignores PYTHONSAFEPATH
+    request_fd, answer_fd = map(int, arguments)
+    for descriptor in (request_fd, answer_fd):
+        os.set_inheritable(descriptor, False)
+    with os.fdopen(request_fd, encoding="utf-8") as requests, os.fdopen(answer_fd, "w", encoding="utf-8") as answers:
+        words = words_of(requests, answers)
+    if words is not None:
+        serve(words)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ class Windows(Timed):
     """Watches a trial of a server; it writes the trial's timeline, a line a window."""
 
     probe = False
+    warms_up_beside = False
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)

@@ -20,7 +20,7 @@ from typing import Any, Self
 from perfgate.capture.engine import LOG, engine_environment
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError, Span
-from perfgate.machine.children import spawn
+from perfgate.machine.children import Child, spawn
 from perfgate.reasons import REASONS
 
 PROTOCOL = 1
@@ -121,6 +121,12 @@ class Worker:
             os.close(self._answers)
         if left and tell:
             raise InvalidTrialError("process-left", f"still alive: {'; '.join(map(str, left))}")
+
+    def hand_over(self) -> Child:
+        """Its process, which has become something that speaks no more of the protocol; the caller ends it."""
+        os.close(self._requests)
+        os.close(self._answers)
+        return self._child
 
     @property
     def token(self) -> str:

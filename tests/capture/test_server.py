@@ -23,7 +23,7 @@ from hand_made import cell
 from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.job import Job
 from perfgate.capture.server_driver import ServerDriver, apart, package_versions
-from perfgate.capture.server_process import as_options, fetch, own_port, served_name, server_command
+from perfgate.capture.server_process import as_options, fetch, own_port, served_name, served_words, server_command
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.trial_taking import EngineCollector
 from perfgate.machine.processes import is_alive
@@ -301,12 +301,12 @@ def test_a_dummy_model_has_the_adapters_that_its_load_names(tmp_path: Path, make
     plain = "".join(line for line in text.splitlines(keepends=True) if "command:" not in line)
     cells = [resolve_cells(loads(scenario, tmp_path / "tiny.yaml"))[0] for scenario in (plain, text)]
     job = make_job(cells[0], Subject(python=sys.executable))
-    words = [server_command(replace(job, cell=cell), 80) for cell in cells]
+    words = [served_words(replace(job, cell=cells[0]), 80), server_command(replace(job, cell=cells[1]), 80)]
 
     at = words[0].index("--lora-modules")
     name, _, folder = words[0][at + 2].partition("=")
     before = (Path(folder) / "adapter_model.safetensors").stat()
-    assert server_command(replace(job, cell=cells[0]), 80) == words[0]
+    assert served_words(replace(job, cell=cells[0]), 80) == words[0]
     assert (Path(folder) / "adapter_model.safetensors").stat() == before, "made once a visit"
     assert not Path(folder).is_relative_to(job.folder)
     assert (name, words[0][at - 5 : at]) == ("two", ["--enable-lora", "--max-lora-rank", "16", "--max-loras", "2"])
