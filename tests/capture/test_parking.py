@@ -602,6 +602,14 @@ def jobs(
     return [replace(first, ahead=(replace(second, folder=tmp_path / "run" / "parked-1"),)), second]
 
 
+@pytest.fixture
+def driver() -> Iterator[VllmDriver]:
+    """One that lets go of its workers whatever a test finds."""
+    driver = VllmDriver()
+    yield driver
+    driver.release()
+
+
 def take(driver: VllmDriver, job: Job) -> Trial:
     """A timed trial."""
     return take_trial(job, driver, Timed(job), lambda _: None)
@@ -673,7 +681,7 @@ def test_a_failed_start_of_the_present_leaves_the_next_one_whole(jobs: list[Job]
 
 
 def test_an_import_goes_on_while_the_engine_before_it_ends(
-    jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    driver: VllmDriver, jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that was stopped beside the measured iterations gets done before that engine's process is gone."""
     imported, paused, seen = tmp_path / "run" / "parked-1" / "environment.json", list[bool](), list[bool]()
@@ -686,7 +694,6 @@ def test_an_import_goes_on_while_the_engine_before_it_ends(
     note_answers(monkeypatch, "start", lambda worker, _: paused.append(worker.paused_ns > 0))
     waits = jobs[0].subject.model_copy(update={"env": {"STUB_MODE": "import waits"}})
     first, second = (replace(job, subject=waits) for job in jobs)
-    driver = VllmDriver()
     with monkeypatch.context() as during:
         note_answers(during, "stop", let_it_import)
         ahead = tuple(replace(job, subject=waits) for job in first.ahead)
@@ -699,7 +706,7 @@ def test_an_import_goes_on_while_the_engine_before_it_ends(
 
 @pytest.mark.parametrize(("mode", "again"), [("", False), ("import starts a program", True)])
 def test_what_is_stopped_whole_is_stopped_once(
-    jobs: list[Job], monkeypatch: pytest.MonkeyPatch, mode: str, *, again: bool
+    driver: VllmDriver, jobs: list[Job], monkeypatch: pytest.MonkeyPatch, mode: str, *, again: bool
 ) -> None:
     """A process group is stopped as one; what an import started outside of it is stopped anew whenever it runs."""
     sent: list[signal.Signals] = []
@@ -715,7 +722,6 @@ def test_what_is_stopped_whole_is_stopped_once(
     monkeypatch.setattr(Child, "send", sending)
     subject = jobs[1].subject.model_copy(update={"env": {"STUB_MODE": mode}})
     (ahead,) = (replace(job, subject=subject) for job in jobs[0].ahead)
-    driver = VllmDriver()
     with driver.start(replace(jobs[0], ahead=(ahead,)), Launch()) as engine:
         assert wait_until((ahead.folder / "environment.json").exists, DEADLINE_S)
         for _ in range(3):
@@ -723,7 +729,6 @@ def test_what_is_stopped_whole_is_stopped_once(
             for one in outside():
                 assert wait_until(partial(_stopped, one), DEADLINE_S)
                 one.send_signal(signal.SIGCONT)
-    driver.release()
 
     assert set(sent) == {signal.SIGSTOP}
     assert (len(sent) > 1) is again
