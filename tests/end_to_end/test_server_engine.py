@@ -14,6 +14,7 @@ from git_project import SETTINGS, GitProject
 from perfgate_process import marking
 from test_end_to_end import INCONCLUSIVE, PLANTS, REGRESSED, Ended
 
+from perfgate.capture.compile_caches import VARIABLE
 from perfgate.metrics.catalogue import trial_value
 from perfgate.metrics.trial import Trial
 from perfgate.project.build import CACHE
@@ -84,12 +85,12 @@ def verdicts(run: Ended) -> dict[str, str]:
 def run_commits(project: GitProject, cache: Path) -> Ended:
     """Main against itself and against topic, on one base.
 
-    Where a busy machine leaves a run undecided, it takes the way on that the report names, twice at most.
+    Compile caches are kept, so that the warm-up trial of the base is that of the same commit too. Where a busy machine leaves a run undecided, it takes the way on that the report names, twice at most.
     """
 
     def perfgate(*words: str) -> Ended:
         command = [*marking("PERFGATE_TESTED_ENGINE"), "run", *words, "--format", "text"]
-        environment = {**os.environ, **SETTINGS, CACHE: str(cache)}
+        environment = {**os.environ, **SETTINGS, CACHE: str(cache), VARIABLE: str(cache / "compiled")}
         ended = subprocess.run(
             command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=1800, check=False
         )
@@ -104,7 +105,7 @@ def run_commits(project: GitProject, cache: Path) -> Ended:
     return ended
 
 
-@pytest.mark.engine(starts=19)
+@pytest.mark.engine(starts=18)
 def test_a_slower_commit_is_regressed_on_a_server(project: GitProject, tmp_path: Path) -> None:
     """The same commit passes, the one that makes each scheduler step slower is blocked, and the metric is named.
 
