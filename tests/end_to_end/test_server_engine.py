@@ -15,6 +15,7 @@ from perfgate_process import marking
 from test_end_to_end import INCONCLUSIVE, PLANTS, REGRESSED, Ended
 
 from perfgate.capture.compile_caches import VARIABLE
+from perfgate.capture.parking import SWITCH
 from perfgate.metrics.catalogue import trial_value
 from perfgate.metrics.trial import Trial
 from perfgate.project.build import CACHE
@@ -85,12 +86,15 @@ def verdicts(run: Ended) -> dict[str, str]:
 def run_commits(project: GitProject, cache: Path) -> Ended:
     """Main against itself and against topic, on one base.
 
-    Compile caches are kept, so that the warm-up trial of the base is that of the same commit too. Where a busy machine leaves a run undecided, it takes the way on that the report names, twice at most.
+    Compile caches are kept, so that the warm-up trial of the base is that of the same commit too, and servers import
+    ahead of their trials. Where a busy machine leaves a run undecided, it takes the way on that the report names, twice
+    at most.
     """
 
     def perfgate(*words: str) -> Ended:
         command = [*marking("PERFGATE_TESTED_ENGINE"), "run", *words, "--format", "text"]
-        environment = {**os.environ, **SETTINGS, CACHE: str(cache), VARIABLE: str(cache / "compiled")}
+        kept = {CACHE: str(cache), VARIABLE: str(cache / "compiled")}
+        environment = {**os.environ, **SETTINGS, **kept, SWITCH: "1"}
         ended = subprocess.run(
             command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=1800, check=False
         )
@@ -121,8 +125,10 @@ def test_a_slower_commit_is_regressed_on_a_server(project: GitProject, tmp_path:
     assert len(pairs["slower"]) >= 6
     ((gate,),) = (cell["gates"] for cell in run.verdict["cells"] if cell["head"] == "slower")
     assert gate["ignorable"] < gate["change_low"] < gate["change"] < gate["change_high"]
-    for trial in (trial for taken in pairs.values() for pair in taken for trial in pair):
+    taken = [trial for own in pairs.values() for pair in own for trial in pair]
+    for trial in taken:
         assert_server_is_measured(trial)
+    assert sum(trial.startup is not None and trial.startup.parked_ns > 0 for trial in taken) > len(taken) / 2
 
 
 def assert_server_is_measured(trial: Trial) -> None:
