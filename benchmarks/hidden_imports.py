@@ -15,10 +15,10 @@ fourth  no                   yes
 ======  ===================  =====================
 
 Both effects, and their sum, which is what hidden imports do as a whole, are estimated by least squares over the logs of
-all trials, with a level for each card and each state of it: trials of a GPU that jumps have one or the other, and a
-jump of 3 % is no effect of imports. A trial counts by its iterations of the state that it has most of. An effect is
-equivalent to none within a bound where two one-sided t tests at 5 % refuse that it is larger (Schuirmann 1987), which
-is the 90 % interval within the bound. Trials that failed, or were not parked as planned, are left out.
+all trials, with a level for each run of a card and each state of it: trials of a GPU that jumps have one or the other,
+and a jump of 3 % is no effect of imports. A trial counts by its iterations of the state that it has most of. An effect
+is equivalent to none within a bound where two one-sided t tests at 5 % refuse that it is larger (Schuirmann 1987),
+which is the 90 % interval within the bound. Trials that failed, or were not parked as planned, are left out.
 
 Each GPU has a process of its own; folders are ordinary run folders, and calling the program again adds blocks.
 ``--summarise`` measures nothing.
@@ -150,19 +150,30 @@ def effects(restarts: Sequence[Restart], metric: str) -> dict[str, Effect]:
     return found
 
 
-def restarts_of(record: Record) -> Iterator[Restart]:
-    """The trials of a record that were parked as planned, and have enough iterations of one state."""
-    judged = [trial for trial in record.judged_trials("base") if trial.pair is not None]
-    readings = [reading for trial in judged for one in trial.iterations for reading in readings_of(one)]
+def restarts_of(record: Record, run: str = "") -> Iterator[Restart]:
+    """The trials of a record that were parked as planned, and have enough iterations of one state.
+
+    The next trial tells whether one was parked beside, so the last one of a record does not count.
+
+    Args:
+        record: Of one GPU.
+        run: Tells its level from that of other runs: what is slow or fast is so beside the fastest reading of a run.
+    """
+    judged = {trial.pair: trial for trial in record.judged_trials("base") if trial.pair is not None}
+    readings = [reading for trial in judged.values() for one in trial.iterations for reading in readings_of(one)]
     fastest = tuple(map(min, zip(*readings, strict=True))) if readings else ()
-    for trial in judged:
-        parked, beside = (PARKED[((trial.pair or 0) + ahead) % BLOCK] for ahead in range(2))
-        if bool(trial.startup and trial.startup.parked_ns) != parked:
+    for number, trial in judged.items():
+        following = judged.get(number + 1)
+        if following is None or _was_parked(trial) != PARKED[number % BLOCK]:
             continue
         for state, alike in _in_one_state(trial, fastest):
             values = {metric: METRICS[metric].summarise(alike) for metric in BOUNDS}
             logs = {metric: math.log(value) for metric, value in values.items() if value}
-            yield Restart(f"{trial.gpus} {state}", parked, beside, logs)
+            yield Restart(f"{run} {trial.gpus} {state}", _was_parked(trial), _was_parked(following), logs)
+
+
+def _was_parked(trial: Trial) -> bool:
+    return trial.startup is not None and trial.startup.parked_ns > 0
 
 
 def _in_one_state(trial: Trial, fastest: Sequence[int]) -> Iterator[tuple[str, Trial]]:
@@ -186,7 +197,7 @@ def table(folder: Path) -> Iterator[str]:
     for run_folder in sorted(path for path in folder.iterdir() if (path / "run.json").exists()):
         for record in read_records(run_folder, read_manifest(run_folder)):
             taken += len(record.judged_trials("base"))
-            restarts += restarts_of(record)
+            restarts += restarts_of(record, run_folder.name)
     yield f"{taken} trials\n"
     yield "| metric | effect | restarts | change | 90 % interval | bound | equivalent |\n|---|---|---|---|---|---|---|"
     for metric, bound in BOUNDS.items():

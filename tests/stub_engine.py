@@ -1,7 +1,7 @@
 """A stand-in for vllm and torch that a worker can import: an engine without a model, faulty on request.
 
 ``STUB_MODE`` names the fault; without one it behaves. It leaves ``environment.json``, ``priority.json``,
-``arguments.json``, ``configured`` and ``shut-down`` in the working directory for tests to look at.
+``arguments.json``, ``configured``, ``dump`` and ``shut-down`` in the working directory for tests to look at.
 """
 
 from __future__ import annotations
@@ -64,9 +64,18 @@ class EngineArgs:
             print(usage, file=stream)
         if MODE == "configuration fails":
             raise ValueError("max_num_batched_tokens is too small")
-        return Plain(usage=usage)
+        if MODE == "configuration exits":
+            sys.exit("max_num_batched_tokens is too small")
+        if MODE == "configuration takes long":
+            until = time.process_time() + 0.3
+            while time.process_time() < until:
+                pass
+        return Plain(usage=usage, dump=os.path.abspath("dump") if MODE == "configuration names its folder" else "")
 
-class UniProcExecutor(Plain): pass
+    def __setattr__(self, name, value):
+        if MODE == "arguments are frozen":
+            raise AttributeError(f"cannot assign to field {name!r}")
+        super().__setattr__(name, value)
 
 def answer_descriptor():
     return int(sys.argv[2])
@@ -74,9 +83,13 @@ def answer_descriptor():
 class LLMEngine:
     @classmethod
     def from_engine_args(cls, arguments, usage_context="of an engine"):
+        if MODE == "arguments change":
+            arguments.eager = True
         return cls(arguments.create_engine_config(usage_context))
 
     def __init__(self, config):
+        with open("dump", "w") as stream:
+            stream.write(config.dump)
         print("loading weights")
         if MODE == "start fails":
             raise RuntimeError("No available memory for the cache blocks")
@@ -89,8 +102,7 @@ class LLMEngine:
         self.running = {}
         memory = 4096 if MODE != "no memory" else None
         worker = Plain(worker=Plain(model_runner=Plain(model_memory_usage=memory)))
-        kind = UniProcExecutor if MODE == "one process" else Plain
-        executor = Plain() if MODE == "no ranks" else kind(
+        executor = Plain() if MODE == "no ranks" else Plain(
             collective_rpc=lambda function, args=(): [function(worker, *args), function(worker, *args)])
         scheduler = Plain(requests={})
         self.engine_core = Plain(
@@ -196,8 +208,15 @@ class LLMEngine:
             raise RuntimeError("cannot stop")
         if MODE == "leaves a child":
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        garbage = []
+        garbage.append(garbage)
+        del garbage
         with open("shut-down", "w") as stream:
-            json.dump({"collects": gc.isenabled(), "frozen": gc.get_freeze_count() > 0}, stream)
+            frozen = gc.get_freeze_count() > 0
+            json.dump({"collects": gc.isenabled(), "frozen": frozen, "collected": gc.collect() > 0}, stream)
+
+if MODE == "no usage":
+    LLMEngine.from_engine_args = classmethod(lambda cls, arguments: cls(arguments.create_engine_config("of none")))
 '''
 
 

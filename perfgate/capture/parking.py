@@ -25,7 +25,7 @@ from perfgate.capture.engine import engine_environment
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
 from perfgate.capture.worker import Limit, Worker
-from perfgate.machine.cleanup import remove_tree
+from perfgate.machine.cleanup import count_files, remove_tree
 from perfgate.machine.processes import AHEAD
 from perfgate.metrics.catalogue import COLD_START
 from perfgate.metrics.trial import Kind
@@ -169,7 +169,9 @@ class Parking:
         self._started.append(own)
         AHEAD.add(worker.token)
         try:
-            worker.ask("imports", _limit(job), count_calls=job.kind == "called", **job.engine_request)
+            # Configuring writes to caches, and how full a trial found them counts: no start is made warm here.
+            known = job.engine_request if count_files(job.cache_folder) else {}
+            worker.ask("imports", _limit(job), count_calls=job.kind == "called", **known)
         except InvalidTrialError:
             self._refuse(own)
             return False

@@ -10,7 +10,8 @@ Protocol 1: JSON lines, one answer a request, in order. A request is ``{"v": 1, 
 op        request                                           answer
 ========= ================================================= ==========================================================
 hello                                                       python, pid
-imports   count_calls, and what the engine is, as in start  end_ns, cuda: whether a GPU was touched; ahead of a start
+imports   count_calls; as in start what the engine is, for  end_ns, cuda: whether a GPU was touched; ahead of a start
+          its configuration to be made too
 start     model, revision or null, dummy, engine_args,      import_ns, engine_ns, versions, vocabulary,
           count_calls, sample_host                          model_memory_bytes, kv_memory_bytes and kv_token_capacity,
                                                             each or null
@@ -39,12 +40,14 @@ Standard output and error are the engine's and go to its log; nothing of the pro
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib.machinery
 import inspect
 import json
 import os
+import pickle
 import platform
 import signal
 import sys
@@ -83,7 +86,7 @@ class WorkerLoop:
         self.awaited = False
         self.watchers: dict[str, Any] = {}
         self.imported: tuple[Any, ...] = ()
-        self.configured: Any = None
+        self.configured: tuple[Any, Any] | None = None
         self.import_ns = 0
         self.frozen = 0
         self.batch = beside("vllm_batch")
@@ -118,7 +121,8 @@ class WorkerLoop:
         thresholds = gc.get_threshold()
         gc.set_threshold(0)
         torch, *_ = self.import_engine()
-        self.configure(request)
+        if "engine_args" in request:
+            self.configure(request)
         end_ns = time.monotonic_ns()
         if gc.get_threshold()[0] == 0:
             gc.set_threshold(*thresholds)
@@ -150,44 +154,36 @@ class WorkerLoop:
         self.imported = torch, vllm, EngineArgs, LLMEngine
         return self.imported
 
-    def configure(self, request: dict[str, Any]) -> Any:
-        """The engine's arguments, with the configuration that vLLM makes of them: once, timed with the imports.
+    def configure(self, request: dict[str, Any]) -> None:
+        """Have vLLM make its configuration of the engine's arguments ahead of the start; it counts as import.
 
-        It takes a sixth of a start and touches no GPU: a server makes it before it forks its engine.
+        It touches no GPU: a server makes it before it forks its engine. Where anything speaks against it the start does
+        it all: it fails there by itself, the arguments change or are of another kind than vLLM's are now, or what was
+        made names the folder that this process is in until its trial begins.
         """
-        if self.configured is not None:
-            return self.configured
         _, _, engine_args, llm_engine = self.import_engine()
         begin_ns = time.perf_counter_ns()
-        try:
-            # Prompts are token ids, so no tokenizer; dummy weights come from a fixed seed and are the same every time.
-            arguments = {"model": request["model"], "skip_tokenizer_init": True, **request["engine_args"]}
-            if request.get("revision"):
-                arguments["revision"] = request["revision"]
-            if request["dummy"]:
-                arguments["load_format"] = "dummy"
-            configured = engine_args(**arguments)
-            usage = inspect.signature(llm_engine.from_engine_args).parameters.get("usage_context")
-            if usage is not None:
-                made = configured.create_engine_config(usage.default)
-                configured.create_engine_config = lambda *_, **__: made  # for vLLM, which asks once more when it builds
-        except (Exception, SystemExit) as error:
-            raise RequestError("engine-start-failed", describe(error)) from error
+        with contextlib.suppress(Exception, SystemExit):
+            arguments = arguments_of(engine_args, request)
+            usage = inspect.signature(llm_engine.from_engine_args).parameters["usage_context"].default
+            made = arguments.create_engine_config(usage)
+            if Path.cwd().name.encode() not in pickle.dumps(made):
+                arguments.create_engine_config = made_before(arguments, usage, made)
+                self.configured = (what_engine(request), arguments)
         self.import_ns += time.perf_counter_ns() - begin_ns
-        self.configured = configured
-        return configured
 
     def start(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Build the engine, timed; import and configure before that what was not."""
+        """Build the engine, timed; import before that what was not imported."""
         self.count_calls(request)
         if request.get("sample_host") is True:
             os.environ.pop("PYTHONPROFILEIMPORTTIME", None)  # what children import is not ours
             self.watchers["host_samples"] = beside("host_sampler").HostSampler(beside("call_counter").plain)
-        torch, vllm, _, llm_engine = self.import_engine()
-        configured = self.configure(request)
+        torch, vllm, engine_args, llm_engine = self.import_engine()
         begin_ns = time.perf_counter_ns()
         try:
-            self.engine = llm_engine.from_engine_args(configured)
+            known, configured = self.configured or (None, None)
+            arguments = configured if known == what_engine(request) else arguments_of(engine_args, request)
+            self.engine = llm_engine.from_engine_args(arguments)
         except (Exception, SystemExit) as error:
             raise RequestError("engine-start-failed", describe(error)) from error
         ready_ns = time.perf_counter_ns()
@@ -257,19 +253,48 @@ class WorkerLoop:
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
         """Shut the engine down, and tell of its module path, which until now it may have used; twice is fine.
 
-        One that is all in this process ends with it. Its own shutdown would look for garbage twice before, 1 s of a
-        trial; a profiler's engine has it, because the profiler takes what it has while that runs.
+        vLLM's shutdown looks for garbage twice, nine tenths of the second that it takes, and this process ends anyway.
         """
         if self.engine is None:
             return {}
         engine, self.engine = self.engine, None
         try:
             used = request.get("path") and beside("vllm_path").path_used(engine, request["path"], call_ranks)
-            if self.awaited or not in_one_process(engine):
-                engine.engine_core.shutdown()
+            vars(gc)["collect"] = lambda *_: 0
+            engine.engine_core.shutdown()
         except Exception as error:
             raise RequestError("engine-died", describe(error)) from error
         return {"path_used": used} if request.get("path") else {}
+
+
+def what_engine(request: dict[str, Any]) -> list[Any]:
+    """What of a request says which engine it is."""
+    return [request.get(name) for name in ("model", "revision", "dummy", "engine_args")]
+
+
+def arguments_of(engine_args: Any, request: dict[str, Any]) -> Any:
+    """The engine's arguments."""
+    # Prompts are token ids, so no tokenizer; dummy weights come from a fixed seed and are the same every time.
+    arguments = {"model": request["model"], "skip_tokenizer_init": True, **request["engine_args"]}
+    if request.get("revision"):
+        arguments["revision"] = request["revision"]
+    if request["dummy"]:
+        arguments["load_format"] = "dummy"
+    return engine_args(**arguments)
+
+
+def made_before(arguments: Any, usage: Any, made: Any) -> Callable[..., Any]:
+    """What arguments answer vLLM, which asks them for its configuration when it builds the engine.
+
+    What was made, as long as that is asked for and no argument has changed since; else what they would have answered.
+    """
+    make, known = arguments.create_engine_config, {**vars(arguments)}
+
+    def answer(*given: Any, **named: Any) -> Any:
+        now = {name: value for name, value in vars(arguments).items() if name != "create_engine_config"}
+        return made if (given, named, now) == ((usage,), {}, known) else make(*given, **named)
+
+    return answer
 
 
 def beside(name: str) -> Any:
@@ -286,12 +311,6 @@ def call_ranks(engine: Any, function: Callable[..., Any], *arguments: Any) -> li
     core = getattr(engine.engine_core, "engine_core", None)
     call = getattr(getattr(core, "model_executor", None), "collective_rpc", None)
     return [] if call is None else list(call(function, args=arguments))
-
-
-def in_one_process(engine: Any) -> bool:
-    """Whether an engine has no process but this one."""
-    core = getattr(engine.engine_core, "engine_core", None)
-    return type(getattr(core, "model_executor", None)).__name__ == "UniProcExecutor"
 
 
 def describe(error: BaseException) -> str:

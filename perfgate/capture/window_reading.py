@@ -127,7 +127,7 @@ def evenly(ordered: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def _check(window: WindowAnswer) -> None:
-    """Every request ran as it was asked to, and was sent when it was due."""
+    """Every request ran as it was asked to, and nearly all were sent when they were due."""
     failed = [one for one in window.answers.answers if one.error]
     if failed:
         raise _failure(window, failed)

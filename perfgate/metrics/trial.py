@@ -158,7 +158,8 @@ class Startup(Frozen):
     """What one engine start cost and yielded.
 
     Args:
-        import_ns: Import of torch and vllm, and the making of the engine's configuration: what touches no GPU.
+        import_ns: Import of torch and vllm; of a parked worker with the making of its engine's configuration; of a
+            server only what it did ahead.
         engine_ns: Construction of the engine.
         ready_ns: Spawn of the process to an engine ready for requests, on the parent's clock, without ``parked_ns``.
         model_memory_bytes: Memory of the weights, where the engine tells.

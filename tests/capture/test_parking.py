@@ -315,30 +315,101 @@ def test_a_parked_worker_is_at_home_in_the_folder_of_its_trial(measure: Measure,
     for trial in record.trials:
         folder = tmp_path / "run" / "trials" / f"{trial.index:03}"
         assert {file.name for file in folder.iterdir()} == {
-            "engine.log", "environment.json", "priority.json", "arguments.json", "configured", "shut-down",
-            "timeline.jsonl.gz",
+            "engine.log", "environment.json", "priority.json", "arguments.json", "configured", "dump",
+            "shut-down", "timeline.jsonl.gz",
         }  # fmt: skip
         assert "loading weights" in (folder / "engine.log").read_text()
 
 
-def test_a_parked_worker_has_its_configuration(
-    measure: Measure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Each engine is configured once, as its own build asks for that, and a parked one before its trial begins."""
-    found: list[str] = []
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every build finds compile caches."""
+    monkeypatch.setattr("perfgate.capture.parking.count_files", lambda _: 1)
+
+
+@pytest.fixture
+def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], tuple[list[int], list[int]]]:
+    """A function that tells how often parked workers had configured their engines, and how often trials had at last."""
+    ahead: list[int] = []
     note = Worker.note_imported
 
+    def times(folder: Path) -> int:
+        file = folder / "configured"
+        return file.read_text().count("of an engine\n") if file.exists() else 0
+
     def noting(worker: Worker, at_ns: int) -> None:
-        found.append((worker._job.folder / "configured").read_text())
+        ahead.append(times(worker._job.folder))
         note(worker, at_ns)
 
     monkeypatch.setattr(Worker, "note_imported", noting)
+    return lambda: (ahead, [times(folder) for folder in sorted(tmp_path.glob("run/trials/*"))])
+
+
+Configured = Callable[[], tuple[list[int], list[int]]]
+
+
+@pytest.mark.usefixtures("warm")
+def test_a_parked_worker_has_its_configuration(measure: Measure, configured: Configured) -> None:
+    """Each engine is configured once, as its own build asks for that, and a parked one before its trial begins."""
     record = measure()
 
-    assert len(found) >= sum(parked(record)) > 0
-    written = [file.read_text() for file in tmp_path.glob("run/trials/*/configured")]
-    assert {*found, *written} == {"of an engine\n"}
-    assert len(written) == len(record.trials)
+    ahead, trials = configured()
+    assert len(ahead) >= sum(parked(record)) > 0
+    assert {*ahead} == {1}
+    assert trials == [1] * len(record.trials)
+
+
+def test_with_empty_caches_an_engine_is_configured_in_its_trial(measure: Measure, configured: Configured) -> None:
+    """What vLLM writes there meanwhile would make a cold start one that found something."""
+    record = measure()
+
+    ahead, trials = configured()
+    assert {*ahead} == {0}
+    assert trials == [1] * len(record.trials)
+    assert [trial.startup and trial.startup.cache_files for trial in record.trials] == [0] * len(record.trials)
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize("mode", ["arguments change", "configuration names its folder"])
+def test_a_configuration_that_would_be_another_is_made_anew(
+    measure: Measure, configured: Configured, tmp_path: Path, mode: str
+) -> None:
+    """A build that changes its arguments gets what it asks for, and what is in the trial's folder is named as there."""
+    record = measure(mode)
+
+    _, trials = configured()
+    assert [trial.failure for trial in record.trials] == [None] * len(record.trials)
+    for trial, times, own in zip(record.trials, trials, parked(record), strict=True):
+        assert times == (2 if own and trial.subject == "head" else 1)
+        folder = tmp_path / "run" / "trials" / f"{trial.index:03}"
+        dump = str(folder / "dump") if mode.endswith("folder") and trial.subject == "head" else ""
+        assert (folder / "dump").read_text() == dump
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize("mode", ["no usage", "arguments are frozen"])
+def test_engines_that_cannot_be_configured_ahead(measure: Measure, mode: str) -> None:
+    """They are configured when they start, as other versions of vLLM do."""
+    record = measure(mode)
+
+    assert [trial.failure for trial in record.trials] == [None] * len(record.trials)
+    assert parked(record)[-1]
+
+
+@pytest.mark.usefixtures("warm")
+def test_a_configuration_ahead_is_import_and_no_wait(measure: Measure) -> None:
+    """What it takes is of the start in any case: of the engine in a trial that began by itself."""
+    record = measure("configuration takes long")
+
+    takes_ns = 300_000_000
+    told = [(own, trial.startup) for own, trial in zip(parked(record), record.trials, strict=True)
+            if trial.subject == "head"]  # fmt: skip
+    assert any(own for own, _ in told)
+    for own, startup in told:
+        assert startup is not None
+        assert (startup.import_ns >= takes_ns) is own
+        assert (startup.engine_ns >= takes_ns) is not own
+        assert startup.ready_ns >= startup.import_ns + startup.engine_ns
 
 
 def test_the_wait_of_a_parked_worker_is_no_start_time(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -583,7 +654,8 @@ def test_garbage_is_collected_as_the_engine_has_it(measure: Measure, tmp_path: P
     assert parked(record)[-1]
     for trial in record.trials:
         told = json.loads((tmp_path / "run" / "trials" / f"{trial.index:03}" / "shut-down").read_text())
-        assert told == {"collects": True, "frozen": trial.subject == "head" and bool(mode)}
+        frozen = trial.subject == "head" and bool(mode)
+        assert told == {"collects": True, "frozen": frozen, "collected": False}, "the end needs no search for garbage"
 
 
 # --- drivers
@@ -644,7 +716,8 @@ def test_instruments_that_ask_for_something_start_their_own(jobs: list[Job], lau
         assert engine.startup.parked_ns == 0
 
 
-@pytest.mark.parametrize("mode", ["arguments fail", "configuration fails"])
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize("mode", ["arguments fail", "configuration fails", "configuration exits"])
 def test_a_configuration_that_fails_fails_its_own_trial(measure: Measure, mode: str) -> None:
     """The head's trial says what vLLM said, and no base is lost to it."""
     record = measure(mode, pairs=1)

@@ -101,15 +101,6 @@ def test_complete_trial(prepare: Callable[..., Job]) -> None:
     assert (trial.memory.allocated, trial.startup.kv_memory_bytes) == ((), None)
 
 
-def test_an_engine_of_one_process_ends_with_it(prepare: Callable[..., Job]) -> None:
-    """Nothing else would be left of it, so nobody waits for its shutdown; another engine shuts down as it likes."""
-    job = prepare("one process")
-
-    assert collect(job).failure is None
-
-    assert not (job.folder / "shut-down").exists()
-
-
 def test_path_of_which_nothing_is_imported(prepare: Callable[..., Job], stub: Path, tmp_path: Path) -> None:
     """A trial has the caution path-unused unless its engine imported a module of path=, or one that it names."""
     plain = tmp_path / "plain"

@@ -117,15 +117,15 @@ def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Non
 def test_only_under_nsys_the_worker_unloads_everything(
     prepare: Callable[[str], Job], nsys: Callable[[str], None], tmp_path: Path, *, gpu: bool
 ) -> None:
-    """Nsys takes what it has at the shutdown and exit; torch's profiler has all of it when its window closes."""
-    job = prepare("one process")
+    """Nsys takes what it has at the exit; torch's profiler has written all of it when its window closes."""
+    job = prepare("none")
     nsys("")
     engine = tmp_path / "stub" / "vllm" / "__init__.py"
     engine.write_text(f"{engine.read_text()}\nimport atexit\natexit.register(lambda: open('unloaded', 'w').close())\n")
 
     assert collect(job, gpu=gpu).failure is not None
 
-    assert (job.folder / "shut-down").exists() is gpu
+    assert (job.folder / "shut-down").exists()
     assert (job.folder / "unloaded").exists() is gpu
 
 

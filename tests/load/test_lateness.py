@@ -26,15 +26,18 @@ def sent(requests: int, late_ms: list[float]) -> Answers:
     (99, [1.55, 0.31], True),
     (99, [3.26, 2.80, 1.54], False),
     (96, [6.62, 2.15, 2.05], False),
+    (96, [9.9], True),
+    (96, [10.0], False),
     (115, [2.0], True),
     (115, [2.0, 2.0], False),
     (250, [2.0, 2.0], True),
     (250, [2.0, 2.0, 2.0], False),
-    (2, [2.0], True),
+    (20, [2.0], True),
+    (19, [2.0], False),
     (1, [2.0], False),
 ])  # fmt: skip
 def test_a_window_counts_with_so_many_late_requests(requests: int, late_ms: list[float], *, counts: bool) -> None:
-    """One in a hundred may be late, and of fewer one."""
+    """One in a hundred may be late, and of twenty or more one, by less than 10 ms."""
     void = sent(requests, late_ms).void
 
     assert (void is None) is counts

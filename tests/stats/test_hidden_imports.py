@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_collector import FakeCollector
-from hand_made import BASE, iteration, trial
+from hand_made import BASE, cell, iteration, record, trial
 
 from perfgate.capture.job import Job
 from perfgate.metrics.trial import Probes, Startup, Trial
@@ -98,17 +98,32 @@ def test_too_few_restarts_tell_nothing(levels: str) -> None:
     assert hidden.effects(restarts(0.01, 0.0, [*levels]), "itl_median") == {}
 
 
-def in_states(states: str, number: int) -> Any:
-    """A trial on a GPU that is slow (s) or fast (f) iteration by iteration, parked as the plan of blocks has it."""
+@pytest.mark.parametrize("effect", ["parked itself", "one parked beside", "both"])
+def test_intervals_cover_what_is_true(effect: str) -> None:
+    """Nine of ten do, with few restarts as well."""
+    random, runs, levels = np.random.default_rng(20261127), 2000, [*"aaaabbbb"]
+    true = {"parked itself": 0.002, "one parked beside": -0.001, "both": 0.001}[effect]
+
+    found = [
+        hidden.effects(restarts(0.002, -0.001, levels, random.normal(0, 0.001, len(levels))), "itl_median")[effect]
+        for _ in range(runs)
+    ]
+
+    assert 0.88 < sum(one.low < true < one.high for one in found) / runs < 0.92
+
+
+def in_states(states: str, number: int, *, parked: bool = True, probed: bool = True) -> Trial:
+    """A trial on a GPU that is slow (s) or fast (f) iteration by iteration."""
     own = [(5.3e-3, 215_000) if state == "s" else (5.13e-3, 179_000) for state in states]
-    parked_ns = 10**9 if hidden.PARKED[number] else 0
-    startup = Startup(import_ns=10**9, engine_ns=10**9, ready_ns=3 * 10**9, parked_ns=parked_ns)
-    iterations = tuple(iteration(s, probe_ns=Probes(before=(ns,), after=(ns,))) for s, ns in own)
+    startup = Startup(import_ns=10**9, engine_ns=10**9, ready_ns=3 * 10**9, parked_ns=10**9 if parked else 0)
+    probes = [Probes(before=(ns,), after=(ns,)) if probed else None for _, ns in own]
+    iterations = tuple(iteration(s, probe_ns=probe) for (s, _), probe in zip(own, probes, strict=True))
     return trial(number, number, "base", startup=startup, iterations=iterations, gpus=("GPU-0",))
 
 
 @pytest.mark.parametrize(("states", "state", "kept"), [
-    ("s" * 8 + "f" * 16, "fast", 16), ("s" * 24, "slow", 24), ("sssss" + "fffff", "", 0),
+    ("s" * 8 + "f" * 16, "fast", 16), ("s" * 24, "slow", 24),
+    ("s" * 5 + "f" * 6, "fast", 6), ("s" * 5 + "f" * 5, "", 0),
 ])  # fmt: skip
 def test_a_restart_counts_in_the_state_that_it_has_most_of(states: str, state: str, kept: int) -> None:
     """A jump of 3 % is no effect of imports."""
@@ -116,3 +131,26 @@ def test_a_restart_counts_in_the_state_that_it_has_most_of(states: str, state: s
 
     assert [(name, len(alike.iterations)) for name, alike in found] == ([(state, kept)] if kept else [])
     assert len({one.itl_ns for _, alike in found for one in alike.iterations}) <= 1
+
+
+def test_a_restart_whose_state_nobody_knows_does_not_count() -> None:
+    """A GPU without a reading may have jumped."""
+    assert [*hidden._in_one_state(in_states("f" * 24, 0, probed=False), ())] == []
+
+
+def test_restarts_of_a_record() -> None:
+    """Those parked as planned, each beside what the next one was; the last one, and one that was not, do not count."""
+    parked = [True, False, False, False, True, True, False]  # the second was to be parked
+    states = ["f", "f", "f", "s", "f", "f", "f"]
+    taken = [in_states(state * 24, n, parked=own) for n, (state, own) in enumerate(zip(states, parked, strict=True))]
+
+    found = [*hidden.restarts_of(record(cell(), taken), "gpu-0")]
+
+    assert [(one.parked, one.beside) for one in found] == [
+        (True, False), (False, False), (False, True), (True, True), (True, False),
+    ]  # fmt: skip
+    steps = [math.exp(one.logs["itl_median"]) for one in found]
+    assert steps == pytest.approx([5.13e-3, 5.13e-3, 5.3e-3, 5.13e-3, 5.13e-3])
+    assert [one.level == found[0].level for one in found] == [True, True, False, True, True]
+    assert {one.level for one in found} == {f"gpu-0 ('GPU-0',) {state}" for state in ("fast", "slow")}
+    assert set(found[0].logs) == set(hidden.BOUNDS)
