@@ -146,7 +146,7 @@ class Answers(Frozen):
         """The p99 of how late requests were sent, by nearest rank; 0 where none was sent.
 
         Of fewer than 100 the p99 is the latest. Where there are :data:`MANY` of them that one does not count if it was
-        less than :data:`HELD_UP_NS` late: what a machine held up once is no late client.
+        less than :data:`HELD_UP_NS` late: a client that its machine held up once is not late.
         """
         late = sorted(answer.sent_ns - answer.scheduled_ns for answer in self.answers if answer.sent_ns is not None)
         if not late:
