@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -54,12 +55,12 @@ Jobs = Callable[..., list[Job]]
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A busy machine makes no client late here, and no server is there after the test, ahead or not."""
     monkeypatch.setattr("perfgate.load.exchange.LATEST_NS", 10**10)
     yield
     assert set() == AHEAD
-    assert servers() == []
+    assert servers(tmp_path) == []
 
 
 @pytest.fixture
@@ -92,9 +93,14 @@ def jobs(tmp_path: Path, cell: Cell, make_job: Callable[..., Job]) -> Jobs:
     return make
 
 
-def servers() -> list[psutil.Process]:
-    """Live processes of trials here that are the program of a server, or became one."""
-    return [one for one in marked_processes("tests") if is_alive(one) and str(VLLM) in one.cmdline()]
+def servers(folder: Path) -> list[psutil.Process]:
+    """Live processes below a folder that are the program of a server, or became one."""
+    found = []
+    for one in marked_processes("tests"):
+        with contextlib.suppress(psutil.Error):
+            if is_alive(one) and str(VLLM) in one.cmdline() and Path(one.cwd()).is_relative_to(folder):
+                found.append(one)
+    return found
 
 
 def taken(driver: ServerDriver, job: Job, say: Callable[[str], None] = lambda _: None) -> Trial:
@@ -122,14 +128,14 @@ def test_the_next_server_has_imported_when_its_trial_begins(jobs: Jobs, tmp_path
     assert list(tmp_path.glob("run/parked-*")) == []
 
 
-def test_a_server_ahead_is_stopped_while_another_is_measured(jobs: Jobs) -> None:
+def test_a_server_ahead_is_stopped_while_another_is_measured(jobs: Jobs, tmp_path: Path) -> None:
     """From the first window on no thread of it runs."""
     driver, (first, _) = ServerDriver(), jobs("", "")
     states: list[list[str]] = []
 
     def look(phase: str) -> None:
         if phase.startswith("iteration"):
-            states.append([str(one.status()) for one in servers() if one.cwd().endswith("parked-1")])
+            states.append([str(one.status()) for one in servers(tmp_path) if one.cwd().endswith("parked-1")])
 
     assert taken(driver, first, look).failure is None
     driver.release()

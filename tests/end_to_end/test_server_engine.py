@@ -25,7 +25,7 @@ LOAD = (
     "{arrival: {closed: {concurrency: 2}}, input_tokens: 8, output_tokens: {uniform: [24, 40]}, "
     f"requests: {REQUESTS}}}"
 )
-MEASURE = ", looks: [4, 6], spend: {block: [0, 0.5], pass: [0.5, 0.25]}"
+MEASURE = ", looks: [4, 6], spend: {block: [0, 0.5], pass: [0.6, 0.2]}"
 FORKS = """\
 import multiprocessing
 import time
@@ -54,8 +54,9 @@ SLEEPS = f"""\
 def project(tmp_path: Path, engine_cache: Path, engine_python: str) -> GitProject:
     """A repository with a plugin of vLLM, which on topic sleeps 5 ms in each scheduler step.
 
-    A step takes 2 to 3 ms, and up to 7 on a slow machine beside other tests, so that topic is slower by more than both
-    margins. The process that computes is the scheduler's, and it is forked from the server's: one process imports vllm
+    A step takes 1 to 2 ms, and up to 3.5 beside other tests, so that topic is slower by more than both margins. These
+    are wide because restarts of one commit differ by as much on a machine with other work, and each pair more is two
+    starts. The process that computes is the scheduler's, and it is forked from the server's: one process imports vllm
     in place of three.
     """
     project = GitProject(tmp_path / "plugin")
@@ -65,7 +66,7 @@ def project(tmp_path: Path, engine_cache: Path, engine_python: str) -> GitProjec
         "engine:\n": "engine:\n  driver: server\n",
         "  args:\n": "  args:\n    distributed_executor_backend: uni\n",
         "  env: {": '  env: {VLLM_ENABLE_V1_MULTIPROCESSING: "0", ',
-        "ignorable: 10%, must_catch: 50%": "ignorable: 20%, must_catch: 60%",
+        "ignorable: 10%, must_catch: 50%": "ignorable: 20%, must_catch: 100%",
     }.items():
         assert was in text
         text = text.replace(was, now)
