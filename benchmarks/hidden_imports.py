@@ -153,7 +153,7 @@ def effects(restarts: Sequence[Restart], metric: str) -> dict[str, Effect]:
 def restarts_of(record: Record, run: str = "") -> Iterator[Restart]:
     """The trials of a record that were parked as planned, and have enough iterations of one state.
 
-    The next trial tells whether one was parked beside, so the last one of a record does not count.
+    The next trial tells whether one was parked beside, so the last one of a visit does not count.
 
     Args:
         record: Of one GPU.
@@ -164,7 +164,7 @@ def restarts_of(record: Record, run: str = "") -> Iterator[Restart]:
     fastest = tuple(map(min, zip(*readings, strict=True))) if readings else ()
     for number, trial in judged.items():
         following = judged.get(number + 1)
-        if following is None or _was_parked(trial) != PARKED[number % BLOCK]:
+        if following is None or following.visit != trial.visit or _was_parked(trial) != PARKED[number % BLOCK]:
             continue
         for state, alike in _in_one_state(trial, fastest):
             values = {metric: METRICS[metric].summarise(alike) for metric in BOUNDS}

@@ -56,6 +56,7 @@ class EngineArgs:
     def __init__(self, **arguments):
         with open("arguments.json", "w") as stream:
             json.dump(arguments, stream)
+        self.sizes = [4]
         if MODE == "arguments fail":
             raise TypeError("unexpected keyword argument 'max_num_seq'")
 
@@ -73,7 +74,7 @@ class EngineArgs:
         return Plain(usage=usage, dump=os.path.abspath("dump") if MODE == "configuration names its folder" else "")
 
     def __setattr__(self, name, value):
-        if MODE == "arguments are frozen":
+        if MODE == "arguments are frozen" and name != "sizes":
             raise AttributeError(f"cannot assign to field {name!r}")
         super().__setattr__(name, value)
 
@@ -84,7 +85,9 @@ class LLMEngine:
     @classmethod
     def from_engine_args(cls, arguments, usage_context="of an engine"):
         if MODE == "arguments change":
-            arguments.eager = True
+            arguments.sizes.append(8)
+        if MODE == "usage changes":
+            usage_context = "of another"
         return cls(arguments.create_engine_config(usage_context))
 
     def __init__(self, config):

@@ -88,25 +88,28 @@ class ServerDriver:
             self._cores = self._held.enter_context(apart())
         servers, clients = self._cores
         if job.subject.url is not None:
+            self._parking.release()
             running = RunningServer(job.subject.url)
             running.require()
             with Client(job.folder, job.owner, clients) as client:
                 yield ServedEngine(job, running, client)
             return
+        deadline_s = time.monotonic() + job.cell.measure.start_timeout
         cache_files = count_files(job.cache_folder)
         with contextlib.ExitStack() as stack:
             with contextlib.ExitStack() as not_served:
-                ahead = self._parking.take(job)  # its folder becomes the trial's, which is empty until here
+                # Its folder becomes the trial's, which is empty until here.
+                ahead = None if job.cell.engine.command else self._parking.take(job)
                 if ahead is not None:
                     not_served.push(ahead)
                 versions = package_versions(job)
                 port = stack.enter_context(own_port(job.station))
                 not_served.pop_all()
-            server = stack.enter_context(Server(job, port, servers, ahead))
+            limit = Limit(deadline_s, "engine-start-timeout", "engine-start-failed")
+            server = stack.enter_context(Server(job, port, limit, servers, ahead))
             self._parking.begin(importing(job.ahead[:1]))
             client = stack.enter_context(Client(job.folder, job.owner, clients))
-            deadline_s = time.monotonic() + job.cell.measure.start_timeout
-            server.await_ready(Limit(deadline_s, "engine-start-timeout", "engine-start-failed"))
+            server.await_ready()
             startup = Startup(
                 import_ns=server.imported_ns, engine_ns=0, ready_ns=server.age_ns(), cache_files=cache_files,
                 parked_ns=server.parked_ns,
@@ -115,9 +118,11 @@ class ServerDriver:
 
     def release(self) -> None:
         """Give the client's core back, and end what was started ahead."""
-        self._parking.release()
-        self._held.close()
-        self._cores = None
+        try:
+            self._parking.release()
+        finally:
+            self._held.close()
+            self._cores = None
 
 
 def importing(ahead: Sequence[Job]) -> list[Job]:

@@ -25,7 +25,7 @@ from perfgate.counters.transformer import read_config
 from perfgate.errors import InterruptedRunError
 from perfgate.load.dummy_adapters import RANK, write_adapters
 from perfgate.load.shape import Load
-from perfgate.machine.children import spawn
+from perfgate.machine.children import Child, spawn
 from perfgate.machine.json_text import MANIFEST, parse_json
 from perfgate.machine.locks import hold_named, state_folder
 
@@ -79,6 +79,7 @@ class ServerWorker(Worker):
     """
 
     program = VLLM
+    noun = "server"
 
     def __init__(self, job: Job, cores: tuple[int, ...] = ()) -> None:
         super().__init__(job, _pinned(cores))
@@ -91,14 +92,18 @@ class Server:
     Args:
         job: The trial.
         port: Where it is to listen.
+        limit: Until when it has to be ready.
         cores: The cores it may use; empty for all.
         ahead: One of vLLM that was started ahead of its trial, and imported.
     """
 
-    def __init__(self, job: Job, port: int, cores: tuple[int, ...] = (), ahead: Worker | None = None) -> None:
+    def __init__(
+        self, job: Job, port: int, limit: Limit, cores: tuple[int, ...] = (), ahead: Worker | None = None
+    ) -> None:
         self._job = job
         self.port = port
         self.url = f"http://{HOST}:{port}"
+        self._limit = limit
         self._cores = cores
         self._ahead = ahead
         self._born_ns = 0
@@ -109,33 +114,38 @@ class Server:
 
     def __enter__(self) -> Self:
         """Start the process; it is not ready yet."""
-        job = self._job
-        self._born_ns = time.monotonic_ns()
-        if job.cell.engine.command:
-            command = [*_pinned(self._cores), *server_command(job, self.port)]
-            try:
-                self._child = spawn(
-                    command, environment=server_environment(job), owner=job.owner, log=job.folder / LOG,
-                    folder=job.folder,
-                )  # fmt: skip
-            except OSError as error:
-                if error.filename != command[0]:
-                    raise
-                raise InvalidTrialError("subject-not-found", f"{command[0]}: {error.strerror}") from error
-            return self
-        limit = Limit(time.monotonic() + job.cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
-        with contextlib.ExitStack() as stack:
-            worker = self._ahead
-            if worker is None:
-                worker = stack.enter_context(ServerWorker(job, self._cores))
-            else:
-                stack.push(worker)
-                self._born_ns = worker.born_ns + worker.paused_ns
-                self.imported_ns, self.parked_ns = worker.imported_ns - self._born_ns, worker.parked_ns
-            worker.request("serve", limit, words=served_words(job, self.port))
-            stack.pop_all()
-        self._child = worker.hand_over()
+        self._child = self._started() if self._job.cell.engine.command else self._told()
         return self
+
+    def _started(self) -> Child:
+        """That of the scenario's command."""
+        job, command = self._job, [*_pinned(self._cores), *server_command(self._job, self.port)]
+        self._born_ns = time.monotonic_ns()
+        try:
+            return spawn(
+                command, environment=server_environment(job), owner=job.owner, log=job.folder / LOG, folder=job.folder
+            )
+        except OSError as error:
+            if error.filename != command[0]:
+                raise
+            raise InvalidTrialError("subject-not-found", f"{command[0]}: {error.strerror}") from error
+
+    def _told(self) -> Child:
+        """That of vLLM, which is told what to serve."""
+        with contextlib.ExitStack() as stack:
+            if self._ahead is not None:
+                stack.push(self._ahead)
+            words = served_words(self._job, self.port)
+            if (worker := self._ahead) is None:
+                worker = stack.enter_context(ServerWorker(self._job, self._cores))
+            else:
+                worker.resume()  # its start does not count what was done since it was taken
+                self.parked_ns = worker.parked_ns
+                self.imported_ns = worker.imported_ns - worker.born_ns - worker.paused_ns
+            self._born_ns = worker.born_ns + worker.paused_ns
+            worker.request("serve", self._limit, words=words)
+            stack.pop_all()
+        return worker.hand_over()
 
     def age_ns(self) -> int:
         """Time since its process was started, without that for which it was stopped or parked."""
@@ -151,19 +161,19 @@ class Server:
         if left and error is None:
             raise InvalidTrialError("process-left", f"still alive: {'; '.join(map(str, left))}")
 
-    def await_ready(self, limit: Limit) -> None:
+    def await_ready(self) -> None:
         """Wait until it says that it is ready.
 
         Raises:
             InvalidTrialError: It ended instead, or was not in time.
         """
-        while time.monotonic() < limit.deadline_s:
+        while time.monotonic() < self._limit.deadline_s:
             if ended := self.ended(0):
-                raise InvalidTrialError(limit.ended, f"the server {ended}")
+                raise InvalidTrialError(self._limit.ended, f"the server {ended}")
             if is_ready(self.url):
                 return
             time.sleep(POLL_S)
-        raise InvalidTrialError(limit.late, f"not ready within {self._job.cell.measure.start_timeout:g} s")
+        raise InvalidTrialError(self._limit.late, f"not ready within {self._job.cell.measure.start_timeout:g} s")
 
     def ended(self, wait_s: float) -> str:
         """How it ended, in words, if it does so within some seconds; empty while it runs."""

@@ -30,18 +30,27 @@ from pathlib import Path
 from typing import IO, Any
 
 PROTOCOL = 1
-MODULE = "vllm.entrypoints.openai.api_server"
-MORE = ("vllm.entrypoints.cli.main", "vllm.entrypoints.cli.serve", "vllm.v1.engine.core")
-"""What ``vllm serve`` imports besides, where a version has it."""
+MODULE, COMMAND = "vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main"
+MORE = ("vllm.entrypoints.cli.serve", "vllm.entrypoints.cli.preload", MODULE, "vllm.v1.engine.core")
+"""What ``vllm serve`` imports once it begins, where a version has it."""
+
+
+def has_command() -> bool:
+    """Whether ``vllm serve`` finds its own version."""
+    try:
+        importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def imports() -> dict[str, Any]:
     """Import what a server does before it touches a GPU, and say when that ended."""
     thresholds = gc.get_threshold()
     gc.set_threshold(0)  # a sixth of the time would go into looking for garbage
-    importlib.import_module(MODULE)
+    importlib.import_module(COMMAND if has_command() else MODULE)
     for name in MORE:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(Exception):  # what serves says what is wrong with it
             importlib.import_module(name)
     torch = importlib.import_module("torch")
     if gc.get_threshold()[0] == 0:
@@ -67,16 +76,13 @@ def words_of(requests: IO[str], answers: IO[str]) -> list[str] | None:
 
 def serve(words: list[str]) -> None:
     """Serve until somebody ends it."""
-    try:
-        importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError:
+    if has_command():
+        sys.argv = ["vllm", "serve", *words]
+        importlib.import_module(COMMAND).main()
+    else:
         sys.argv = ["api_server", "--model", *words]
+        sys.modules.pop(MODULE, None)  # it runs under another name, and says so where it was imported
         runpy.run_module(MODULE, run_name="__main__")
-        return
-    from vllm.entrypoints.cli.main import main as command
-
-    sys.argv = ["vllm", "serve", *words]
-    command()
 
 
 def main(arguments: list[str]) -> None:

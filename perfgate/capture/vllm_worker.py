@@ -41,6 +41,7 @@ Standard output and error are the engine's and go to its log; nothing of the pro
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import gc
 import importlib.machinery
@@ -86,7 +87,7 @@ class WorkerLoop:
         self.awaited = False
         self.watchers: dict[str, Any] = {}
         self.imported: tuple[Any, ...] = ()
-        self.configured: tuple[Any, Any] | None = None
+        self.configured: Any = None
         self.import_ns = 0
         self.frozen = 0
         self.batch = beside("vllm_batch")
@@ -169,7 +170,7 @@ class WorkerLoop:
             made = arguments.create_engine_config(usage)
             if Path.cwd().name.encode() not in pickle.dumps(made):
                 arguments.create_engine_config = made_before(arguments, usage, made)
-                self.configured = (what_engine(request), arguments)
+                self.configured = arguments
         self.import_ns += time.perf_counter_ns() - begin_ns
 
     def start(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -181,9 +182,7 @@ class WorkerLoop:
         torch, vllm, engine_args, llm_engine = self.import_engine()
         begin_ns = time.perf_counter_ns()
         try:
-            known, configured = self.configured or (None, None)
-            arguments = configured if known == what_engine(request) else arguments_of(engine_args, request)
-            self.engine = llm_engine.from_engine_args(arguments)
+            self.engine = llm_engine.from_engine_args(self.configured or arguments_of(engine_args, request))
         except (Exception, SystemExit) as error:
             raise RequestError("engine-start-failed", describe(error)) from error
         ready_ns = time.perf_counter_ns()
@@ -260,16 +259,11 @@ class WorkerLoop:
         engine, self.engine = self.engine, None
         try:
             used = request.get("path") and beside("vllm_path").path_used(engine, request["path"], call_ranks)
-            vars(gc)["collect"] = lambda *_: 0
+            vars(gc)["collect"] = lambda *_, **__: 0
             engine.engine_core.shutdown()
         except Exception as error:
             raise RequestError("engine-died", describe(error)) from error
         return {"path_used": used} if request.get("path") else {}
-
-
-def what_engine(request: dict[str, Any]) -> list[Any]:
-    """What of a request says which engine it is."""
-    return [request.get(name) for name in ("model", "revision", "dummy", "engine_args")]
 
 
 def arguments_of(engine_args: Any, request: dict[str, Any]) -> Any:
@@ -288,7 +282,7 @@ def made_before(arguments: Any, usage: Any, made: Any) -> Callable[..., Any]:
 
     What was made, as long as that is asked for and no argument has changed since; else what they would have answered.
     """
-    make, known = arguments.create_engine_config, {**vars(arguments)}
+    make, known = arguments.create_engine_config, copy.deepcopy(vars(arguments))
 
     def answer(*given: Any, **named: Any) -> Any:
         now = {name: value for name, value in vars(arguments).items() if name != "create_engine_config"}

@@ -53,6 +53,8 @@ class Worker:
 
     program = WORKER
     """What speaks the protocol."""
+    noun = "worker"
+    """What it is called."""
 
     def __init__(self, job: Job, wrapper: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self._job = job
@@ -280,7 +282,7 @@ class Worker:
         how = "closed its descriptors" if status is None else f"ended with status {status}"
         if status is not None and status < 0:
             how = f"was ended by {signal_name(-status)}"
-        return InvalidTrialError(limit.ended, f"the worker {how}")
+        return InvalidTrialError(limit.ended, f"the {self.noun} {how}")
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

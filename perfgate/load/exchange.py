@@ -23,7 +23,7 @@ within this of their schedule: 1 ms."""
 MANY: Final = 20
 HELD_UP_NS: Final = 10_000_000
 """That one may be 10 ms late, in a window of twenty requests or more: on the host of an H100 the latest was that by 1.3
-to 6.6 ms in a tenth of the windows (docs/measurements.md). Beyond that it would be told as the server's time."""
+to 6.6 ms in a tenth of the windows (docs/measurements.md). Its time counts from schedule, and has them in it."""
 LATEST_READ_NS: Final = 3_000_000
 """And only if the client read what came within this, at 19 of 20 times: 3 ms. Events of a step come together and are
 read one by one: at 200 requests a second of 512 + 128 tokens a client at 39 % of its core is 1.6 ms late

@@ -335,7 +335,7 @@ def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], 
 
     def times(folder: Path) -> int:
         file = folder / "configured"
-        return file.read_text().count("of an engine\n") if file.exists() else 0
+        return len(file.read_text().splitlines()) if file.exists() else 0
 
     def noting(worker: Worker, at_ns: int) -> None:
         ahead.append(times(worker._job.folder))
@@ -349,7 +349,7 @@ Configured = Callable[[], tuple[list[int], list[int]]]
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_parked_worker_has_its_configuration(measure: Measure, configured: Configured) -> None:
+def test_a_parked_worker_has_its_configuration(measure: Measure, configured: Configured, tmp_path: Path) -> None:
     """Each engine is configured once, as its own build asks for that, and a parked one before its trial begins."""
     record = measure()
 
@@ -357,6 +357,7 @@ def test_a_parked_worker_has_its_configuration(measure: Measure, configured: Con
     assert len(ahead) >= sum(parked(record)) > 0
     assert {*ahead} == {1}
     assert trials == [1] * len(record.trials)
+    assert {file.read_text() for file in tmp_path.glob("run/trials/*/configured")} == {"of an engine\n"}
 
 
 def test_with_empty_caches_an_engine_is_configured_in_its_trial(measure: Measure, configured: Configured) -> None:
@@ -370,7 +371,7 @@ def test_with_empty_caches_an_engine_is_configured_in_its_trial(measure: Measure
 
 
 @pytest.mark.usefixtures("warm")
-@pytest.mark.parametrize("mode", ["arguments change", "configuration names its folder"])
+@pytest.mark.parametrize("mode", ["arguments change", "usage changes", "configuration names its folder"])
 def test_a_configuration_that_would_be_another_is_made_anew(
     measure: Measure, configured: Configured, tmp_path: Path, mode: str
 ) -> None:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from conftest import CONFIG
 from perfgate_process import marked_processes
 
+from perfgate.capture import server_driver
 from perfgate.capture.job import Job
 from perfgate.capture.parking import SWITCH, hides_imports
 from perfgate.capture.server_driver import ServerDriver
-from perfgate.capture.server_process import VLLM
+from perfgate.capture.server_process import IN_PROCESS, VLLM
 from perfgate.capture.trial_taking import INSTRUMENTS, take_trial
-from perfgate.machine.processes import AHEAD, is_alive
+from perfgate.machine.processes import AHEAD, is_alive, wait_until
 from perfgate.metrics.trial import Trial
 from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import Cell, resolve_cells
@@ -40,11 +44,14 @@ if os.environ.get("STUB_MODE") == "import fails":
     raise ImportError("libcudart.so.99: cannot open shared object file")
 if os.environ.get("STUB_MODE") == "import dies ahead" and "/parked-" in os.getcwd():
     os._exit(3)
-if __name__ == "__main__":
-    with open("words.json", "w") as stream:
-        json.dump(sys.argv, stream)
+def main():
+    seen = {{"words": sys.argv, "cores": sorted(os.sched_getaffinity(0)), "environment": dict(os.environ)}}
+    with open("seen.json", "w") as stream:
+        json.dump(seen, stream)
     sys.argv = [{str(STUB)!r}, "--port", sys.argv[sys.argv.index("--port") + 1]]
     runpy.run_path({str(STUB)!r}, run_name="__main__")
+if __name__ == "__main__":
+    main()
 """
 TORCH = """
 import os, types
@@ -52,12 +59,14 @@ cuda = types.SimpleNamespace(is_initialized=lambda: os.environ.get("STUB_MODE") 
 """
 
 Jobs = Callable[..., list[Job]]
+DEADLINE_S = 20.0
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A busy machine makes no client late here, and no server is there after the test, ahead or not."""
-    monkeypatch.setattr("perfgate.load.exchange.LATEST_NS", 10**10)
+    for limit in ("LATEST_NS", "LATEST_READ_NS"):
+        monkeypatch.setattr(f"perfgate.load.exchange.{limit}", 10**10)
     yield
     assert set() == AHEAD
     assert servers(tmp_path) == []
@@ -83,6 +92,10 @@ def jobs(tmp_path: Path, cell: Cell, make_job: Callable[..., Job]) -> Jobs:
     (folder / "api_server.py").write_text(API_SERVER)
     (tmp_path / "stub" / "torch.py").write_text(TORCH)
 
+    command = folder.parent / "cli" / "main.py"
+    command.parent.mkdir()
+    command.write_text("import vllm.entrypoints.openai.api_server as server\nmain = server.main\n")
+
     def make(*modes: str) -> list[Job]:
         path = (str(tmp_path / "stub"),)
         subjects = [Subject(python=sys.executable, path=path, env={"STUB_MODE": mode}) for mode in modes]
@@ -91,6 +104,14 @@ def jobs(tmp_path: Path, cell: Cell, make_job: Callable[..., Job]) -> Jobs:
         return [replace(job, ahead=tuple(parked[index + 1 :])) for index, job in enumerate(made)]
 
     return make
+
+
+@pytest.fixture
+def driver(nothing_is_left: None) -> Iterator[ServerDriver]:  # noqa: ARG001 (looks once all is let go of)
+    """A driver, which lets go of what it has started whatever becomes of the test."""
+    driver = ServerDriver()
+    yield driver
+    driver.release()
 
 
 def servers(folder: Path) -> list[psutil.Process]:
@@ -103,17 +124,22 @@ def servers(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def seen(job: Job) -> dict[str, Any]:
+    """What the server of a trial was told and given."""
+    found: dict[str, Any] = json.loads((job.folder / "seen.json").read_text())
+    return found
+
+
 def taken(driver: ServerDriver, job: Job, say: Callable[[str], None] = lambda _: None) -> Trial:
     """A timed trial."""
     return take_trial(job, driver, INSTRUMENTS["timed"](job), say)
 
 
-def test_the_next_server_has_imported_when_its_trial_begins(jobs: Jobs, tmp_path: Path) -> None:
+def test_the_next_server_has_imported_when_its_trial_begins(jobs: Jobs, driver: ServerDriver, tmp_path: Path) -> None:
     """It serves in the folder of its trial, with its own words; its wait is no start time, and its import is told."""
-    driver, (first, second) = ServerDriver(), jobs("", "")
+    (first, second) = jobs("", "")
 
     trials = [taken(driver, first), taken(driver, second)]
-    driver.release()
 
     assert [trial.failure for trial in trials] == [None, None]
     alone, ahead = (trial.startup for trial in trials)
@@ -122,34 +148,128 @@ def test_the_next_server_has_imported_when_its_trial_begins(jobs: Jobs, tmp_path
     assert (alone.parked_ns, alone.import_ns) == (0, 0)
     assert ahead.parked_ns > 0
     assert 0 < ahead.import_ns < ahead.ready_ns < trials[0].duration_ns + trials[1].duration_ns - ahead.parked_ns
-    words = [json.loads((job.folder / "words.json").read_text()) for job in (first, second)]
+    words = [seen(job)["words"] for job in (first, second)]
     assert words[0][:2] == words[1][:2] == ["api_server", "--model"]
-    assert "stopped" in (second.folder / "engine.log").read_text()
+    log = (second.folder / "engine.log").read_text()
+    assert "RuntimeWarning" not in log
+    assert "stopped" in log
     assert list(tmp_path.glob("run/parked-*")) == []
 
 
-def test_a_server_ahead_is_stopped_while_another_is_measured(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_build_with_the_command_is_served_by_it(jobs: Jobs, driver: ServerDriver, tmp_path: Path) -> None:
+    """As nearly all are; one for the CPU alone has another name, and no command that works."""
+    installed = tmp_path / "stub" / "vllm-9.9.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 9.9\n")
+    (first, second) = jobs("", "")
+
+    trials = [taken(driver, first), taken(driver, second)]
+
+    assert [trial.failure for trial in trials] == [None, None]
+    assert [trial.startup is not None and trial.startup.parked_ns > 0 for trial in trials] == [False, True]
+    assert [seen(job)["words"][:2] for job in (first, second)] == [["vllm", "serve"]] * 2
+
+
+def test_what_a_server_gets_is_the_same_ahead_and_alone(
+    jobs: Jobs, driver: ServerDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cores but the client's, and the variables of an engine but the one that keeps its loop in one process."""
+    core = min(os.sched_getaffinity(0))
+    monkeypatch.setattr("perfgate.capture.server_driver.apart", lambda: contextlib.nullcontext(((core,), ())))
+    (first, second) = jobs("", "")
+
+    assert [taken(driver, job).failure for job in (first, second)] == [None, None]
+
+    alone, ahead = (seen(job) for job in (first, second))
+    assert alone["cores"] == ahead["cores"] == [core]
+    own = {"PERFGATE_CHILD", "PWD"}
+    assert {k: v for k, v in alone["environment"].items() if k not in own} == {
+        k: v for k, v in ahead["environment"].items() if k not in own
+    }
+    assert IN_PROCESS not in alone["environment"]
+
+
+def test_what_is_done_for_a_server_before_it_is_told_is_no_start(
+    jobs: Jobs, driver: ServerDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its wait for that, and for its trial, is in no figure of its start."""
+    waited: list[int] = []
+    versions = server_driver.package_versions
+
+    def late(job: Job) -> dict[str, str]:
+        begin_ns = time.monotonic_ns()
+        for _ in range(20):
+            versions(job)
+        waited.append(time.monotonic_ns() - begin_ns)
+        return {}
+
+    monkeypatch.setattr(server_driver, "package_versions", late)
+    (first, second) = jobs("", "")
+    trials = [taken(driver, first), taken(driver, second)]
+
+    ahead = trials[1].startup
+    assert ahead is not None
+    assert ahead.parked_ns > waited[1]
+    assert ahead.ready_ns < trials[1].duration_ns - waited[1] + ahead.import_ns
+
+
+@pytest.mark.parametrize("raises", [
+    "perfgate.capture.server_driver.package_versions", "perfgate.capture.server_driver.own_port",
+    "perfgate.capture.server_process.served_words", "perfgate.capture.server_driver.Client",
+    "perfgate.capture.worker.Worker.request", "perfgate.capture.server_process.is_ready",
+])  # fmt: skip
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_nothing_is_left_whatever_is_raised(
+    jobs: Jobs, driver: ServerDriver, monkeypatch: pytest.MonkeyPatch, raises: str, error: type[BaseException]
+) -> None:
+    """No server, no folder and no descriptor, of the trial and of what it foresaw."""
+    (first, second) = jobs("", "")
+    before = len([*Path("/proc/self/fd").iterdir()])
+    assert taken(driver, first).failure is None
+
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(raises, fail)
+    with pytest.raises(error):
+        taken(driver, second)
+    driver.release()
+
+    assert len([*Path("/proc/self/fd").iterdir()]) <= before
+
+
+def test_a_warm_up_trial_ends_with_nobody_importing(jobs: Jobs, driver: ServerDriver, tmp_path: Path) -> None:
+    """What it leaves in its caches is kept first; any other has what comes next import while its server ends."""
+    made = jobs("", "", "")
+    first = replace(made[0], pair=None)
+
+    assert taken(driver, first).failure is None
+    assert [path.name for path in tmp_path.glob("run/parked-*")] == ["parked-1"]
+    assert taken(driver, replace(first, pair=0, folder=made[1].folder, ahead=made[0].ahead)).failure is None
+    assert sorted(path.name for path in tmp_path.glob("run/parked-*")) == ["parked-1", "parked-2"]
+
+
+def test_a_server_ahead_is_stopped_while_another_is_measured(jobs: Jobs, driver: ServerDriver, tmp_path: Path) -> None:
     """From the first window on no thread of it runs."""
-    driver, (first, _) = ServerDriver(), jobs("", "")
-    states: list[list[str]] = []
+    (first, _) = jobs("", "")
+    stopped: list[bool] = []
 
     def look(phase: str) -> None:
         if phase.startswith("iteration"):
-            states.append([str(one.status()) for one in servers(tmp_path) if one.cwd().endswith("parked-1")])
+            (ahead,) = (one for one in servers(tmp_path) if one.cwd().endswith("parked-1"))
+            stopped.append(wait_until(lambda: ahead.status() == psutil.STATUS_STOPPED, DEADLINE_S))
 
     assert taken(driver, first, look).failure is None
-    driver.release()
 
-    assert states == [["stopped"]] * 2
+    assert stopped == [True] * 2
 
 
 @pytest.mark.parametrize("mode", ["import fails", "touches a GPU", "import dies ahead"])
-def test_a_server_that_cannot_be_ahead_starts_for_its_trial(jobs: Jobs, mode: str) -> None:
+def test_a_server_that_cannot_be_ahead_starts_for_its_trial(jobs: Jobs, driver: ServerDriver, mode: str) -> None:
     """And fails there by itself, if it must, with what it said; the trial before does not know of it."""
-    driver, (first, second) = ServerDriver(), jobs("", mode)
+    (first, second) = jobs("", mode)
 
     trials = [taken(driver, first), taken(driver, second)]
-    driver.release()
 
     assert trials[0].failure is None
     failure = trials[1].failure
@@ -163,15 +283,14 @@ def test_a_server_that_cannot_be_ahead_starts_for_its_trial(jobs: Jobs, mode: st
         assert trials[1].startup.parked_ns == 0
 
 
-def test_nobody_starts_the_server_of_somebody_else_ahead(jobs: Jobs, tmp_path: Path) -> None:
+def test_nobody_starts_the_server_of_somebody_else_ahead(jobs: Jobs, driver: ServerDriver, tmp_path: Path) -> None:
     """A subject by its URL runs already."""
-    driver, (first, second) = ServerDriver(), jobs("", "")
+    (first, second) = jobs("", "")
     running = replace(second, subject=Subject(python="", url="http://127.0.0.1:1"))
 
     assert taken(driver, replace(first, ahead=(running,))).failure is None
 
     assert list(tmp_path.glob("run/parked-*")) == []
-    driver.release()
 
 
 def test_a_command_of_its_own_starts_when_its_trial_does(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def test_a_restart_whose_state_nobody_knows_does_not_count() -> None:
 
 
 def test_restarts_of_a_record() -> None:
-    """Those parked as planned, each beside what the next one was; the last one, and one that was not, do not count."""
+    """Those parked as planned, each beside what the next one was; the last of a visit, and one that was not, do not."""
     parked = [True, False, False, False, True, True, False]  # the second was to be parked
     states = ["f", "f", "f", "s", "f", "f", "f"]
     taken = [in_states(state * 24, n, parked=own) for n, (state, own) in enumerate(zip(states, parked, strict=True))]
@@ -149,6 +149,10 @@ def test_restarts_of_a_record() -> None:
     assert [(one.parked, one.beside) for one in found] == [
         (True, False), (False, False), (False, True), (True, True), (True, False),
     ]  # fmt: skip
+    cut = [own.model_copy(update={"visit": int(own.index > 3)}) for own in taken]
+    one_visit = record(cell(), taken)
+    two_visits = one_visit.model_copy(update={"trials": tuple(cut), "visits": one_visit.visits * 2})
+    assert len([*hidden.restarts_of(two_visits, "gpu-0")]) == len(found) - 1
     steps = [math.exp(one.logs["itl_median"]) for one in found]
     assert steps == pytest.approx([5.13e-3, 5.13e-3, 5.3e-3, 5.13e-3, 5.13e-3])
     assert [one.level == found[0].level for one in found] == [True, True, False, True, True]
