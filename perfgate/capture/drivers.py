@@ -19,7 +19,7 @@ from perfgate.capture.job import Job
 from perfgate.capture.parking import PARKED, Parking
 from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
-from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit, Worker
+from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit, Worker, start_limit
 from perfgate.machine.cleanup import count_files
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.plan import prompts
@@ -92,9 +92,8 @@ class VllmEngine:
 
     def __init__(self, worker: Worker, job: Job, launch: Launch, parking: Parking) -> None:
         self._worker, self._job, self._parking = worker, job, parking
-        cell = job.cell
         cache_files = count_files(job.cache_folder)
-        limit = Limit(time.monotonic() + cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
+        limit = start_limit(job)
         worker.request("hello", limit)
         asked = job.engine_request
         asked["engine_args"] |= launch.engine_args

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perfgate.capture.engine import engine_environment
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
-from perfgate.capture.worker import Limit, Worker
+from perfgate.capture.worker import Worker, start_limit
 from perfgate.machine.cleanup import count_files, remove_tree
 from perfgate.machine.processes import AHEAD
 from perfgate.metrics.catalogue import COLD_START
@@ -172,7 +172,7 @@ class Parking:
         try:
             # Configuring writes to caches, and how full a trial found them counts: no start is made warm here.
             known = job.engine_request if count_files(job.cache_folder) else {}
-            worker.ask("imports", _limit(job), count_calls=job.kind == "called", **known)
+            worker.ask("imports", start_limit(job), count_calls=job.kind == "called", **known)
         except InvalidTrialError:
             self._refuse(own)
             return False
@@ -181,7 +181,7 @@ class Parking:
     def _has_imported(self, own: _Started) -> bool:
         """Whether a worker may be parked, once it has answered; one that may not is ended."""
         try:
-            imported = _Imported.model_validate(own.worker.answer("imports", _limit(own.job)))
+            imported = _Imported.model_validate(own.worker.answer("imports", start_limit(own.job)))
         except (InvalidTrialError, ValidationError):  # the trial's own start says why
             self._refuse(own)
             return False
@@ -214,11 +214,6 @@ class Parking:
             own.worker.discard()
         finally:
             remove_tree(own.job.folder, ignore_errors=True)
-
-
-def _limit(job: Job) -> Limit:
-    """From now on."""
-    return Limit(time.monotonic() + job.cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
 
 
 def _engine(job: Job) -> tuple[str, ...]:

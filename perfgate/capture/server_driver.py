@@ -33,7 +33,7 @@ from perfgate.capture.server_process import (
 from perfgate.capture.small_tokenizer import vocabulary_of
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.window_reading import WindowAnswer
-from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit
+from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit, start_limit
 from perfgate.load.arrivals import window
 from perfgate.load.client import Client
 from perfgate.load.event_stream import UNCOUNTED
@@ -94,7 +94,7 @@ class ServerDriver:
             with Client(job.folder, job.owner, clients) as client:
                 yield ServedEngine(job, running, client)
             return
-        deadline_s = time.monotonic() + job.cell.measure.start_timeout
+        limit = start_limit(job)
         cache_files = count_files(job.cache_folder)
         with contextlib.ExitStack() as stack:
             with contextlib.ExitStack() as not_served:
@@ -105,7 +105,6 @@ class ServerDriver:
                 versions = package_versions(job)
                 port = stack.enter_context(own_port(job.station))
                 not_served.pop_all()
-            limit = Limit(deadline_s, "engine-start-timeout", "engine-start-failed")
             server = stack.enter_context(Server(job, port, limit, servers, ahead))
             self._parking.begin(importing(job.ahead[:1]))
             client = stack.enter_context(Client(job.folder, job.owner, clients))

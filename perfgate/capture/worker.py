@@ -42,6 +42,11 @@ class Limit:
     ended: str
 
 
+def start_limit(job: Job) -> Limit:
+    """Until when, from now on, an engine must have started."""
+    return Limit(time.monotonic() + job.cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
+
+
 class Worker:
     """The other end of :mod:`perfgate.capture.vllm_worker`: started on entry, ended with all its descendants on exit.
 
