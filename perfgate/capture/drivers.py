@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Driver, Engine, Launch
 from perfgate.capture.engine import find_subject
 from perfgate.capture.job import Job
-from perfgate.capture.parking import PARKED, Parking
+from perfgate.capture.parking import PARKED, Parking, beside_a_start
 from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
 from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit, Worker, start_limit
@@ -63,13 +63,14 @@ class VllmDriver:
         """See :class:`Driver`."""
         with contextlib.ExitStack() as stack:
             as_it_is = job.kind in PARKED and launch == Launch(count_calls=job.kind == "called")
-            worker = self._parking.take(job) if as_it_is else None
-            if worker is None:
+            parked = self._parking.take(job) if as_it_is else None
+            if parked is not None:
+                worker = parked
+                stack.push(worker)
+            else:
                 self._parking.release()
                 worker = stack.enter_context(Worker(job, launch.wrapper, launch.environment))
-            else:
-                stack.push(worker)
-            self._parking.begin(job.ahead[:1])
+            self._parking.begin(beside_a_start(job.ahead, parked=parked is not None))
             yield VllmEngine(worker, job, launch, self._parking)
 
     def release(self) -> None:

@@ -27,6 +27,7 @@ from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
 from perfgate.capture.worker import Worker, start_limit
 from perfgate.machine.cleanup import count_files, remove_tree
+from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.processes import AHEAD
 from perfgate.metrics.catalogue import COLD_START
 from perfgate.metrics.trial import Kind
@@ -61,6 +62,15 @@ def hides_imports(cell: Cell, cores: int) -> bool:
     known = cell.engine.env.get(CPU_BINDING) == "nobind" and threads.isdecimal()
     needed = min(int(threads) + 1, CORES) if known else CORES
     return {"0": False, "1": True}.get(os.environ.get(SWITCH, ""), cores >= needed)
+
+
+def beside_a_start(ahead: Sequence[Job], *, parked: bool) -> Sequence[Job]:
+    """Those of the trials ahead whose workers import while an engine starts.
+
+    One where the engine's own worker was parked. Where it imports itself there is time for two, if cores are to spare:
+    the second trial would wait, as no import begins while a warm-up trial ends.
+    """
+    return ahead[: 1 if parked or usable_cores() < CORES else 2]
 
 
 class _Imported(BaseModel):

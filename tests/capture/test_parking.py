@@ -179,6 +179,19 @@ def test_workers_import_from_the_end_of_an_engine_on(
     assert [said for said in talk if said[0] != "parked"] == expected
 
 
+@pytest.mark.parametrize(("cores", "beside"), [(8, [2, 0, 1]), (7, [1, 1, 1])])
+def test_two_import_beside_an_engine_that_imports_itself(
+    measure: Measure, talk: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, cores: int, beside: list[int]
+) -> None:
+    """With cores to spare, or the second trial would wait; beside one that was parked there is one in any case."""
+    monkeypatch.setattr("perfgate.capture.parking.usable_cores", lambda: cores)
+    record = measure(pairs=2)
+
+    assert parked(record) == [False, *[True] * 5]
+    until_it_starts = " ".join(op for op, _ in talk if op in ("imports", "start", "stop")).split(" stop")
+    assert [one.split("start")[0].count("imports") for one in until_it_starts[:3]] == beside
+
+
 @pytest.mark.parametrize("mode", ["", "import waits"])
 def test_a_worker_of_a_later_trial_is_stopped(measure: Measure, tmp_path: Path, mode: str) -> None:
     """Neither a thread that a build starts when it is imported nor an import takes time of the other build's work."""
