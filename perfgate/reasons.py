@@ -56,9 +56,9 @@ _TABLE = (
            "Read the text below; perfgate kernels on the trace in the trial's folder says the same."),
     Reason("client-failed", "perfgate's own client, which sends requests to a server and times the answers, failed.",
            "Read client.log in the trial's folder and report it; every finished trial is kept."),
-    Reason("client-late", "perfgate's own client was late in a window: it sent requests after they were due (p99 of "
-           "1 ms or more), so the server was not given the declared load, or read answers after they came (p95 of 3 ms "
-           "or more), so their times are the client's own. It says nothing of the subject.",
+    Reason("client-late", "perfgate's own client was late in a window that counts: it sent requests after they were "
+           "due (p99 of 1 ms or more), so the server was not given the declared load, or read answers after they came "
+           "(p95 of 3 ms or more), so their times are the client's own. It says nothing of the subject.",
            "Give the client a core that nothing else uses, or a lower rate or fewer users: docs/load.md says what it "
            "can do, and benchmarks/client_rate.py what it can do here."),
     Reason("rate-out-of-range", "The highest rate at which a server meets an objective was sought, and no window of "

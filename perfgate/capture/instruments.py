@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.job import Job
+from perfgate.capture.timeline import Span
 from perfgate.capture.window_reading import read_answer
 from perfgate.errors import PerfgateError
 from perfgate.metrics.trial import Iteration
@@ -83,6 +84,15 @@ class Instrument:
         """
         answer, asked = engine.iterate(self.workload, number, probe=self.probe)
         self.note(number, answer, warmup=warmup)
+        return self.read(answer, asked, warmup=warmup)
+
+    def read(self, answer: Mapping[str, Any], asked: Span, *, warmup: bool) -> Iteration:
+        """What came of an iteration that ran in this span.
+
+        Raises:
+            NotMeasuredError: It failed, or does not count.
+        """
+        del warmup
         return read_answer(answer, self.workload, asked)
 
     def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:

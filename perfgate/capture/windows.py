@@ -14,9 +14,9 @@ from typing import Any, Final
 from perfgate.capture.driver_protocol import Engine
 from perfgate.capture.instruments import Say
 from perfgate.capture.job import Job
-from perfgate.capture.timeline import InvalidTrialError
+from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.timing import Timed
-from perfgate.capture.window_reading import OverloadedError
+from perfgate.capture.window_reading import OverloadedError, read_window
 from perfgate.load.rate_search import RateSearch
 from perfgate.load.shape import Find, Load
 from perfgate.load.steady import is_steady
@@ -43,6 +43,7 @@ class Windows(Timed):
         self._kv_use_ppm: int | None = None
         self._shares_cores = False
         self._found: dict[str, int] = {}
+        self._seeks = False
 
     def run(self, engine: Engine, number: int, *, warmup: bool) -> Iteration:
         """One window; of warm-up the time per token of each request is kept."""
@@ -50,6 +51,11 @@ class Windows(Timed):
         if warmup:
             self._times.append([e2e / n for e2e, n in zip(iteration.e2e_ns, iteration.tokens, strict=True)])
         return iteration
+
+    def read(self, answer: Mapping[str, Any], asked: Span, *, warmup: bool) -> Iteration:
+        """A window; in one that nothing rests on the client may be late."""
+        del asked
+        return read_window(answer, may_be_late=warmup and not self._seeks)
 
     def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:
         """Warm up until the server has settled."""
@@ -67,6 +73,7 @@ class Windows(Timed):
         Raises:
             InvalidTrialError: ``rate-out-of-range``.
         """
+        self._seeks = True
         search = RateSearch(find.least, find.most)
         for number in range(find.steps):
             say(f"seeking the highest rate: {search.rate:.4g} requests/s")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +49,16 @@ class Arithmetic:
     Args:
         capacity: That rate, requests a second.
         refuses: In place of waiting, those requests end with this error.
+        late: In these windows, by place, the client was late.
     """
 
     versions: dict[str, str] = {}
     startup: Startup | None = None
 
-    def __init__(self, capacity: float, refuses: str = "") -> None:
+    def __init__(self, capacity: float, refuses: str = "", late: Collection[int] = ()) -> None:
         self._capacity = capacity
         self._refuses = refuses
+        self._late = late
         self.asked: list[tuple[float, int]] = []
 
     def wait_alone(self) -> None:
@@ -69,13 +71,14 @@ class Arithmetic:
         assert isinstance(workload, Load)
         assert (limit, probe) == (None, False)
         rate = workload.arrival.poisson or (workload.arrival.find and workload.arrival.find.least) or 0.0
+        sent_ns = 2 * MS if len(self.asked) in self._late else 0
         self.asked.append((rate, number))
         waits = [1000 if rate > self._capacity and index < 2 else 10 for index in range(10)]
         answers = tuple(
             Answer(number=index, scheduled_ns=0, sent_ns=0, end_ns=wait * MS, error=self._refuses)
             if wait > 10 and self._refuses else
-            Answer(number=index, scheduled_ns=0, sent_ns=0, token_ns=(wait * MS, wait * MS + MS), token_counts=(1, 1),
-                   end_ns=wait * MS + MS, finish="length") for index, wait in enumerate(waits)
+            Answer(number=index, scheduled_ns=0, sent_ns=sent_ns, token_ns=(wait * MS, wait * MS + MS),
+                   token_counts=(1, 1), end_ns=wait * MS + MS, finish="length") for index, wait in enumerate(waits)
         )  # fmt: skip
         whole = Answers(begin_ns=0, end_ns=1001 * MS, cpu_ns=0, answers=answers)
         return WindowAnswer(asked=(2,) * 10, limit_ns=10**10, answers=whole).model_dump(mode="json"), Span(0, 1)
@@ -124,6 +127,17 @@ def test_the_highest_rate_is_sought_after_warm_up(job: Job) -> None:
         False
     ] * 2
     assert _tells(file, Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,)), trial)
+
+
+@pytest.mark.parametrize(("window", "counts"), [(0, True), (1, False), (4, False), (5, False), (6, False)])
+def test_a_late_client_spoils_what_something_rests_on(job: Job, window: int, *, counts: bool) -> None:
+    """A window that was sought with or is measured, and not the one that warms up."""
+    if counts:
+        assert len(taken(job, Arithmetic(5.0, late={window})).iterations) == 2
+        return
+    with pytest.raises(NotMeasuredError, match="after schedule") as caught:
+        taken(job, Arithmetic(5.0, late={window}))
+    assert caught.value.code == "client-late"
 
 
 def test_a_rate_that_is_refused_does_not_hold(job: Job) -> None:
