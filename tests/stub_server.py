@@ -68,6 +68,7 @@ class Stub:
         answers: dict[str, Any] = {
             "/v1/models": json.dumps({"data": [{"id": "stub"}]}),
             "/version": json.dumps({"version": "9.9.stub"}),
+            "/collective_rpc": json.dumps({"results": ["179000"]}),
             "/metrics": METRICS.format(asked=self.asked, queued=0.004 * self.asked),
             "/health": "",
         }

@@ -15,7 +15,7 @@ from hand_made import scenario_file
 
 from perfgate import gate as use_cases
 from perfgate.baseline.promotion import promote
-from perfgate.capture.server_process import is_ready
+from perfgate.capture.server_http import is_ready
 from perfgate.errors import NotMeasuredError, RecordError, ScenarioError, UsageError
 from perfgate.metrics.catalogue import trial_value
 from perfgate.record.run_record import Run, read_records, read_run

@@ -20,16 +20,9 @@ from perfgate.capture.engine import engine_environment, find_subject
 from perfgate.capture.job import Job
 from perfgate.capture.parking import Parking, beside_a_start
 from perfgate.capture.server_figures import Scrape, growth, kv_token_capacity, kv_use_ppm, read_metrics
-from perfgate.capture.server_process import (
-    RunningServer,
-    Server,
-    ServerWorker,
-    fetch,
-    fetch_json,
-    held_alone,
-    own_port,
-    served_name,
-)
+from perfgate.capture.server_http import fetch, fetch_json, served_name
+from perfgate.capture.server_process import RunningServer, Server, ServerWorker, held_alone, own_port
+from perfgate.capture.server_states import is_probed, probes, read_ranks
 from perfgate.capture.small_tokenizer import vocabulary_of
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.window_reading import WindowAnswer
@@ -182,18 +175,21 @@ class ServedEngine:
     ) -> tuple[dict[str, Any], Span]:
         """A window of load, see :class:`perfgate.capture.driver_protocol.Engine`.
 
-        Nothing asks the server for its figures while requests are measured.
+        Nothing asks the server for its figures while requests are measured, nor its ranks for the probe.
         """
-        if not isinstance(workload, Load) or limit is not None or probe:
+        if not isinstance(workload, Load) or limit is not None:
             raise TypeError("this driver sends windows of load")
         requests = window(workload, number, self._vocabulary, self._trace, words=self._words)
         warm_up = number < self._job.cell.measure.warmup_iterations
-        before = self._scrape()
+        before, probe = self._scrape(), probe and is_probed(self._job)
+        probed = [read_ranks(self._server.url)] if probe else []
         begin_ns = time.monotonic_ns()
         with self._watching(asleep=not warm_up) as readings:
             answers = self._drive(requests, may_ask_otherwise=warm_up)
         span = Span(begin_ns, time.monotonic_ns())
         failed = any(answer.error for answer in answers.answers)
+        if probed and not failed:
+            probed.append(read_ranks(self._server.url))
         came = WindowAnswer(
             asked=tuple(request.max_tokens for request in requests.requests),
             limit_ns=round(self._target.timeout_s * 1e9),
@@ -203,6 +199,7 @@ class ServedEngine:
             counted=growth(before, self._scrape()),
             kv_use_ppm=max(readings, default=None),
             shares_cores=not self._client.cores,
+            probe_ns=probes(probed),
         )
         return came.model_dump(mode="json"), span
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import shutil
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +16,8 @@ from typing import Any, Final, Self
 
 from perfgate.capture.engine import APART, BLOCKS, FIRST_PORT, LOG, PORTS, engine_environment
 from perfgate.capture.job import Job
+from perfgate.capture.server_http import is_ready
+from perfgate.capture.server_states import DEVELOPMENT, EXTENSION, is_probed
 from perfgate.capture.small_tokenizer import with_tokenizer
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.worker import Limit, Worker, signal_name
@@ -26,18 +26,12 @@ from perfgate.errors import InterruptedRunError
 from perfgate.load.dummy_adapters import RANK, write_adapters
 from perfgate.load.shape import Load
 from perfgate.machine.children import Child, spawn
-from perfgate.machine.json_text import MANIFEST, parse_json
 from perfgate.machine.locks import hold_named, state_folder
 
 VLLM: Final = Path(__file__).with_name("vllm_server.py")
 HOST: Final = "127.0.0.1"
 POLL_S: Final = 0.02
 """So often a server that starts is asked whether it is ready."""
-ASK_S: Final = 5.0
-"""How long one answer may take beside the requests of the load."""
-MOST_BYTES: Final = 8 * 1024**2
-READY: Final = ("/health", "/v1/models")
-"""Where a server says that it is ready: at the first of these that it has."""
 IN_PROCESS: Final = "VLLM_ENABLE_V1_MULTIPROCESSING"
 """What :mod:`perfgate.capture.engine` sets for its worker; a server is measured as it ships."""
 
@@ -194,75 +188,6 @@ class Server:
             raise InvalidTrialError("engine-died", f"the server is still there {wait_s:g} s after it was asked to stop")
 
 
-def is_ready(url: str) -> bool:
-    """Whether a server says that it is ready, at the first of :data:`READY` that it has."""
-    for path in READY:
-        status, _ = fetch(url, path)
-        if status != http.client.NOT_FOUND:
-            return status == http.client.OK
-    return False
-
-
-def fetch(url: str, path: str) -> tuple[int, bytes]:
-    """What a server answers to a GET: the status, 0 where there is no answer, and the body as far as it is bounded.
-
-    It has :data:`ASK_S` for all of it: one that says a byte now and then would never be late for the next.
-    """
-    connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=ASK_S)
-    try:
-        connection.connect()
-        with _cut_after(ASK_S, connection.sock) as cut:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            body = answer.read(MOST_BYTES)
-            return (0, b"") if cut.is_set() else (answer.status, body)
-    except (OSError, http.client.HTTPException, ValueError):
-        return 0, b""
-    finally:
-        connection.close()
-
-
-@contextlib.contextmanager
-def _cut_after(seconds: float, connection: socket.socket) -> Iterator[threading.Event]:
-    """A block after which at the latest a connection has ended; the event says whether it was cut."""
-    cut = threading.Event()
-
-    def end() -> None:
-        cut.set()
-        with contextlib.suppress(OSError):  # it has ended by itself
-            connection.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(seconds, end)
-    timer.start()
-    try:
-        yield cut
-    finally:
-        timer.cancel()
-        timer.join()
-
-
-def fetch_json(url: str, path: str) -> dict[str, Any]:
-    """A JSON object that a server answers; empty where it does not."""
-    status, body = fetch(url, path)
-    try:
-        found = parse_json(body, MANIFEST) if status == http.client.OK else {}
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def served_name(url: str) -> str:
-    """The name under which a server has its model.
-
-    Raises:
-        InvalidTrialError: It does not tell.
-    """
-    match fetch_json(url, "/v1/models").get("data"):
-        case [{"id": str(name)}, *_] if 0 < len(name) <= 1000 and name.isprintable():  # noqa: PLR2004 (a path at most)
-            return name
-    raise InvalidTrialError("protocol-error", "the server names no model at /v1/models")
-
-
 @contextlib.contextmanager
 def own_port(station: int = 0) -> Iterator[int]:
     """A port that nobody listens on, of the station's own block; from its end, because engines begin at the other.
@@ -312,7 +237,7 @@ def server_environment(job: Job) -> dict[str, str]:
     environment = engine_environment(job)
     if IN_PROCESS not in {**job.cell.engine.env, **job.subject.env}:
         environment.pop(IN_PROCESS, None)
-    return environment
+    return {DEVELOPMENT: "1", **environment} if is_probed(job) else environment
 
 
 def server_command(job: Job, port: int) -> list[str]:
@@ -326,7 +251,8 @@ def served_words(job: Job, port: int) -> list[str]:
     model = job.cell.engine.model
     dummy = ["--load-format", "dummy"] if model.config is not None else []
     revision = ["--revision", model.revision] if model.revision else []
-    named = ["--host", HOST, "--port", str(port), *dummy, *revision, *_adapters(job)]
+    probed = ["--worker-extension-cls", EXTENSION] if is_probed(job) else []
+    named = ["--host", HOST, "--port", str(port), *dummy, *revision, *probed, *_adapters(job)]
     return [str(_model(job)), *named, *as_options(job.engine_args)]
 
 

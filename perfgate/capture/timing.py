@@ -46,8 +46,12 @@ class Timed(Instrument):
 
     def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:
         """Warm up until the probe is as fast as it was in this run, for as long as the job says at most."""
+        # Prompts that no measured iteration has: its prefixes must not be cached.
+        self.await_fast(engine, last, sum(self.iterations), say)
+
+    def await_fast(self, engine: Engine, last: Iteration | None, number: int, say: Say) -> None:
+        """The same by iterations of these numbers and above."""
         begin_ns = time.monotonic_ns()
-        number = sum(self.iterations)  # prompts that no measured iteration has: its prefixes must not be cached
         while last and self._slow(last) and time.monotonic_ns() - begin_ns < self.job.settle_s * NS_PER_S:
             say("warming up until the GPU is fast")
             last = self.run(engine, number, warmup=True)

@@ -20,12 +20,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.machinery
 import importlib.metadata
 import json
 import os
 import runpy
 import sys
 import time
+import types
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +35,29 @@ PROTOCOL = 1
 MODULE, COMMAND = "vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main"
 MORE = ("vllm.entrypoints.cli.serve", "vllm.entrypoints.cli.preload", MODULE, "vllm.v1.engine.core")
 """What ``vllm serve`` imports once it begins, where a version has it."""
+PROBE = "perfgate_probe"
+"""A module that is nowhere on disk: its class ``Ranks`` is what ``--worker-extension-cls`` names."""
+
+
+def offer_probe() -> None:
+    """Have each rank find the class by which it times the probe, see :mod:`perfgate.capture.vllm_probe`.
+
+    A rank that is forked has the module; one that is spawned runs this file first, as ``__mp_main__``.
+    """
+    probe, module = types.ModuleType("vllm_probe"), types.ModuleType(PROBE)
+    importlib.machinery.SourceFileLoader("vllm_probe", str(Path(__file__).with_name("vllm_probe.py"))).exec_module(
+        probe
+    )
+
+    class Ranks:
+        """What vLLM adds to its workers."""
+
+        def perfgate_read_probe(self) -> Any:
+            """A reading in nanoseconds, or why there is none."""
+            return probe.read_rank(self)
+
+    vars(module)["Ranks"] = Ranks
+    sys.modules[PROBE] = module
 
 
 def has_command() -> bool:
@@ -98,5 +123,7 @@ def main(arguments: list[str]) -> None:
         serve(words)
 
 
+if __name__ in ("__main__", "__mp_main__"):
+    offer_probe()
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -16,7 +16,7 @@ from perfgate.errors import NotMeasuredError
 from perfgate.load.exchange import Answer, Answers
 from perfgate.load.shape import MOST_REQUESTS, Load
 from perfgate.machine.atomic_files import sha256_hex
-from perfgate.metrics.trial import Iteration
+from perfgate.metrics.trial import Iteration, Probes
 from perfgate.models import Frozen
 from perfgate.scenario.workload import AnyWorkload
 
@@ -44,6 +44,7 @@ class WindowAnswer(Frozen):
         counted: By how much its own counters grew.
         kv_use_ppm: The highest reading of its KV cache's use, in millionths; ``None`` where none was taken.
         shares_cores: Whether the client had no core of its own.
+        probe_ns: In which state the server's GPUs were before and after; ``None`` where its ranks do not tell.
     """
 
     model_config = ConfigDict(extra="ignore")  # a timeline's line has more
@@ -56,6 +57,7 @@ class WindowAnswer(Frozen):
     counted: dict[str, int] = {}
     kv_use_ppm: int | None = None
     shares_cores: bool = False
+    probe_ns: Probes | None = None
 
 
 def read_answer(answer: Mapping[str, Any], workload: AnyWorkload, asked: Span = ANY_TIME) -> Iteration:
@@ -113,6 +115,7 @@ def read_window(answer: Mapping[str, Any], *, may_be_late: bool = False) -> Iter
         elapsed_ns=window.answers.end_ns - begin_ns,
         tokens_digest=sha256_hex("\n".join(ends)),
         begin_ns=begin_ns,
+        probe_ns=window.probe_ns,
     )
 
 

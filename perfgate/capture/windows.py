@@ -14,6 +14,7 @@ from typing import Any, Final
 from perfgate.capture.driver_protocol import Engine
 from perfgate.capture.instruments import Say
 from perfgate.capture.job import Job
+from perfgate.capture.server_states import is_probed
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.timing import Timed
 from perfgate.capture.window_reading import OverloadedError, read_window
@@ -32,7 +33,6 @@ MORE_WARMUP: Final = "more_warmup"
 class Windows(Timed):
     """Watches a trial of a server; it writes the trial's timeline, a line a window."""
 
-    probe = False
     warms_up_beside = False
 
     def __init__(self, job: Job) -> None:
@@ -58,14 +58,16 @@ class Windows(Timed):
         return read_window(answer, may_be_late=warmup and not self._seeks)
 
     def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:
-        """Warm up until the server has settled."""
+        """Warm up until the server has settled, and its GPUs are fast."""
         first = sum(self.iterations)  # prompts that no measured window has: its prefixes must not be cached
         while last and is_steady(self._times) is False and self._more < MOST_MORE:
             say("warming up until the server has settled")
-            self.run(engine, first + self._more, warmup=True)
+            last = self.run(engine, first + self._more, warmup=True)
             self._more += 1
-        if isinstance(self.workload, Load) and self.workload.arrival.find is not None:
-            self._find(engine, self.workload, self.workload.arrival.find, say)
+        find = self.workload.arrival.find if isinstance(self.workload, Load) else None
+        self.await_fast(engine, last, first + MOST_MORE + (find.steps if find else 0), say)
+        if isinstance(self.workload, Load) and find is not None:
+            self._find(engine, self.workload, find, say)
 
     def _find(self, engine: Engine, load: Load, find: Find, say: Say) -> None:
         """Seek the highest rate, and go on at the highest that held.
@@ -106,9 +108,14 @@ class Windows(Timed):
         figures = _added(self._counted) | ({MORE_WARMUP: self._more} if self._more else {}) | self._found
         if self._kv_use_ppm is not None:
             figures["kv_use_ppm"] = self._kv_use_ppm
-        cautions = {"not-steady": is_steady(self._times) is False, "client-shares-cores": self._shares_cores}
+        own = super().fields()
+        cautions = {
+            "not-steady": is_steady(self._times) is False,
+            "client-shares-cores": self._shares_cores,
+            "no-probe": is_probed(self.job) and "no-probe" in own["cautions"],
+        }
         told = tuple(code for code, holds in cautions.items() if holds)
-        return super().fields() | {"cautions": told, "figures": figures}
+        return own | {"cautions": told, "figures": own.get("figures", {}) | figures}
 
 
 def _added(windows: Sequence[Mapping[str, int]]) -> dict[str, int]:

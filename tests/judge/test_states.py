@@ -19,7 +19,6 @@ from probed_runs import FIXTURES, PROBED, probed
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.machine_states import Labeller
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
-from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.trial import PROBED_GPUS, Iteration, Probes, Side, Trial
 from perfgate.record.run_record import Visit
@@ -88,20 +87,37 @@ def test_a_build_that_is_not_slower_passes_in_each_state() -> None:
     assert codes(found.cautions) == ["within-states"]
 
 
-def test_windows_of_a_server_tell_no_states() -> None:
-    """Their gaps are kept in order of size: halves of them are no early and late ones, whatever they look like."""
-    load = Load.model_validate({"arrival": {"poisson": 8}, "requests": 8, "input_tokens": 16, "output_tokens": 8})
-    trials = pairs(BOTH_STATES * 2)
-    measured = cell()
-    served = measured.model_copy(update={"workload": load})
-    found = {}
-    for one in (measured, served):
-        kept = record(one, trials, orders="coins")
-        found[one is served] = judge(run([one]), {one.cell_id: kept}).cells[0]
+def served(trials: Sequence[Trial]) -> list[Trial]:
+    """The same figures as windows of a server have them."""
+    return [changed(one, range(8), output_tokens=0, lengths=(3,)) for one in trials]
 
-    assert found[False].states is not None
-    assert found[True].states is None
-    assert {one.state for one in found[True].gates} == {""}
+
+def test_windows_of_a_server_tell_no_states_by_themselves() -> None:
+    """Their gaps are kept in order of size: halves of them are no early and late ones, whatever they look like."""
+    trials = pairs(BOTH_STATES * 2)
+    assert judged(trials).states is not None
+    found = judged(served(trials))
+    assert found.states is None
+    assert {one.state for one in found.gates} == {""}
+
+
+def test_the_ranks_of_a_server_tell_the_states_of_its_windows() -> None:
+    """As those of any engine do: a window has the state that its ranks read before and after it."""
+    found = judged_on_gpu(served(with_readings(BOTH_STATES)))
+    assert found.states is not None
+    assert found.states.told_by == "probe"
+    assert {"slow", "fast"} <= set(by_state(found))
+
+
+def test_windows_of_a_server_are_compared_with_the_same_windows() -> None:
+    """Their loads differ: a window counts in a state where both trials were in that."""
+    fast, both = "ffffffff", "ssssffff"
+    trials = served(with_readings([(both, fast), (fast, both)] * 3))
+    longer = [changed(one, range(4), itl_ns=tuple(2 * own for own in one.iterations[0].itl_ns)) for one in trials]
+    (found,) = (gate for gate in judged_on_gpu(longer).gates if gate.state == "fast")
+    assert found.change == pytest.approx(0, abs=0.002)
+    assert found.pair_sd is not None
+    assert found.pair_sd < 0.002
 
 
 def test_a_small_slowdown_is_blocked_within_a_state() -> None:
