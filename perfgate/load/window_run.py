@@ -26,7 +26,7 @@ AHEAD_NS: Final = 100_000_000
 LEAD_NS: Final = 2 * AHEAD_NS
 """From the start of a run to the beginning of its window."""
 AWAKE_NS: Final = 4_000_000
-"""So long before a request is due the client stays awake and looks at the clock, as a core that sleeps may be woken late:
+"""So long before a request is due the client stays awake and looks at the clock: a core that sleeps may be woken late,
 on hosts of H100s now and then by 1 to 12 ms, in 29 of 34 cases by less than this (docs/measurements.md)."""
 AWAKE_SHARE: Final = 10
 """One part in so many of its time at most: what has real-time priority and never sleeps is stopped (sched(7))."""
