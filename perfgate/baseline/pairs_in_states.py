@@ -7,14 +7,14 @@ a null, and a baseline keeps none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from perfgate.judge.cell_facts import StatesOutcome
 from perfgate.judge.machine_states import STATES, Found, Labeller, follows_states
 from perfgate.judge.state_series import LEANS, describe_states, discordant
 from perfgate.metrics.catalogue import Metric
-from perfgate.metrics.trial import Trial, least_iterations
+from perfgate.metrics.trial import Trial
 from perfgate.models import Note
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import orders_bound
@@ -57,7 +57,7 @@ class PairsInStates:
             return None
         rows = [n for n, (base, _) in enumerate(self.labeller.pairs) if visit in (None, base.visit)]
         pairs: list[tuple[Trial, Trial]] = [self.labeller.pairs[n] for n in rows]
-        (sample,) = Found(self.found.labels[rows], self.found.gap).samples(metric, pairs, [(*STATES,)])
+        (sample,) = replace(self.found, labels=self.found.labels[rows]).samples(metric, pairs, [(*STATES,)])
         return tuple(ratio(own, other) for other, own in zip(sample.base, sample.head, strict=True))
 
     def outcome(self, must_catch: float, beta: float) -> StatesOutcome:
@@ -67,11 +67,7 @@ class PairsInStates:
             must_catch: The least of the gates.
             beta: The chance with which the share of the slow state may cost more than is said.
         """
-        labels = self.found.labels
-        least = least_iterations(labels.shape[-1])
-        common = {
-            state: int(((labels == own).sum(axis=-1) >= least).all(axis=-1).sum()) for state, own in STATES.items()
-        }
+        common = {state: self.found.pairs(state) for state in STATES}
         return describe_states(self.labeller, self.found, common, must_catch, beta, blocks_from=None)
 
     @property

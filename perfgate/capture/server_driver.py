@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Engine, Launch
-from perfgate.capture.engine import engine_environment, find_subject
+from perfgate.capture.engine import engine_environment, find_subject, gpus_of
 from perfgate.capture.job import Job
 from perfgate.capture.parking import Parking, beside_a_start
 from perfgate.capture.server_figures import Scrape, growth, kv_token_capacity, kv_use_ppm, read_metrics
@@ -182,14 +182,15 @@ class ServedEngine:
         requests = window(workload, number, self._vocabulary, self._trace, words=self._words)
         warm_up = number < self._job.cell.measure.warmup_iterations
         before, probe = self._scrape(), probe and is_probed(self._job)
-        probed = [read_ranks(self._server.url)] if probe else []
+        ranks = gpus_of(self._job.engine_args)
+        probed = [read_ranks(self._server.url, ranks)] if probe else []
         begin_ns = time.monotonic_ns()
         with self._watching(asleep=not warm_up) as readings:
             answers = self._drive(requests, may_ask_otherwise=warm_up)
         span = Span(begin_ns, time.monotonic_ns())
         failed = any(answer.error for answer in answers.answers)
         if probed and not failed:
-            probed.append(read_ranks(self._server.url))
+            probed.append(read_ranks(self._server.url, ranks))
         came = WindowAnswer(
             asked=tuple(request.max_tokens for request in requests.requests),
             limit_ns=round(self._target.timeout_s * 1e9),
@@ -197,7 +198,7 @@ class ServedEngine:
             answers=answers,
             ended=self._server.ended(DYING_S if failed else 0),
             counted=growth(before, self._scrape()),
-            kv_use_ppm=max(readings, default=None),
+            kv_use_ppm=None if answers.void else max(readings, default=None),  # of a load that was not as declared
             shares_cores=not self._client.cores,
             probe_ns=probes(probed),
         )

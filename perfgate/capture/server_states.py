@@ -13,7 +13,7 @@ from typing import Final
 
 from perfgate.capture.job import Job
 from perfgate.capture.server_http import fetch
-from perfgate.capture.timeline import LARGEST, MOST_RANKS
+from perfgate.capture.timeline import LARGEST
 from perfgate.machine.json_text import MANIFEST, parse_json
 from perfgate.metrics.trial import Probes
 
@@ -24,23 +24,36 @@ DEVELOPMENT: Final = "VLLM_SERVER_DEV_MODE"
 SWITCH: Final = "PERFGATE_PROBE"
 ROUTE: Final = "/collective_rpc"
 MOST_DIGITS: Final = 19
+CHILDREN: Final = ("mp", "uni")
+"""How vLLM starts ranks below the process that serves: the others of its executors are elsewhere."""
 
 
 def is_probed(job: Job) -> bool:
-    """Whether the ranks of a server are asked: of vLLM's own, unless that is switched off or something extends them."""
-    own = {**job.cell.engine.env, **job.subject.env}
-    extended = job.engine_args.get("worker_extension_cls")
-    return not (job.cell.engine.command or job.subject.url or extended or own.get(SWITCH) == "0")
+    """Whether the ranks of a server are asked: of vLLM's own, unless that is switched off or something extends them.
+
+    Nor ranks that vLLM does not start as children of its own, which could not find the class, and not those of several
+    engines, of which the first alone would answer.
+    """
+    own, arguments = {**job.cell.engine.env, **job.subject.env}, job.engine_args
+    if job.cell.engine.command or job.subject.url or own.get(SWITCH) == "0" or arguments.get("worker_extension_cls"):
+        return False
+    executor = arguments.get("distributed_executor_backend") or "mp"
+    return executor in CHILDREN and (arguments.get("data_parallel_size") or 1) == 1
 
 
-def read_ranks(url: str) -> tuple[int, ...]:
-    """One reading a rank, nanoseconds; empty where some rank has none, or the server does not know of them."""
+def read_ranks(url: str, ranks: int) -> tuple[int, ...]:
+    """One reading a rank, nanoseconds; empty where some rank has none, or the server does not know of them.
+
+    Args:
+        url: Of the server.
+        ranks: How many there are.
+    """
     status, body = fetch(url, ROUTE, {"method": METHOD})
     if status != http.client.OK:
         return ()
     with contextlib.suppress(ValueError):
         match parse_json(body, MANIFEST):
-            case {"results": [*told]} if 0 < len(told) <= MOST_RANKS and all(map(_is_reading, told)):
+            case {"results": [*told]} if len(told) == ranks and all(map(_is_reading, told)):
                 return tuple(map(int, told))
     return ()
 

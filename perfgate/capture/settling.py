@@ -45,9 +45,17 @@ def fastest_probe_ns(record: Record, label: str, names: Sequence[str], uuids: Se
 
 
 def _fastest(timed: Sequence[Trial], label: str) -> tuple[int, ...]:
-    in_vain = any(trial.label == label and trial.figures.get(SETTLED, 0) >= SETTLE_S * NS_PER_S for trial in timed)
+    least = tuple(map(min, zip(*(own for trial in timed for own in _readings(trial)), strict=True)))
+    in_vain = any(trial.label == label and _waited_in_vain(trial, least) for trial in timed)
     known = [own for trial in timed if trial.label == label or not in_vain for own in _readings(trial)]
     return tuple(map(min, zip(*known, strict=True)))
+
+
+def _waited_in_vain(trial: Trial, least: Sequence[int]) -> bool:
+    """Whether a GPU was slow when it was waited for no longer; windows of load end later than the wait may."""
+    first = trial.iterations[0].probe_ns if trial.iterations else None
+    waited = trial.figures.get(SETTLED, 0) >= SETTLE_S * NS_PER_S
+    return waited and first is not None and is_slow(first.before, least)
 
 
 def patience_s(record: Record, uuids: Sequence[str], pair: int | None, iterations: int) -> float:

@@ -68,7 +68,7 @@ class Timed(Instrument):
         self._stream.write(json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n")
         self._stream.flush()
         self._preemptions_known &= answer.get("preemptions") is not None
-        self._probed &= bool(answer.get("probe_ns"))
+        self._probed &= warmup or bool(answer.get("probe_ns"))
         if not warmup:
             self._held.append(read_held(answer))
 

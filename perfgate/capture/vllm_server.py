@@ -37,6 +37,8 @@ MORE = ("vllm.entrypoints.cli.serve", "vllm.entrypoints.cli.preload", MODULE, "v
 """What ``vllm serve`` imports once it begins, where a version has it."""
 PROBE = "perfgate_probe"
 """A module that is nowhere on disk: its class ``Ranks`` is what ``--worker-extension-cls`` names."""
+FAILED = "perfgate_probe_failed"
+"""Where a rank keeps why its probe failed."""
 
 
 def offer_probe() -> None:
@@ -53,8 +55,13 @@ def offer_probe() -> None:
         """What vLLM adds to its workers."""
 
         def perfgate_read_probe(self) -> Any:
-            """A reading in nanoseconds, or why there is none."""
-            return probe.read_rank(self)
+            """A reading in nanoseconds, or why there is none; once it has failed nothing more is tried."""
+            told = vars(self).get(FAILED) or probe.read_rank(self)
+            if isinstance(told, str) and FAILED not in vars(self):
+                vars(self)[FAILED] = told
+                sys.stderr.write(f"perfgate: no probe: {told}\n")
+                sys.stderr.flush()
+            return told
 
     vars(module)["Ranks"] = Ranks
     sys.modules[PROBE] = module

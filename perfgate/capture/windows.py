@@ -44,6 +44,7 @@ class Windows(Timed):
         self._shares_cores = False
         self._found: dict[str, int] = {}
         self._seeks = False
+        self._steady: bool | None = None
 
     def run(self, engine: Engine, number: int, *, warmup: bool) -> Iteration:
         """One window; of warm-up the time per token of each request is kept."""
@@ -64,6 +65,7 @@ class Windows(Timed):
             say("warming up until the server has settled")
             last = self.run(engine, first + self._more, warmup=True)
             self._more += 1
+        self._steady = is_steady(self._times)  # what comes next may be on either side of a jump
         find = self.workload.arrival.find if isinstance(self.workload, Load) else None
         self.await_fast(engine, last, first + MOST_MORE + (find.steps if find else 0), say)
         if isinstance(self.workload, Load) and find is not None:
@@ -110,7 +112,7 @@ class Windows(Timed):
             figures["kv_use_ppm"] = self._kv_use_ppm
         own = super().fields()
         cautions = {
-            "not-steady": is_steady(self._times) is False,
+            "not-steady": self._steady is False,
             "client-shares-cores": self._shares_cores,
             "no-probe": is_probed(self.job) and "no-probe" in own["cautions"],
         }

@@ -51,16 +51,31 @@ class Found:
     Args:
         labels: Of the iterations of each pair's base and head, shape (pairs, 2, iterations).
         gap: Slow over fast, as a natural logarithm, of what told them.
+        windows: Whether they are windows of load, which differ from one another and are the same on both sides.
     """
 
     labels: two_states.Labels
     gap: float
+    windows: bool = False
+
+    @property
+    def compared(self) -> two_states.Labels:
+        """The labels of what is compared: of a window only where both trials of its pair were in one state in it."""
+        if not self.windows:
+            return self.labels
+        agree = self.labels == self.labels[:, ::-1]
+        return np.where(agree, self.labels, np.int8(two_states.CUT))
+
+    def pairs(self, state: State) -> int:
+        """Pairs that are compared in a state."""
+        least = least_iterations(self.labels.shape[-1])
+        return int(((self.compared == STATES[state]).sum(axis=-1) >= least).all(axis=-1).sum())
 
     def samples(self, metric: Metric, pairs: Pairs, chosen: Sequence[Sequence[State]]) -> list[Sample]:
         """The values of a metric for each choice of states: of each pair the mean over those that both trials have."""
         known = [
             {state: _in_state(metric, pair, labels, state) for state in set(itertools.chain(*chosen))}
-            for pair, labels in zip(pairs, self.labels, strict=False)
+            for pair, labels in zip(pairs, self.compared, strict=False)
         ]
         return [_sample([[own[state] for state in states] for own in known]) for states in chosen]
 
@@ -73,7 +88,7 @@ class Found:
     def unplaced(self) -> int:
         """Pairs of which a trial has too few iterations for a value in any state, so that nobody compared it."""
         least = least_iterations(self.labels.shape[-1])
-        placed = np.any([(self.labels == own).sum(axis=-1) >= least for own in STATES.values()], axis=0)
+        placed = np.any([(self.compared == own).sum(axis=-1) >= least for own in STATES.values()], axis=0)
         return int((~placed).any(axis=-1).sum())
 
     @property
@@ -108,14 +123,9 @@ def _geometric_mean(values: Sequence[float]) -> float:
 def _in_state(
     metric: Metric, pair: tuple[Trial, Trial], labels: two_states.Labels, state: State
 ) -> tuple[float, float] | None:
-    """The values of a pair's trials in a state; ``None`` where one has too few iterations there.
-
-    Windows of load differ from one another and are the same on both sides, so of these both have the same.
-    """
-    values, inside = [], labels == STATES[state]
-    if any(iteration.lengths for iteration in pair[0].iterations):
-        inside &= inside[::-1]
-    for trial, own in zip(pair, inside.tolist(), strict=True):
+    """The values of a pair's trials in a state; ``None`` where one has too few iterations there."""
+    values = []
+    for trial, own in zip(pair, (labels == STATES[state]).tolist(), strict=True):
         kept = tuple(itertools.compress(trial.iterations, own))
         if len(kept) < least_iterations(len(trial.iterations)):
             return None
@@ -192,7 +202,8 @@ class Labeller:
         labels = found.labels.reshape(len(trials), 2, -1)[len(earlier) :]
         if not all((labels == state).any() for state in STATES.values()):
             return None  # none were seen, or the pairs are all in one
-        return Found(labels, float(found.gap))
+        windows = any(iteration.lengths for iteration in self.pairs[0][0].iterations)
+        return Found(labels, float(found.gap), windows)
 
     def step_gap(self, found: Found) -> float:
         """Slow over fast decode steps, as a natural logarithm: the base's, or the head's where the base has one state.
@@ -201,14 +212,16 @@ class Labeller:
         steps cannot be told, it is the gap of what told the states: a probe is little else than what the states differ
         in, so that steps are less far apart.
         """
-        marks = _marks(self.pairs, _step_marks)
+        marks = _marks(self.pairs, _window_marks if found.windows else _step_marks)
         if marks is None:
             return found.gap
         logs = np.log(marks[: len(found.labels)]).mean(axis=-1)
+        # Iterations are alike; windows have other loads, so that each is held against the same one of other trials.
+        rows = [slice(None)] if not found.windows else [slice(n, n + 1) for n in range(logs.shape[-1])]
         for n in range(len(SIDES)):
-            slow, fast = (logs[:, n][found.labels[:, n] == label] for label in (two_states.SLOW, two_states.FAST))
-            if len(slow) and len(fast):
-                return float(np.median(slow) - np.median(fast))
+            gaps = [_gap(logs[:, n, row], found.labels[:, n, row]) for row in rows]
+            if known := [gap for gap in gaps if gap is not None]:
+                return float(np.median(known))
         return found.gap
 
     def used(self, look: int, gate: GatePlan) -> tuple[Found, Found] | None:
@@ -259,6 +272,18 @@ def _step_marks(iteration: Iteration) -> Marks | None:
         return None
     early, late = float(np.median(steps[:half])), float(np.median(steps[half:]))
     return (early, late) if early and late else None
+
+
+def _window_marks(window: Iteration) -> Marks | None:
+    """The median gap between tokens of a window of load, twice."""
+    middle = float(np.median(window.itl_ns)) if window.itl_ns else 0.0
+    return (middle, middle) if middle else None
+
+
+def _gap(logs: stats.Floats, labels: two_states.Labels) -> float | None:
+    """Slow over fast, as the difference of the medians of logarithms; ``None`` where one state is lacking."""
+    slow, fast = (logs[labels == label] for label in (two_states.SLOW, two_states.FAST))
+    return float(np.median(slow) - np.median(fast)) if len(slow) and len(fast) else None
 
 
 def _probe_marks(iteration: Iteration) -> Marks | None:

@@ -279,6 +279,7 @@ class LoadMetric:
         read: Reads the parameter.
         kind: The kind of trial that it is read from.
         zeros: True where zero is a real measurement, though it has no ratio.
+        decode: How decode steps enter it, as in :class:`Metric`.
     """
 
     name: str
@@ -290,6 +291,7 @@ class LoadMetric:
     read: Callable[[str], object]
     kind: Kind = "timed"
     zeros: bool = False
+    decode: Literal["none", "part", "mean", "steps"] = "none"
 
     def of(self, part: str) -> Metric:
         """The metric with its parameter, ``ttft_quantile[p99]``.
@@ -304,17 +306,17 @@ class LoadMetric:
 
         steps = _in(1, value) if self.unit == "s" else elapsed_ns
         name, meaning = f"{self.name}[{part}]", f"{self.meaning}, {part}"
-        return Metric(name, self.unit, self.better, meaning, value, zeros=self.zeros, steps=steps)
+        return Metric(name, self.unit, self.better, meaning, value, decode=self.decode, zeros=self.zeros, steps=steps)
 
 
-_QUANTILES = {
-    "ttft": "time to first token", "itl": "time between two tokens of a request",
-    "tpot": "time per output token of a request", "e2e": "time from schedule to the last token",
+_QUANTILES: dict[str, tuple[str, Literal["none", "part", "mean", "steps"]]] = {
+    "ttft": ("time to first token", "none"), "itl": ("time between two tokens of a request", "steps"),
+    "tpot": ("time per output token of a request", "mean"), "e2e": ("time from schedule to the last token", "part"),
 }  # fmt: skip
 LOAD_METRICS: dict[str, LoadMetric] = {
     f"{of}_quantile": LoadMetric(f"{of}_quantile", "s", "lower", f"{words}: a quantile over the requests of a trial",
-                                 quantile(of), "quantile", read_quantile)
-    for of, words in _QUANTILES.items()
+                                 quantile(of), "quantile", read_quantile, decode=decode)
+    for of, (words, decode) in _QUANTILES.items()
 } | {
     "goodput": LoadMetric("goodput", "req/s", "higher", "requests per second that met every bound of an SLO",
                           goodput, "slo", read_objective, zeros=True),

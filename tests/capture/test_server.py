@@ -282,26 +282,27 @@ def test_a_server_without_a_usable_name_for_its_model(answering: Callable[..., s
 @pytest.mark.parametrize(
     ("status", "said", "readings"),
     [
-        (b"200 OK", b'{"results": ["215000"]}', (215_000,)),
         (b"200 OK", b'{"results": ["179000", "215000"]}', (179_000, 215_000)),
+        (b"200 OK", b'{"results": ["215000"]}', ()),
+        (b"200 OK", b'{"results": ["179000", "215000", "179000"]}', ()),
         (b"200 OK", b'{"results": ["179000", "RuntimeError: CUDA error"]}', ()),
         (b"200 OK", b'{"results": ["179000", null]}', ()),
-        (b"200 OK", b'{"results": ["0"]}', ()),
-        (b"200 OK", b'{"results": ["9223372036854775808"]}', ()),
-        (b"200 OK", b'{"results": ["%b"]}' % (b"9" * 5000), ()),
+        (b"200 OK", b'{"results": ["179000", "0"]}', ()),
+        (b"200 OK", b'{"results": ["179000", "9223372036854775808"]}', ()),
+        (b"200 OK", b'{"results": ["179000", "%b"]}' % (b"9" * 5000), ()),
         (b"200 OK", b'{"results": []}', ()),
         (b"200 OK", b'{"results": "179000"}', ()),
-        (b"200 OK", b"[179000]", ()),
+        (b"200 OK", b"[179000, 179000]", ()),
         (b"200 OK", b"no JSON", ()),
-        (b"404 Not Found", b'{"results": ["179000"]}', ()),
+        (b"404 Not Found", b'{"results": ["179000", "215000"]}', ()),
     ],
 )
 def test_what_ranks_answer_may_be_anything(
     answering: Callable[..., str], status: bytes, said: bytes, readings: tuple[int, ...]
 ) -> None:
-    """A reading of each rank counts; an error of one, or whatever else a server says, counts as none."""
+    """A reading of each of two ranks counts; of one alone, an error, or whatever else a server says, counts as none."""
     url = answering(b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(said), said))
-    assert read_ranks(url) == readings
+    assert read_ranks(url, 2) == readings
 
 
 @pytest.mark.parametrize(

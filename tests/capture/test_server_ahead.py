@@ -20,6 +20,7 @@ from conftest import CONFIG
 from perfgate_process import marked_processes
 
 from perfgate.capture import server_driver
+from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.job import Job
 from perfgate.capture.parking import SWITCH, hides_imports
 from perfgate.capture.server_driver import ServerDriver
@@ -184,6 +185,51 @@ def test_a_rank_finds_the_class_that_reads_the_probe(monkeypatch: pytest.MonkeyP
     for _ in range(2):
         assert getattr(extended, METHOD)() > 0
     monkeypatch.delitem(sys.modules, module)
+
+
+def test_a_rank_in_which_the_probe_fails_is_tried_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says why in the server's log, where the reason's text sends the reader."""
+    tried: list[None] = []
+
+    def broken() -> bool:
+        tried.append(None)
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setitem(sys.modules, "torch", cast("Any", SimpleNamespace(cuda=SimpleNamespace(is_initialized=broken))))
+    module, _, known = EXTENSION.partition(".")
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    runpy.run_path(str(VLLM), run_name="__mp_main__")
+    extended = type("Worker", (vars(sys.modules[module])[known],), {})()
+    assert [getattr(extended, METHOD)() for _ in range(3)] == ["RuntimeError: CUDA error"] * 3
+    assert len(tried) == 1
+    assert capsys.readouterr().err == "perfgate: no probe: RuntimeError: CUDA error\n"
+    monkeypatch.delitem(sys.modules, module)
+
+
+def test_ranks_are_asked_by_instruments_that_want_it(jobs: Jobs, driver: ServerDriver) -> None:
+    """And only then: others send the same windows."""
+    (job,) = jobs("")
+    with driver.start(job, Launch()) as engine:
+        told = [engine.iterate(job.cell.workload, number, probe=number > 0)[0]["probe_ns"] for number in range(2)]
+        engine.stop()
+    assert told == [None, [[179_000], [179_000]]]
+
+
+def test_a_late_client_tells_nothing_of_the_cache(
+    jobs: Jobs, driver: ServerDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was not given the load that was declared, so what its cache held then is not that of the load."""
+    (job,) = jobs("")
+    work = job.cell.workload.model_copy(update={"requests": 400})
+    known: list[int | None] = []
+    with driver.start(job, Launch()) as engine:
+        for latest_ns in (10**10, 0):
+            monkeypatch.setattr("perfgate.load.exchange.LATEST_NS", latest_ns)
+            known.append(engine.iterate(work, 0)[0]["kv_use_ppm"])
+        engine.stop()
+    assert known == [250_000, None]
 
 
 def test_a_build_with_the_command_is_served_by_it(jobs: Jobs, driver: ServerDriver, tmp_path: Path) -> None:

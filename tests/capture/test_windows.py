@@ -18,7 +18,7 @@ from perfgate.capture.server_process import served_words, server_environment
 from perfgate.capture.server_states import DEVELOPMENT, EXTENSION, SWITCH, is_probed
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.window_reading import WindowAnswer
-from perfgate.capture.windows import Windows
+from perfgate.capture.windows import MORE_WARMUP, Windows
 from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit
 from perfgate.errors import NotMeasuredError
 from perfgate.load.exchange import Answer, Answers
@@ -54,16 +54,19 @@ class Arithmetic:
         capacity: That rate, requests a second.
         refuses: In place of waiting, those requests end with this error.
         late: In these windows, by place, the client was late.
-        states: What its rank reads around each window; as around the last from there on.
+        states: What its rank reads around each window in which no request fails; the last from there on.
+        paces: How many times as long as usual each token takes in each window; as in the last from there on.
     """
 
     versions: dict[str, str] = {}
     startup: Startup | None = None
 
     def __init__(
-        self, capacity: float, refuses: str = "", late: Collection[int] = (), states: Sequence[int] = ()
-    ) -> None:
+        self, capacity: float, refuses: str = "", late: Collection[int] = (), states: Sequence[int] = (),
+        paces: Sequence[float] = (1.0,),
+    ) -> None:  # fmt: skip
         self._capacity = capacity
+        self._paces = paces
         self._states = states
         self._refuses = refuses
         self._late = late
@@ -82,16 +85,18 @@ class Arithmetic:
         rate = workload.arrival.poisson or (workload.arrival.find and workload.arrival.find.least) or 0.0
         sent_ns = 2 * MS if len(self.asked) in self._late else 0
         self.asked.append((rate, number))
-        waits = [1000 if rate > self._capacity and index < 2 else 10 for index in range(10)]
+        pace = self._paces[min(len(self.asked), len(self._paces)) - 1]
+        requests = range(workload.requests or 0)
+        waits = [1000 if rate > self._capacity and index < 2 else round(10 * pace) + index % 3 for index in requests]
         answers = tuple(
             Answer(number=index, scheduled_ns=0, sent_ns=0, end_ns=wait * MS, error=self._refuses)
-            if wait > 10 and self._refuses else
+            if wait == 1000 and self._refuses else
             Answer(number=index, scheduled_ns=0, sent_ns=sent_ns, token_ns=(wait * MS, wait * MS + MS),
                    token_counts=(1, 1), end_ns=wait * MS + MS, finish="length") for index, wait in enumerate(waits)
         )  # fmt: skip
         whole = Answers(begin_ns=0, end_ns=1001 * MS, cpu_ns=0, answers=answers)
-        probed = None if state is None else Probes((state,), (state,))
-        found = WindowAnswer(asked=(2,) * 10, limit_ns=10**10, answers=whole, probe_ns=probed)
+        probed = None if state is None or any(answer.error for answer in answers) else Probes((state,), (state,))
+        found = WindowAnswer(asked=(2,) * len(answers), limit_ns=10**10, answers=whole, probe_ns=probed)
         return found.model_dump(mode="json"), Span(0, 1)
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
@@ -178,6 +183,33 @@ def test_a_server_warms_up_until_its_gpus_are_fast(steady_job: Job) -> None:
     assert _tells(file, known, trial)
 
 
+def test_a_server_settles_before_its_gpus_are_waited_for(steady_job: Job) -> None:
+    """Whether a GPU is slow is told by the window before; what follows a jump does not unsettle the server again."""
+    work = steady_job.cell.workload.model_copy(update={"requests": 60})
+    measure = steady_job.cell.measure.model_copy(update={"warmup_iterations": 2})
+    job = replace(steady_job, cell=steady_job.cell.model_copy(update={"workload": work, "measure": measure}))
+    jumps = Arithmetic(100.0, states=[FAST, FAST, SLOW, FAST], paces=[4.0, 2.0, 2.0, 1.0])
+    falls = Arithmetic(100.0, states=[SLOW, SLOW, FAST], paces=[4.0, 2.0, 2.0])
+    trials = [taken(job, engine) for engine in (jumps, falls)]
+
+    numbers = [number for _, number in jumps.asked]
+    assert len(numbers) == 2 + 1 + 1 + 2
+    assert len(set(numbers)) == len(numbers)
+    assert [trial.figures[MORE_WARMUP] for trial in trials] == [1, 1]
+    assert [SETTLED in trial.figures for trial in trials] == [True, False]
+    assert [trial.cautions for trial in trials] == [(), ()]
+
+
+def test_the_gpus_are_fast_before_a_rate_is_sought(job: Job) -> None:
+    """A refused request of the search leaves its window without readings, which nothing is told of."""
+    engine = Arithmetic(5.0, "status 503: busy", states=[SLOW, SLOW, FAST])
+    trial = taken(replace(job, fastest_probe_ns=(FAST,), settle_s=60.0), engine)
+
+    assert [rate for rate, _ in engine.asked][:4] == [1, 1, 1, 4]
+    assert len({number for _, number in engine.asked}) == len(engine.asked) == 1 + 2 + 4 + 2
+    assert trial.cautions == ()
+
+
 def test_a_server_whose_gpus_are_fast_waits_for_nothing(steady_job: Job) -> None:
     """Nor does one whose ranks tell nothing, which its trial says."""
     fast, silent = Arithmetic(100.0, states=[FAST]), Arithmetic(100.0)
@@ -190,8 +222,14 @@ def test_a_server_whose_gpus_are_fast_waits_for_nothing(steady_job: Job) -> None
 
 @pytest.mark.parametrize(
     ("engine", "own"),
-    [({"command": ("serve", "{port}")}, {}), ({"args": {"worker_extension_cls": "a.B"}}, {}), ({}, {SWITCH: "0"})],
-    ids=["of a command of its own", "extended by somebody else", "switched off"],
+    [
+        ({"command": ("serve", "{port}")}, {}),
+        ({"args": {"worker_extension_cls": "a.B"}}, {}),
+        ({"args": {"distributed_executor_backend": "ray"}}, {}),
+        ({"args": {"data_parallel_size": 2}}, {}),
+        ({}, {SWITCH: "0"}),
+    ],
+    ids=["of a command of its own", "extended by somebody else", "ranks elsewhere", "several engines", "switched off"],
 )
 def test_a_server_that_is_not_asked(steady_job: Job, engine: dict[str, Any], own: dict[str, str]) -> None:
     """Of it nobody expects to know its states."""
@@ -205,6 +243,11 @@ def test_a_server_that_is_not_asked(steady_job: Job, engine: dict[str, Any], own
     assert taken(job, Arithmetic(100.0)).cautions == ()
     assert EXTENSION not in served_words(job, 20_000)
     assert DEVELOPMENT not in server_environment(job)
+
+
+def test_a_server_of_somebody_else_is_not_asked(steady_job: Job) -> None:
+    """It was not started with what is asked for, and is left as it was."""
+    assert not is_probed(replace(steady_job, subject=Subject(python="", url="http://127.0.0.1:1")))
 
 
 def test_a_rate_that_is_refused_does_not_hold(job: Job) -> None:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from probed_runs import FIXTURES, PROBED, probed
 
 from perfgate.judge.cell_verdict import judge
-from perfgate.judge.machine_states import Labeller
+from perfgate.judge.machine_states import STATES, Labeller, follows_states
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
 from perfgate.machine.fingerprint import Gpu
+from perfgate.metrics.catalogue import LOAD_METRICS
 from perfgate.metrics.trial import PROBED_GPUS, Iteration, Probes, Side, Trial
 from perfgate.record.run_record import Visit
 from perfgate.report.github_markdown import annotate
@@ -106,6 +107,7 @@ def test_the_ranks_of_a_server_tell_the_states_of_its_windows() -> None:
     found = judged_on_gpu(served(with_readings(BOTH_STATES)))
     assert found.states is not None
     assert found.states.told_by == "probe"
+    assert found.states.gap == pytest.approx(GAP - 1, abs=0.002)
     assert {"slow", "fast"} <= set(by_state(found))
 
 
@@ -118,6 +120,24 @@ def test_windows_of_a_server_are_compared_with_the_same_windows() -> None:
     assert found.change == pytest.approx(0, abs=0.002)
     assert found.pair_sd is not None
     assert found.pair_sd < 0.002
+
+
+@pytest.mark.parametrize(("windows", "common"), [(False, {"slow": 6, "fast": 6}), (True, {"slow": 0, "fast": 0})])
+def test_windows_that_no_pair_has_in_common(common: dict[str, int], *, windows: bool) -> None:
+    """Where one trial was slow in the windows in which the other was fast there is nothing to compare."""
+    trials = with_readings([("ffffssss", "ssssffff")] * 6)
+    own = served(trials) if windows else trials
+    labeller = Labeller([(own[n], own[n + 1]) for n in range(0, 12, 2)], PROBED_GPUS[:1])
+    found = labeller.at(6, 0.0)
+    assert found is not None
+    assert {state: found.pairs(state) for state in STATES} == common
+    assert found.unplaced == (6 if windows else 0)
+
+
+def test_quantiles_of_a_server_follow_the_states() -> None:
+    """All of them but the time to the first token, which is prefill."""
+    follow = {name: follows_states(own.of("p99")) for name, own in LOAD_METRICS.items() if name != "goodput"}
+    assert follow == {"ttft_quantile": False, "itl_quantile": True, "tpot_quantile": True, "e2e_quantile": True}
 
 
 def test_a_small_slowdown_is_blocked_within_a_state() -> None:
