@@ -199,6 +199,7 @@ def test_a_side_that_was_waited_for_in_vain_is_held_against_its_own_readings() -
     assert is_slow((193,), (175,))
     assert is_slow((229,), (193,))
     assert not is_slow((193,), (193,))
+    assert fastest([*seen, taken(3, "head", 180, SETTLE_S + 2)], "head") == (175,)  # a window ended later than the wait
 
 
 @pytest.mark.parametrize(
