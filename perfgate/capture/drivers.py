@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Driver, Engine, Launch
 from perfgate.capture.engine import find_subject
 from perfgate.capture.job import Job
-from perfgate.capture.parking import PARKED, Parking, beside_a_start
+from perfgate.capture.parking import PARKED, Parking, imports_beside_a_start
 from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
 from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit, Worker, start_limit
@@ -70,7 +70,7 @@ class VllmDriver:
             else:
                 self._parking.release()
                 worker = stack.enter_context(Worker(job, launch.wrapper, launch.environment))
-            self._parking.begin(beside_a_start(job.ahead, parked=parked is not None))
+            self._parking.begin(job.ahead, imports_beside_a_start(parked=parked is not None))
             yield VllmEngine(worker, job, launch, self._parking)
 
     def release(self) -> None:

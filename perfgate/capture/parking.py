@@ -64,13 +64,13 @@ def hides_imports(cell: Cell, cores: int) -> bool:
     return {"0": False, "1": True}.get(os.environ.get(SWITCH, ""), cores >= needed)
 
 
-def beside_a_start(ahead: Sequence[Job], *, parked: bool) -> Sequence[Job]:
-    """Those of the trials ahead whose workers import while an engine starts.
+def imports_beside_a_start(*, parked: bool) -> int:
+    """How many workers import while an engine starts.
 
     One where the engine's own worker was parked. Where it imports itself there is time for two, if cores are to spare:
     the second trial would wait, as no import begins while a warm-up trial ends.
     """
-    return ahead[: 1 if parked or usable_cores() < CORES else 2]
+    return 1 if parked or usable_cores() < CORES else 2
 
 
 class _Imported(BaseModel):
@@ -102,11 +102,15 @@ class Parking:
         self._started: list[_Started] = []
         self._unfit: set[tuple[str, ...]] = set()
 
-    def begin(self, jobs: Sequence[Job]) -> None:
+    def begin(self, jobs: Sequence[Job], imports: int = AHEAD_OF) -> None:
         """Have workers for the trials that come next import, new ones and those that were stopped; returns at once.
 
         What was started for just these trials stays, and anything else is ended. Nothing is started for an engine whose
         worker could not be parked before, nor for what comes after it.
+
+        Args:
+            jobs: The trials, in their order.
+            imports: None is started while so many import.
         """
         if any(_engine(own.job) != _engine(job) for own, job in zip(self._started, jobs, strict=False)):
             self.release()
@@ -114,7 +118,8 @@ class Parking:
             if not own.worker.imported_ns:
                 own.worker.go_on()
         for job in jobs[len(self._started) :]:
-            if _engine(job) in self._unfit or not self._start(job):
+            importing = sum(not own.worker.imported_ns and not own.worker.has_answered() for own in self._started)
+            if importing >= imports or _engine(job) in self._unfit or not self._start(job):
                 return
 
     def pause(self) -> None:

@@ -114,10 +114,12 @@ class Sampler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End sampling."""
+        """End sampling; one more reading, which is not kept, tells whether a GPU was lost since the last."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
+        if self.error is None:
+            self._guarded(lambda: [self._nvml.sample(uuid) for uuid in self._taken])
 
     def read(self, windows: Sequence[Window]) -> tuple[GpuTelemetry, ...]:
         """The summary of every GPU over the measured iterations; to be called after the block."""
@@ -152,7 +154,7 @@ class Sampler:
         for uuid, company in self._company.items():
             company.see(self._nvml.processes(uuid), started=started)
 
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _guarded(self, action: Callable[[], object]) -> None:
         """A thread cannot raise to its owner: the error is kept, and the trial fails by it."""
         try:
             action()

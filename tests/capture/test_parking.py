@@ -27,7 +27,7 @@ from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.drivers import VllmDriver
 from perfgate.capture.job import Job
 from perfgate.capture.pace import Step
-from perfgate.capture.parking import SWITCH, hides_imports
+from perfgate.capture.parking import SWITCH, Parking, hides_imports
 from perfgate.capture.session import Session
 from perfgate.capture.timing import Timed
 from perfgate.capture.trial_taking import take_trial
@@ -179,17 +179,16 @@ def test_workers_import_from_the_end_of_an_engine_on(
     assert [said for said in talk if said[0] != "parked"] == expected
 
 
-@pytest.mark.parametrize(("cores", "beside"), [(8, [2, 0, 1]), (7, [1, 1, 1])])
+@pytest.mark.parametrize(("cores", "beside"), [(8, 2), (7, 1)])
 def test_two_import_beside_an_engine_that_imports_itself(
-    measure: Measure, talk: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, cores: int, beside: list[int]
+    measure: Measure, talk: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, cores: int, beside: int
 ) -> None:
-    """With cores to spare, or the second trial would wait; beside one that was parked there is one in any case."""
+    """With cores to spare, or the second trial would wait."""
     monkeypatch.setattr("perfgate.capture.parking.usable_cores", lambda: cores)
-    record = measure(pairs=2)
+    record = measure(pairs=1)
 
-    assert parked(record) == [False, *[True] * 5]
-    until_it_starts = " ".join(op for op, _ in talk if op in ("imports", "start", "stop")).split(" stop")
-    assert [one.split("start")[0].count("imports") for one in until_it_starts[:3]] == beside
+    assert parked(record) == [False, *[True] * 3]
+    assert [op for op, _ in talk].index("start") == beside + 1  # after hello
 
 
 @pytest.mark.parametrize("mode", ["", "import waits"])
@@ -741,6 +740,35 @@ def test_a_configuration_that_fails_fails_its_own_trial(measure: Measure, mode: 
     failure = record.trials[1].failure
     assert failure is not None
     assert ("max_num_seq" if mode == "arguments fail" else "is too small") in failure.text
+
+
+@pytest.mark.usefixtures("orphans_alone")
+def test_so_many_import_at_once(jobs: list[Job], tmp_path: Path) -> None:
+    """One that has imported makes room for the next, though nobody has asked it yet."""
+    parking = Parking()
+    ahead = [replace(jobs[1], folder=tmp_path / "run" / f"parked-{n}") for n in range(3)]
+    begun: list[int] = []
+    try:
+        for most, wanted in ((1, 1), (1, 2), (2, 3)):
+            parking.begin(ahead, most)
+            begun.append(len(parking._started))
+            assert wait_until(lambda: all(own.worker.has_answered() for own in parking._started), DEADLINE_S)
+            assert begun[-1] == wanted
+    finally:
+        parking.release()
+
+
+def test_nothing_more_is_started_while_one_imports(jobs: list[Job], tmp_path: Path) -> None:
+    """As many as may import at once do."""
+    build = jobs[1].subject.model_copy(update={"env": {"STUB_MODE": "import waits"}})
+    ahead = [replace(jobs[1], subject=build, folder=tmp_path / "run" / f"parked-{n}") for n in range(3)]
+    parking = Parking()
+    try:
+        for most, begun in ((1, 1), (1, 1), (2, 2), (3, 3)):
+            parking.begin(ahead, most)
+            assert len(parking._started) == begun
+    finally:
+        parking.release()
 
 
 def test_release(jobs: list[Job], tmp_path: Path) -> None:

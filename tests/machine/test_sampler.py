@@ -13,6 +13,7 @@ import pytest
 from fake_nvml import NVML_ERROR_GPU_IS_LOST, FakeMachine
 
 from perfgate.machine.nvml import GpuProcess, Nvml
+from perfgate.machine.processes import wait_until
 from perfgate.machine.sampler import Company, Sampler, company
 from perfgate.machine.telemetry import Window
 
@@ -107,6 +108,26 @@ def test_a_gpu_lost_in_mid_trial_ends_sampling_with_its_reason(fake_nvml: FakeMa
             time.sleep(0.01)
     assert sampler.error is not None
     assert sampler.error.code == "gpu-lost"
+
+
+def test_a_gpu_lost_after_the_last_reading_is_told(fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short the trial was after that, it did not merely lack a reading."""
+    looks: list[int] = []
+    see = Sampler._see
+
+    def noted(sampler: Sampler, *, started: bool = True) -> None:
+        see(sampler, started=started)
+        looks.append(len(looks))
+
+    monkeypatch.setattr("perfgate.machine.sampler.PERIOD_S", 3600.0)
+    monkeypatch.setattr(Sampler, "_see", noted)
+    gpu = fake_nvml.gpu()
+    with Nvml() as nvml, Sampler(nvml, [gpu.uuid], lambda _: False) as sampler:
+        assert wait_until(lambda: len(looks) == 2, 30.0)  # one before the thread began
+        gpu.update(lost=True)
+    assert sampler.error is not None
+    assert sampler.error.code == "gpu-lost"
+    assert sampler.read([])[0].samples == 1
 
 
 def test_sampling_that_breaks_is_an_error_of_the_trial(fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
