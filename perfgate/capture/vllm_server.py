@@ -46,10 +46,9 @@ def offer_probe() -> None:
 
     A rank that is forked has the module; one that is spawned runs this file first, as ``__mp_main__``.
     """
-    probe, module = types.ModuleType("vllm_probe"), types.ModuleType(PROBE)
-    importlib.machinery.SourceFileLoader("vllm_probe", str(Path(__file__).with_name("vllm_probe.py"))).exec_module(
-        probe
-    )
+    file = Path(__file__).with_name("vllm_probe.py")
+    probe, module = types.ModuleType(file.stem), types.ModuleType(PROBE)
+    importlib.machinery.SourceFileLoader(file.stem, str(file)).exec_module(probe)
 
     class Ranks:
         """What vLLM adds to its workers."""
@@ -63,7 +62,7 @@ def offer_probe() -> None:
                 sys.stderr.flush()
             return told
 
-    vars(module)["Ranks"] = Ranks
+    vars(module)[Ranks.__name__] = Ranks
     sys.modules[PROBE] = module
 
 
