@@ -179,18 +179,6 @@ def test_workers_import_from_the_end_of_an_engine_on(
     assert [said for said in talk if said[0] != "parked"] == expected
 
 
-@pytest.mark.parametrize(("cores", "beside"), [(8, 2), (7, 1)])
-def test_two_import_beside_an_engine_that_imports_itself(
-    measure: Measure, talk: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, cores: int, beside: int
-) -> None:
-    """With cores to spare, or the second trial would wait."""
-    monkeypatch.setattr("perfgate.capture.parking.usable_cores", lambda: cores)
-    record = measure(pairs=1)
-
-    assert parked(record) == [False, *[True] * 3]
-    assert [op for op, _ in talk].index("start") == beside + 1  # after hello
-
-
 @pytest.mark.parametrize("mode", ["", "import waits"])
 def test_a_worker_of_a_later_trial_is_stopped(measure: Measure, tmp_path: Path, mode: str) -> None:
     """Neither a thread that a build starts when it is imported nor an import takes time of the other build's work."""
@@ -769,6 +757,19 @@ def test_nothing_more_is_started_while_one_imports(jobs: list[Job], tmp_path: Pa
             assert len(parking._started) == begun
     finally:
         parking.release()
+
+
+@pytest.mark.parametrize(("cores", "beside"), [(8, 2), (7, 1)])
+def test_two_import_beside_an_engine_that_imports_itself(
+    jobs: list[Job], driver: VllmDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, beside: int
+) -> None:
+    """With cores to spare, or the second trial would wait."""
+    monkeypatch.setattr("perfgate.capture.parking.usable_cores", lambda: cores)
+    build = jobs[1].subject.model_copy(update={"env": {"STUB_MODE": "import waits"}})
+    ahead = [replace(jobs[1], subject=build, folder=tmp_path / "run" / f"parked-{n}") for n in range(3)]
+    with driver.start(replace(jobs[0], ahead=tuple(ahead)), Launch()) as engine:
+        assert len(driver._parking._started) == beside
+        engine.stop()
 
 
 def test_release(jobs: list[Job], tmp_path: Path) -> None:
