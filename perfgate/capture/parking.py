@@ -110,16 +110,16 @@ class Parking:
 
         Args:
             jobs: The trials, in their order.
-            imports: None is started while so many import.
+            imports: So many may import then, those that were stopped among them.
         """
         if any(_engine(own.job) != _engine(job) for own, job in zip(self._started, jobs, strict=False)):
             self.release()
         for own in self._started:
             if not own.worker.imported_ns:
                 own.worker.go_on()
-        for job in jobs[len(self._started) :]:
-            importing = sum(not own.worker.imported_ns and not own.worker.has_answered() for own in self._started)
-            if importing >= imports or _engine(job) in self._unfit or not self._start(job):
+        importing = sum(not own.worker.imported_ns and not own.worker.has_answered() for own in self._started)
+        for job in jobs[len(self._started) :][: max(imports - importing, 0)]:
+            if _engine(job) in self._unfit or not self._start(job):
                 return
 
     def pause(self) -> None:
