@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfgate import stats
 from perfgate.metrics.catalogue import Metric
@@ -68,8 +69,7 @@ class Found:
 
     def pairs(self, state: State) -> int:
         """Pairs that are compared in a state."""
-        least = least_iterations(self.labels.shape[-1])
-        return int(((self.compared == STATES[state]).sum(axis=-1) >= least).all(axis=-1).sum())
+        return int(self._placed(state).all(axis=-1).sum())
 
     def samples(self, metric: Metric, pairs: Pairs, chosen: Sequence[Sequence[State]]) -> list[Sample]:
         """The values of a metric for each choice of states: of each pair the mean over those that both trials have."""
@@ -87,9 +87,13 @@ class Found:
     @property
     def unplaced(self) -> int:
         """Pairs of which a trial has too few iterations for a value in any state, so that nobody compared it."""
-        least = least_iterations(self.labels.shape[-1])
-        placed = np.any([(self.compared == own).sum(axis=-1) >= least for own in STATES.values()], axis=0)
+        placed = np.any([self._placed(state) for state in STATES], axis=0)
         return int((~placed).any(axis=-1).sum())
+
+    def _placed(self, state: State) -> NDArray[np.bool_]:
+        """Of each pair's base and head, whether enough of it is compared in a state."""
+        own: NDArray[np.int_] = (self.compared == STATES[state]).sum(axis=-1)
+        return own >= least_iterations(self.labels.shape[-1])
 
     @property
     def shares(self) -> list[tuple[float, float]]:

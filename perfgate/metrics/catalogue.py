@@ -47,6 +47,7 @@ from perfgate.metrics.under_load import (
 )
 from perfgate.units import NS_PER_S, Unit
 
+DecodeShare = Literal["none", "part", "mean", "steps"]
 PAGE_BYTES = 4096
 """In such steps the kernel counts what a process holds."""
 
@@ -77,7 +78,7 @@ class Metric:
     better: Literal["lower", "higher"]
     meaning: str
     summarise: Callable[[Trial], float | None]
-    decode: Literal["none", "part", "mean", "steps"] = "none"
+    decode: DecodeShare = "none"
     needs_floor: bool = False
     kind: Kind = "timed"
     signed: bool = False
@@ -291,7 +292,7 @@ class LoadMetric:
     read: Callable[[str], object]
     kind: Kind = "timed"
     zeros: bool = False
-    decode: Literal["none", "part", "mean", "steps"] = "none"
+    decode: DecodeShare = "none"
 
     def of(self, part: str) -> Metric:
         """The metric with its parameter, ``ttft_quantile[p99]``.
@@ -309,7 +310,7 @@ class LoadMetric:
         return Metric(name, self.unit, self.better, meaning, value, decode=self.decode, zeros=self.zeros, steps=steps)
 
 
-_QUANTILES: dict[str, tuple[str, Literal["none", "part", "mean", "steps"]]] = {
+_QUANTILES: dict[str, tuple[str, DecodeShare]] = {
     "ttft": ("time to first token", "none"), "itl": ("time between two tokens of a request", "steps"),
     "tpot": ("time per output token of a request", "mean"), "e2e": ("time from schedule to the last token", "part"),
 }  # fmt: skip
