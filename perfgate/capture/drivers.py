@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Driver, Engine, Launch
 from perfgate.capture.engine import find_subject
 from perfgate.capture.job import Job
-from perfgate.capture.parking import PARKED, Parking, imports_beside_a_start
+from perfgate.capture.parking import BESIDE_A_START, PARKED, Parking
 from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
 from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit, Worker, start_limit
@@ -62,15 +62,14 @@ class VllmDriver:
     def start(self, job: Job, launch: Launch) -> Iterator[Engine]:
         """See :class:`Driver`."""
         with contextlib.ExitStack() as stack:
-            as_it_is = job.kind in PARKED and launch == Launch(count_calls=job.kind == "called")
-            parked = self._parking.take(job) if as_it_is else None
+            parked = self._parking.take(job) if _starts_as_it_is(job, launch) else None
             if parked is not None:
                 worker = parked
                 stack.push(worker)
             else:
                 self._parking.release()
                 worker = stack.enter_context(Worker(job, launch.wrapper, launch.environment))
-            self._parking.begin(job.ahead, imports_beside_a_start(parked=parked is not None))
+            self._parking.begin(job.ahead, BESIDE_A_START)
             yield VllmEngine(worker, job, launch, self._parking)
 
     def release(self) -> None:
@@ -96,6 +95,10 @@ class VllmEngine:
         cache_files = count_files(job.cache_folder)
         limit = start_limit(job)
         worker.request("hello", limit)
+        if job.ahead and not worker.imported_ns and _starts_as_it_is(job, launch):
+            # The trials that come next would wait for their imports. More of them at once would delay this one's.
+            worker.request("imports", limit, count_calls=launch.count_calls)
+            parking.begin(job.ahead)
         asked = job.engine_request
         asked["engine_args"] |= launch.engine_args
         counts = {"count_calls": launch.count_calls, "sample_host": launch.sample_host}
@@ -132,8 +135,9 @@ class VllmEngine:
         return answer, Span(begin_ns, time.monotonic_ns())
 
     def wait_alone(self) -> None:
-        """See :class:`Engine`."""
-        self._parking.pause()
+        """See :class:`Engine`; imports go on beside a warm-up trial from whose iterations nothing follows."""
+        if self._job.times_count:
+            self._parking.pause()
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """See :class:`Engine`."""
@@ -145,9 +149,16 @@ class VllmEngine:
 
         Not after a warm-up trial: what that leaves in its caches is kept before anybody else works there.
         """
-        if self._job.pair is not None:
+        if self._job.pair is None:
+            self._parking.pause()
+        else:
             self._parking.begin(self._job.ahead)
         return self._worker.stop(exit_timeout_s)
+
+
+def _starts_as_it_is(job: Job, launch: Launch) -> bool:
+    """Whether nothing is asked of the start by an instrument, so that a parked worker could be taken."""
+    return job.kind in PARKED and launch == Launch(count_calls=job.kind == "called")
 
 
 DRIVERS: Final[dict[str, Callable[[], Driver]]] = {"vllm": VllmDriver, "server": ServerDriver}

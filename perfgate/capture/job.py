@@ -73,6 +73,11 @@ class Job:
     heads: tuple[str, ...] = ()
 
     @property
+    def times_count(self) -> bool:
+        """Whether anything follows from how long its iterations take: of warm-up how many they are, if that is open."""
+        return self.pair is not None or (self.iterations is None and self.cell.measure.choose is not None)
+
+    @property
     def label(self) -> str:
         """What the build is called in its run: its side, or its name among several heads."""
         return self.heads[0] if self.heads and self.side == "head" else self.side

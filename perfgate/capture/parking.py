@@ -5,7 +5,8 @@ configuration; one that becomes a server imports alone, and is stopped before th
 beside the start and the end of engines alone: before the last iteration of warm-up each worker is stopped, parked or
 not, and what has not imported all goes on once the present trial has measured. So no import runs beside an iteration
 that counts, nor beside the one before, however heavy a head's imports are, and no thread that a build starts when it is
-imported. An import takes longer than an engine, and so that no trial waits for one two may be under way at once.
+imported. An import takes longer than an engine, and so that no trial waits for one more are under way where nothing is
+judged: beside the end of an engine, and beside a warm-up trial from whose iterations nothing follows.
 
 Nothing depends on it. Where no worker can be parked, the next trial starts its own and fails, if it must, by itself.
 """
@@ -27,7 +28,6 @@ from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
 from perfgate.capture.worker import Worker, start_limit
 from perfgate.machine.cleanup import count_files, remove_tree
-from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.processes import AHEAD
 from perfgate.metrics.catalogue import COLD_START
 from perfgate.metrics.trial import Kind
@@ -43,6 +43,8 @@ PARKED: Final[tuple[Kind, ...]] = ("timed", "called")
 """Kinds of trial whose engine starts as it is; a profiler wraps it, or asks for variables of its own."""
 FOLDERS: Final = "parked-"
 """How the folders of parked workers begin, in the run's folder. One becomes the folder of its trial."""
+BESIDE_A_START: Final = 1
+"""So many workers import while an engine starts: another makes that take a fifth longer."""
 AHEAD_OF: Final = 3
 """So many trials are foreseen: while an engine ends the next trial's worker is parked, and those of two more import."""
 
@@ -62,15 +64,6 @@ def hides_imports(cell: Cell, cores: int) -> bool:
     known = cell.engine.env.get(CPU_BINDING) == "nobind" and threads.isdecimal()
     needed = min(int(threads) + 1, CORES) if known else CORES
     return {"0": False, "1": True}.get(os.environ.get(SWITCH, ""), cores >= needed)
-
-
-def imports_beside_a_start(*, parked: bool) -> int:
-    """How many workers import while an engine starts.
-
-    One where the engine's own worker was parked. Where it imports itself there is time for two, if cores are to spare:
-    the second trial would wait, as no import begins while a warm-up trial ends.
-    """
-    return 1 if parked or usable_cores() < CORES else 2
 
 
 class _Imported(BaseModel):

@@ -23,6 +23,7 @@ from scipy import special
 from perfgate.metrics.catalogue import COLD_START, Metric
 from perfgate.metrics.trial import Trial, in_state, is_slow, readings_of
 from perfgate.models import Frozen
+from perfgate.scenario.declaration import Choose
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.stats.estimate import ROUNDING, log_ratios, mean_estimate, power_at
 from perfgate.units import NS_PER_S, percent
@@ -49,6 +50,10 @@ class IterationChoice(Frozen):
 
     iterations: Annotated[int, Field(ge=1, le=10_000)]
     reason: Annotated[str, Field(max_length=1000)]
+
+    def of_trial(self, pair: int | None, bounds: Choose | None) -> int:
+        """How many a timed trial has that begins now: of warm-up the fewest allowed, as nothing follows from them."""
+        return bounds.least if bounds and pair is None else self.iterations
 
 
 @dataclass(frozen=True)

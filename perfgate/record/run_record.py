@@ -170,11 +170,12 @@ class Record(ComparedBuilds):
         return len(self.pairs(kind)) if self.alone is None else len(self.judged_trials(self.alone, kind))
 
     def iterations_of(self, trial: Trial) -> tuple[int, ...]:
-        """How many iterations a timed trial has: as were chosen, if any were; a warm-up trial may come before that."""
-        declared = self.cell.measure.iterations
-        if self.chosen is None:
-            return (declared,)
-        return (self.chosen.iterations,) if trial.pair is not None else (self.chosen.iterations, declared)
+        """How many iterations a timed trial has: as were chosen, or in a warm-up trial before that as declared."""
+        chosen, measure = self.chosen, self.cell.measure
+        if chosen is None:
+            return (measure.iterations,)
+        now = chosen.of_trial(trial.pair, measure.choose)
+        return (now,) if trial.pair is not None else (now, chosen.iterations, measure.iterations)
 
     def pairs(self, kind: Kind = "timed") -> list[tuple[Trial, Trial]]:
         """Valid pairs as (base, head), in the order they were measured.
@@ -393,8 +394,6 @@ def read_records(folder: Path, run: Run) -> Iterator[Record]:
                 raise RecordError("holds another cell than the run's manifest names", where=str(file))
             declared = (cell, run.built, run.plan.seed, run.plan.orders)
             if (record.cell, record.built, record.seed, record.orders) != declared or record.several != bool(run.heads):
-                text = (
-                    "its cell, subjects, seed or orders are not those of the run's manifest: one of the two was changed"
-                )
+                text = "its cell, subjects, seed or orders are not those of the run's manifest: one of them was changed"
                 raise RecordError(text, where=str(file), remedy=TAKE_AGAIN)
             yield record
