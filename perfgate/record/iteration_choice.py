@@ -161,12 +161,14 @@ def _spread(
     one = _within(metric, trials)
     if one is None:
         return None
-    iteration = 2 * MEDIAN * one
+    iteration = 2 * one
     known = metric.known_pairs(_alike(pairs))
     if len(known) >= FEW:
         d = log_ratios([base for _, base, _ in known], [head for *_, head in known], metric.sign)
         seen = len(known) * mean_estimate(d, max(map(metric.resolution, trials))).standard_error ** 2
         seen *= (len(known) - 1) / float(special.chdtri(len(known) - 1, 1 - CAREFUL))
+        # Disturbances in step with iterations cancel, so that trials spread by less than single iterations say.
+        iteration = min(iteration, seen * len(trials[0].iterations))
         return _Spread(plan, max(seen - iteration / len(trials[0].iterations), 0.0), iteration)
     expected = cell.measure.expect.sd_of(metric) if cell.measure.expect else None
     left = iteration / cell.measure.iterations
@@ -174,25 +176,27 @@ def _spread(
 
 
 def _within(metric: Metric, trials: Sequence[Trial]) -> float | None:
-    """Variance of a metric's logarithm over single iterations, each about the median of its own trial and state.
+    """What a single iteration would add to the variance of a trial's logarithm, each in its own trial and state.
 
-    By the median of their distances, because a median of iterations is what a trial's value is: a few that were
-    disturbed move neither.
+    Where a trial's value is a median of iterations, by the median of their distances from theirs: a few that were
+    disturbed move neither. Where it is a mean, by the mean of squares, as each of them moves it.
     """
     distances: list[float] = []
-    medians = 0
+    lost = 0
     for trial in trials:
         known = [logs for own in _by_state(trial) if len(logs := _logs(metric, own)) >= FEW]
         if not known:
             return None
         for logs in known:
-            middle = statistics.median(logs)
+            middle = statistics.fmean(logs) if metric.averages else statistics.median(logs)
             distances += [abs(value - middle) for value in logs]
-        medians += len(known)
+        lost += len(known)
     if not distances:
         return None
-    lost = len(distances) / (len(distances) - medians)
-    return lost * (MAD * statistics.median(distances)) ** 2
+    left = len(distances) / (len(distances) - lost)
+    if metric.averages:
+        return left * statistics.fmean(distance**2 for distance in distances)
+    return MEDIAN * left * (MAD * statistics.median(distances)) ** 2
 
 
 def _logs(metric: Metric, trial: Trial) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import random
 import re
 from collections import defaultdict
@@ -119,6 +120,35 @@ def test_a_dearer_restart_pays_for_more_iterations() -> None:
 def test_what_restarts_differ_by_is_not_bought_off() -> None:
     """Where iterations add nothing one does, whatever the restarts are like."""
     assert chosen(made_up(0.002, 0.0)).iterations == 1
+
+
+def _disturbed(by: float, iteration_of: Callable[[random.Random, int], bool]) -> list[Trial]:
+    """Trials of which some iterations take longer by this share."""
+    draw = random.Random("disturbed")  # noqa: S311 (no secret)
+    return [
+        one.model_copy(update={"iterations": tuple(
+            _iteration(round(5_000_000 * (1 + by * iteration_of(draw, n))), 60_000_000) for n in range(12))})
+        for one in made_up(0.0, 0.0)
+    ]  # fmt: skip
+
+
+def test_a_mean_counts_each_iteration_that_was_disturbed() -> None:
+    """One of five takes 5 % longer: single ones spread by that times the root of 2 * 0.2 * 0.8 a pair, medians by 0."""
+    taken = _disturbed(0.05, lambda draw, _: draw.random() < 0.2)
+    (spread,) = re.findall(r"and ([0-9.]+) % by an iteration", chosen(taken, measured(gate("tpot_mean"))).reason)
+    assert float(spread) == pytest.approx(5 * math.sqrt(2 * 0.2 * 0.8), rel=0.15)
+    assert " and 0 % by an iteration" in chosen(taken, measured(gate("itl_median"))).reason
+
+
+def test_disturbances_in_step_with_iterations_cancel() -> None:
+    """Trials spread by less than single iterations would say where every second one is disturbed; then few do."""
+    tight = measured(gate("tpot_mean", "0.5%", "2%"))
+    in_step, at_random = (
+        chosen(_disturbed(0.04, which), tight).iterations
+        for which in (lambda _, n: n % 2 == 1, lambda draw, _: draw.random() < 0.5)
+    )
+    assert in_step == 1
+    assert at_random > 4
 
 
 def test_bounds_hold() -> None:
