@@ -218,7 +218,8 @@ def discordant(shares: Sequence[tuple[float, float]]) -> tuple[int, int]:
 def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     """A series as it is, or one for each state that both sides have, and one for their mean where they have two.
 
-    A look at which no states are known compares all that was measured.
+    A look at which no states are known compares all that was measured. So does a gate that may ignore as much as the
+    states are apart: to it they are noise, and within each there are few pairs.
     """
     metric, schedule = series.metric, series.schedule
     if schedule is None or series.fault or not follows_states(metric):
@@ -226,6 +227,8 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     looks = labeller.reached(schedule)
     found = [labeller.used(look, series.gate) for look in looks]
     if not found or found[-1] is None:
+        return (series,)
+    if max(map(labeller.step_gap, found[-1])) <= math.log1p(series.gate.gate.ignorable):
         return (series,)
     last = found[-1][0]
     common = [state for state in STATES if all(last.trials(side, state) for side in SIDES)]

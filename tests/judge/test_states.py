@@ -15,10 +15,13 @@ import pytest
 from hand_made import MACHINE, cell, codes, gate, iteration, record, run, trial
 from numpy.typing import NDArray
 from probed_runs import FIXTURES, PROBED, probed
+from scipy.stats import binom
 
+from perfgate import stats
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.machine_states import STATES, Labeller, follows_states
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
+from perfgate.judge.rule import Series, decide
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.catalogue import LOAD_METRICS
 from perfgate.metrics.trial import PROBED_GPUS, Iteration, Probes, Side, Trial
@@ -160,6 +163,50 @@ def test_a_slowdown_in_both_states_is_blocked_by_their_mean() -> None:
     assert gates["both"].change == pytest.approx(0.01, abs=0.001)
     assert gate_name(gates["both"]) == "itl_median, both states"
     assert found.verdict == "regressed"
+
+
+# --- margins that ignore as much as states are apart
+
+WIDE = ("itl_median", "4%", "12%")
+"""The states of these trials are 3.3 % apart."""
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.0, "pass"), (1.2, "regressed")])
+def test_margins_that_ignore_the_gap_compare_all_that_was_measured(ratio: float, verdict: str) -> None:
+    """Six pairs decide, of which two are in one state on both sides: within states nothing would be known."""
+    mixed = [(KEEPS, FASTER), (FASTER, KEEPS), (KEEPS, KEEPS), (JUMPS, FASTER), (FASTER, JUMPS), (FASTER, FASTER)]
+    found = judged(pairs(mixed, ratio), gates=[gate(*WIDE)])
+    assert found.verdict == verdict
+    assert found.states is None
+    assert [(one.metric, one.state, one.pairs) for one in found.gates] == [("itl_median", "", 6)]
+
+
+def test_another_gate_of_the_cell_is_compared_within_states() -> None:
+    """Each gate by its own margins; the slow state's share comes with the one that is split."""
+    found = judged(pairs(BOTH_STATES * 2), gates=[gate(*WIDE), gate("itl_p95")])
+    assert {(one.metric, one.state) for one in found.gates} == {
+        ("itl_median", ""), ("itl_p95", "slow"), ("itl_p95", "fast"), ("itl_p95", "both"), ("slow_state_share", ""),
+    }  # fmt: skip
+    assert found.verdict == "pass"
+
+
+@pytest.mark.parametrize("slow", [0.1, 0.5])
+@pytest.mark.parametrize("spread", [0.0002, 0.01])
+def test_states_that_a_margin_ignores_keep_the_rates(slow: float, spread: float) -> None:
+    """Though they are as far apart as it ignores: 1 % are blocked, and 5 % pass, at most; without a change none are."""
+    gated, runs, rng = gate("tpot_mean", "3%", "9%"), 1000, np.random.default_rng(20261127)
+    schedule = stats.Schedule((4, 6, 8), block=(0.0, 0.5, 0.5), pass_=(0.4, 0.3, 0.3))
+    states = math.log(1.03) * (rng.random((2, runs, 8)) < slow)
+    noise = states[1] - states[0] + rng.normal(0, spread, (runs, 8))
+
+    def share(slower: float, verdict: str) -> float:
+        rows = np.exp(noise + math.log1p(slower))
+        series = (Series(gated, (1.0,) * 8, tuple(row), schedule) for row in rows.tolist())
+        return sum(decide([one], 0.01, 0.05)[0].verdict == verdict for one in series) / runs
+
+    assert share(0.0, "regressed") == 0
+    assert share(0.03, "regressed") <= binom.ppf(0.999, runs, 0.01) / runs
+    assert share(0.09, "pass") <= binom.ppf(0.999, runs, 0.05) / runs
 
 
 def test_a_slowdown_above_the_gap_is_measured_in_each_state() -> None:
