@@ -265,6 +265,10 @@ _TABLE = (
            "something else used the machine, or the engine compiled late. Percentiles and throughput include it.",
            "Find out what else runs there; give the scenario more warmup_iterations, and on the CPU do not bind "
            "threads to cores that others use."),
+    Reason("steps-stall", "Decode steps that take half as long again as the median, or longer, cost one per cent of "
+           "the time of either build or more. Means and throughput spread by that, medians do not.",
+           "The machine holds busy processes up, often every second or two; where it is a virtual one that may be its "
+           "host. Measure on another, give trials more iterations, or gate medians."),
     Reason("trials-uneven", "A trial was slower throughout than 1.5 times the same side's other trials, though all do "
            "equal work: the machine was throttled or asleep, or something else used it. The trial still counts.",
            "Find out what the machine did then (the trial's t0_utc in the record); if it is more than one trial, see "

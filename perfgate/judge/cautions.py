@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 
 from perfgate import stats
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.cell_facts import GpuOutcome
-from perfgate.judge.unused_path import UNUSED
+from perfgate.judge.trial_cautions import trial_cautions
 from perfgate.machine.telemetry import GpuTelemetry
 from perfgate.metrics.catalogue import Metric, split_name, trial_value
 from perfgate.metrics.trial import KINDS, SIDES, Side, Trial, key_of
@@ -34,12 +32,6 @@ LOOSE_SHARE = 0.4
 """The same where they were not: there two engines of one build differ by a tenth."""
 FEW_PAIRS = 4
 """Fewer pairs than this have no spread worth a bound."""
-UNEVEN = 2.0
-"""An iteration that takes this many times the median of its trial was disturbed: all have the same amount of work."""
-SLOW_TRIAL = 1.5
-"""A trial whose usual iteration takes this many times that of the same side's other trials (docs/decisions.md)."""
-FEW_OTHERS = 2
-"""Of fewer other trials than this none says which is the odd one."""
 SAME_CLOCK = 0.01
 """By how much the sides' SM clocks may differ, as a share; a step bound by memory moves less than its clock does."""
 ONE_STATE = timedelta(hours=6)
@@ -164,7 +156,7 @@ def side_cautions(timed: TrialsBySide, traced: TrialsBySide) -> Iterator[Note]:
     """What the trials of two sides tell, wherever they come from."""
     # Digests of one kind only: another kind warms up for longer, so that its iterations have other prompts.
     yield from _output_cautions(timed if all(timed.values()) else traced)
-    yield from _trial_cautions({side: [*timed[side], *traced[side]] for side in SIDES})
+    yield from trial_cautions({side: [*timed[side], *traced[side]] for side in SIDES})
     if (note := _fills_differ(timed)) is not None:
         yield note
 
@@ -213,62 +205,6 @@ def _digests_by_iteration(trials: Iterable[Trial]) -> dict[int, set[str]]:
         for n, iteration in enumerate(trial.iterations):
             digests.setdefault(n, set()).add(iteration.tokens_digest)
     return digests
-
-
-def _trial_cautions(sides: TrialsBySide) -> Iterator[Note]:
-    both = [*chain(*sides.values())]
-    codes = (code for trial in both for code in trial.cautions if code != UNUSED)
-    for code, count in sorted(Counter(codes).items()):
-        yield Note(code=code, text=f"in {count} of {len(both)} trials")
-    for side, trials in sides.items():
-        cautions = [
-            ("iterations-uneven", _uneven(trials)),
-            *(("trials-uneven", _slow([trial for trial in trials if trial.kind == kind])) for kind in KINDS[:2]),
-            ("subject-changed", _changed_versions(trials)),
-        ]
-        yield from (Note(code=code, text=f"{side}: {text}") for code, text in cautions if text)
-
-
-def _uneven(trials: Sequence[Trial]) -> str:
-    """Which of one side's trials has an iteration far slower than its usual one, the worst first; empty where none."""
-    uneven = []
-    for trial in trials:
-        elapsed = [iteration.elapsed_ns for iteration in trial.iterations]
-        usual = statistics.median_low(elapsed) if elapsed else 0
-        if usual and max(elapsed) > UNEVEN * usual:
-            uneven.append((max(elapsed) / usual, trial.index))
-    if not uneven:
-        return ""
-    times, index = max(uneven)
-    how = f"in trial {index} an iteration took {times:.3g} times as long as the median"
-    return f"{len(uneven)} of {len(trials)} trials; {how}"
-
-
-def _slow(trials: Sequence[Trial]) -> str:
-    """Which of one side's trials of a kind are slow in every iteration, the worst first; empty where none is.
-
-    They are told and kept: a rule that drops what is far off drops a build's own slow restarts with it.
-    """
-    usual = [(statistics.median_low(i.elapsed_ns for i in t.iterations), t.index) for t in trials if t.iterations]
-    if len(usual) <= FEW_OTHERS:
-        return ""
-    apart = [
-        (took, statistics.median(ns for ns, _ in usual[:n] + usual[n + 1 :]), index)
-        for n, (took, index) in enumerate(usual)
-    ]
-    slow = [(took / others, took, others, index) for took, others, index in apart if took > SLOW_TRIAL * others > 0]
-    if not slow:
-        return ""
-    times, took, others, index = max(slow)
-    how = f"{format_value(took / 1e9, 's')} an iteration, {format_value(others / 1e9, 's')} in the others"
-    return f"{len(slow)} of {len(usual)} {trials[0].kind} trials; trial {index} took {times:.3g} times as long ({how})"
-
-
-def _changed_versions(trials: Sequence[Trial]) -> str:
-    """``vllm 1.0, then 1.1`` for every package that was not the same in all trials; empty where all were."""
-    names = sorted({name for trial in trials for name in trial.versions})
-    seen = {name: list(dict.fromkeys(trial.versions.get(name, "none") for trial in trials)) for name in names}
-    return "; ".join(f"{name} {', then '.join(versions)}" for name, versions in seen.items() if len(versions) > 1)
 
 
 def launches_differ(metric: Metric, sides: TrialsBySide) -> Note | None:

@@ -288,6 +288,42 @@ def test_an_uneven_trial_is_named() -> None:
     assert "iterations-uneven" not in codes(judged(trials(spread(0.0, 0.0002, 4))).cells[0].cautions)
 
 
+def _held_up(own: Trial, every: int, times: float = 3.0, **update: Any) -> Trial:
+    """A trial on a GPU of which each so-manieth decode step takes so many times as long."""
+    steps = tuple(round(5e6 * (times if n % every == every - 1 else 1)) for n in range(600))
+    changed = iteration().model_copy(update={"itl_ns": steps, **update})
+    return own.model_copy(update={"iterations": (changed,) * 3, "gpus": ("GPU-1",)})
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "update", "said"),
+    [
+        ({"every": 100}, {"every": 150}, {}, True),
+        ({"every": 100, "times": 1.4}, {"every": 100, "times": 1.4}, {}, False),
+        ({"every": 300}, {"every": 50}, {}, False),
+        ({"every": 50}, {"every": 300}, {}, False),
+        ({"every": 100}, {"every": 150}, {"multi_token": True}, False),
+        ({"every": 100}, {"every": 150}, {"lengths": (3,), "output_tokens": 0}, False),
+    ],
+)
+def test_steps_of_both_builds_that_were_held_up_are_named(
+    base: dict[str, Any], head: dict[str, Any], update: dict[str, Any], *, said: bool
+) -> None:
+    """One build alone is held up by its own doing; steps of several tokens, or of requests that come and go, differ."""
+    own = {"base": base, "head": head}
+    taken = [_held_up(one, **own[one.subject], **update) for one in trials(spread(0.0, 0.0002, 4))]
+
+    texts = [note.text for note in judged(taken).cells[0].cautions if note.code == "steps-stall"]
+
+    assert texts == ["steps of 1.5 times the median and more cost base 1.96 % and head 1.32 % of their time"][:said]
+
+
+def test_on_the_cpu_steps_of_any_length_are_common() -> None:
+    """No word is said of them there."""
+    taken = [_held_up(one, 100).model_copy(update={"gpus": ()}) for one in trials(spread(0.0, 0.0002, 4))]
+    assert "steps-stall" not in codes(judged(taken).cells[0].cautions)
+
+
 @pytest.mark.parametrize(("times", "said"), [(2.0, True), (1.4, False), (0.5, False)])
 def test_a_trial_that_was_slow_throughout_is_named(times: float, *, said: bool) -> None:
     """Every iteration of one trial is slow, so that none is uneven: its side's other trials tell, and it counts."""
