@@ -257,6 +257,10 @@ _TABLE = (
            "What is judged was taken after it: that engines of one build begin in the slow state shows nowhere else.",
            "Look at what the build does when it starts; PERFGATE_PROBE=0 in the engine's environment measures without "
            "waiting."),
+    Reason("states-ignored", "The machine had two states, no further apart than each gate that follows them ignores, "
+           "so that all was compared as it is. A head that is slow more often is slower by that on average, as the "
+           "figures say.",
+           "Nothing, as the margins are; a gate that shall see so little needs a smaller ignorable."),
     Reason("probe-apart", "The probe, a fixed piece of work beside each iteration, is a tenth slower beside all trials "
            "of one build than beside any of the other. Either that build moves the probe, or its GPU is in the slow "
            "state throughout; nobody can tell which, so all was compared as it is.",
@@ -265,10 +269,10 @@ _TABLE = (
            "something else used the machine, or the engine compiled late. Percentiles and throughput include it.",
            "Find out what else runs there; give the scenario more warmup_iterations, and on the CPU do not bind "
            "threads to cores that others use."),
-    Reason("steps-stall", "Decode steps that take half as long again as the median, or longer, cost one per cent of "
-           "the time of either build or more. Means and throughput spread by that, medians do not.",
-           "The machine holds busy processes up, often every second or two; where it is a virtual one that may be its "
-           "host. Measure on another, give trials more iterations, or gate medians."),
+    Reason("steps-stall", "Decode steps that take half as long again as the median, or longer, cost both builds one "
+           "per cent of their time or more. Means and throughput spread by that, medians do not.",
+           "Either the machine holds busy processes up, often every second or two and where it is a virtual one by its "
+           "host, or both builds do it. Measure on another, give trials more iterations, or gate medians."),
     Reason("trials-uneven", "A trial was slower throughout than 1.5 times the same side's other trials, though all do "
            "equal work: the machine was throttled or asleep, or something else used it. The trial still counts.",
            "Find out what the machine did then (the trial's t0_utc in the record); if it is more than one trial, see "

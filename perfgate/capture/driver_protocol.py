@@ -63,7 +63,10 @@ class Engine(Protocol):
         """
 
     def wait_alone(self) -> None:
-        """See that nothing works beside it that was started for :attr:`Job.ahead`, until it is stopped."""
+        """See that nothing works beside it that was started for :attr:`Job.ahead`, until it is stopped.
+
+        Beside a trial whose times do not count (:attr:`Job.times_count`) it may.
+        """
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """Begin or end numbered ranges around the engine's steps.

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Driver, Engine, Launch
 from perfgate.capture.engine import find_subject
 from perfgate.capture.job import Job
-from perfgate.capture.parking import BESIDE_A_START, PARKED, Parking
+from perfgate.capture.parking import BESIDE_A_START, PARKED, Parking, beside_the_first
 from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
 from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit, Worker, start_limit
@@ -96,9 +96,8 @@ class VllmEngine:
         limit = start_limit(job)
         worker.request("hello", limit)
         if job.ahead and not worker.imported_ns and _starts_as_it_is(job, launch):
-            # The trials that come next would wait for their imports. More of them at once would delay this one's.
             worker.request("imports", limit, count_calls=launch.count_calls)
-            parking.begin(job.ahead)
+            parking.begin(job.ahead, beside_the_first())  # not before: three imports at once take half as long again
         asked = job.engine_request
         asked["engine_args"] |= launch.engine_args
         counts = {"count_calls": launch.count_calls, "sample_host": launch.sample_host}

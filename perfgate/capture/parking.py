@@ -5,8 +5,9 @@ configuration; one that becomes a server imports alone, and is stopped before th
 beside the start and the end of engines alone: before the last iteration of warm-up each worker is stopped, parked or
 not, and what has not imported all goes on once the present trial has measured. So no import runs beside an iteration
 that counts, nor beside the one before, however heavy a head's imports are, and no thread that a build starts when it is
-imported. An import takes longer than an engine, and so that no trial waits for one more are under way where nothing is
-judged: beside the end of an engine, and beside a warm-up trial from whose iterations nothing follows.
+imported. An import takes longer than an engine, and so that no trial waits for one two are under way beside the end of
+an engine, and beside the start of one that imported for itself. They go on beside the iterations of an engine's warm-up
+trial where nothing follows from how long these take.
 
 Nothing depends on it. Where no worker can be parked, the next trial starts its own and fails, if it must, by itself.
 """
@@ -28,6 +29,7 @@ from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
 from perfgate.capture.worker import Worker, start_limit
 from perfgate.machine.cleanup import count_files, remove_tree
+from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.processes import AHEAD
 from perfgate.metrics.catalogue import COLD_START
 from perfgate.metrics.trial import Kind
@@ -64,6 +66,14 @@ def hides_imports(cell: Cell, cores: int) -> bool:
     known = cell.engine.env.get(CPU_BINDING) == "nobind" and threads.isdecimal()
     needed = min(int(threads) + 1, CORES) if known else CORES
     return {"0": False, "1": True}.get(os.environ.get(SWITCH, ""), cores >= needed)
+
+
+def beside_the_first() -> int:
+    """How many workers import beside an engine that imported for itself, or does so while it starts.
+
+    Two where cores are to spare: no import begins while a warm-up trial ends, so that the trial after next would wait.
+    """
+    return 2 if usable_cores() >= CORES else BESIDE_A_START
 
 
 class _Imported(BaseModel):

@@ -109,8 +109,7 @@ class Station:
             place: Its ``kind``, ``pair`` and ``position``, and among several heads its ``heads``.
         """
         subject, gpus = record.built[label], self.gpus.of(record.cell)
-        measure = record.cell.measure
-        iterations = record.chosen.of_trial(place["pair"], measure.choose) if record.chosen else None
+        iterations = record.chosen.iterations if record.chosen else None
         cold = cold or starts_cold(record.cell)
         return Job(
             cell=record.cell, side=_side(label), subject=subject, index=index, visit=len(record.visits) - 1,
@@ -120,7 +119,7 @@ class Station:
             decode=_last_seen(record, label), iterations=iterations,
             gpu=bool(self.gpus.uuids), architecture=self.gpus.architecture,
             fastest_probe_ns=fastest_probe_ns(record, label, self.gpus.names, gpus),
-            settle_s=patience_s(record, gpus, place["pair"], iterations or measure.iterations), **place,
+            settle_s=patience_s(record, gpus, place["pair"], iterations or record.cell.measure.iterations), **place,
         )  # fmt: skip
 
     def jobs_ahead(self, job: Job, coming: Sequence[tuple[Kind, str]], built: Mapping[str, Subject]) -> tuple[Job, ...]:

@@ -35,7 +35,7 @@ from perfgate.judge.ranks import ranks_outcome
 from perfgate.judge.rule import both_sides, judge_series
 from perfgate.judge.setting import setting_of
 from perfgate.judge.state_cautions import state_cautions
-from perfgate.judge.state_series import states_outcome
+from perfgate.judge.state_series import ignored_states, states_outcome
 from perfgate.metrics.catalogue import METRICS, trial_value
 from perfgate.metrics.trial import KINDS, Kind, Side, key_of
 from perfgate.metrics.under_load import met_requests, write_objective
@@ -219,7 +219,8 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
     seen = None
     if evidence.labeller:
         seen = states_outcome(evidence.family, gates, evidence.labeller, beta)
-        cautions = state_cautions(evidence.labeller, seen, gates, evidence.orders_bound)
+        ignored = ignored_states(evidence.family, evidence.labeller)
+        cautions = state_cautions(evidence.labeller, seen, gates, evidence.orders_bound, ignored)
         findings.append(Finding(cautions=tuple(cautions)))
     told = chain(evidence.cautions(), *(finding.cautions for finding in findings))
     pairs: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import fmean, median
 
 from perfgate.judge.cell_facts import StatesOutcome
-from perfgate.judge.machine_states import Labeller
+from perfgate.judge.machine_states import Found, Labeller
 from perfgate.judge.outcome import PASSED, GateOutcome
-from perfgate.judge.state_series import LEANS
+from perfgate.judge.state_series import LEANS, discordant
 from perfgate.metrics.trial import SETTLED, SLOWER, Trial
 from perfgate.models import Note
-from perfgate.stats import two_states
+from perfgate.stats import to_ratio, two_states
 from perfgate.units import format_ns, percent, plural
 
 
 def state_cautions(
-    labeller: Labeller, seen: StatesOutcome | None, gates: Sequence[GateOutcome], bound: float
+    labeller: Labeller,
+    seen: StatesOutcome | None,
+    gates: Sequence[GateOutcome],
+    bound: float,
+    ignored: Found | None = None,
 ) -> Iterator[Note]:
     """Of a cell whose timed trials were taken in pairs.
 
@@ -25,9 +29,12 @@ def state_cautions(
         seen: The states that were compared apart; ``None`` where none were.
         gates: As they were judged.
         bound: By what a p value of drawn orders is multiplied; nothing leans where orders were not drawn for each pair.
+        ignored: See :func:`perfgate.judge.state_series.ignored_states`.
     """
     if seen and not seen.everywhere and any(gate.state and gate.verdict in PASSED for gate in gates):
         yield within_states(seen)
+    if ignored is not None:
+        yield _ignored(labeller, ignored, bound)
     yield from _waits(labeller, bound)
     if seen is None and labeller.source == "probe":
         yield from _probe_apart(labeller, bound)
@@ -37,6 +44,16 @@ def within_states(seen: StatesOutcome) -> Note:
     """What a pass within states does not exclude."""
     still = f"by being slow more often the head could still lose up to {percent(seen.at_most)}"
     return Note(code="within-states", text=f"unchanged within each state; {still}")
+
+
+def _ignored(labeller: Labeller, found: Found, bound: float) -> Note:
+    """States that no gate was split by, how often each build was in the slow one, and whether chance explains it."""
+    rows = found.shares
+    base, head = (percent(fmean(row[n] for row in rows)) if rows else "unknown" for n in range(2))
+    leans = bound * two_states.sign_test(*discordant(rows)) <= LEANS
+    often = ": more often than by chance" if leans else ""
+    text = f"{percent(to_ratio(labeller.step_gap(found)))} apart; base {base} of the time slow, head {head}{often}"
+    return Note(code="states-ignored", text=text)
 
 
 def _waits(labeller: Labeller, bound: float) -> Iterator[Note]:

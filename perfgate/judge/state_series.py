@@ -228,7 +228,7 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     found = [labeller.used(look, series.gate) for look in looks]
     if not found or found[-1] is None:
         return (series,)
-    if max(map(labeller.step_gap, found[-1])) <= math.log1p(series.gate.gate.ignorable):
+    if max(map(labeller.step_gap, found[-1])) <= math.log1p(series.ignorable):
         return (series,)
     last = found[-1][0]
     common = [state for state in STATES if all(last.trials(side, state) for side in SIDES)]
@@ -250,6 +250,16 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     if rows:
         return tuple(rows)
     return (StateSeries(series.gate, schedule=schedule, resolution=series.resolution),)
+
+
+def ignored_states(family: Sequence[Judged], labeller: Labeller) -> Found | None:
+    """The states at the last look, where there are some and no gate that follows them was split by them."""
+    follow = [series for series in family if isinstance(series, Series) and follows_states(series.metric)]
+    if not follow or any(isinstance(series, StateSeries) for series in follow) or follow[0].schedule is None:
+        return None
+    looks = labeller.reached(follow[0].schedule)
+    used = labeller.used(looks[-1], follow[0].gate) if looks else None
+    return used[0] if used else None
 
 
 def _samples(

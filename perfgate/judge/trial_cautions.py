@@ -47,7 +47,7 @@ def trial_cautions(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
 
 
 def _stalls(sides: Sequence[Sequence[Trial]]) -> Iterator[Note]:
-    """Says what steps that were held up cost, where both sides lost time by them: neither build does that."""
+    """Says what steps that were held up cost, where both sides lost time by them."""
     lost = [share for trials in sides if (share := _lost(trials)) is not None]
     if len(lost) == len(SIDES) and min(lost) >= STALLED:
         base, head = map(percent, lost)
@@ -64,7 +64,8 @@ def _lost(trials: Sequence[Trial]) -> float | None:
     for iteration in chain.from_iterable(trial.iterations for trial in trials if trial.gpus):
         if iteration.lengths or iteration.multi_token or not iteration.itl_ns:
             continue
-        usual = statistics.median(iteration.itl_ns)
+        if not (usual := statistics.median(iteration.itl_ns)):
+            continue
         lost += sum(ns - usual for ns in iteration.itl_ns if ns >= HELD_UP * usual)
         whole += sum(iteration.itl_ns)
     return lost / whole if whole else None

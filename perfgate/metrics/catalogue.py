@@ -168,7 +168,7 @@ METRICS: dict[str, Metric] = {
                "last iteration, mapped files left out, by that after the first", held(lambda m: m.host_growth),
                steps=held(lambda m: m.resident[0] / PAGE_BYTES)),
         Metric("energy_per_token", "J/tok", "lower", "energy that the GPUs took over the measured iterations, by token",
-               energy_per_token, averages=True, steps=energy_steps, of_gpu=True),
+               energy_per_token, steps=energy_steps, of_gpu=True),
         Metric("mbu", "ratio", "higher", "model bandwidth utilisation: bytes that a decode step must move, by those "
                "that the GPU's memory can move in the time of the median step", utilisation(lambda f: f.memory_ns),
                decode="steps", needs_floor=True, steps=_in(1, itl_median), of_gpu=True),

@@ -23,8 +23,8 @@ from scipy import special
 from perfgate.metrics.catalogue import COLD_START, Metric
 from perfgate.metrics.trial import Trial, in_state, is_slow, readings_of
 from perfgate.models import Frozen
-from perfgate.scenario.declaration import Choose
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
+from perfgate.stats import FIRST_PASSING_PAIRS
 from perfgate.stats.estimate import ROUNDING, log_ratios, mean_estimate, power_at
 from perfgate.units import NS_PER_S, percent
 
@@ -50,10 +50,6 @@ class IterationChoice(Frozen):
 
     iterations: Annotated[int, Field(ge=1, le=10_000)]
     reason: Annotated[str, Field(max_length=1000)]
-
-    def of_trial(self, pair: int | None, bounds: Choose | None) -> int:
-        """How many a timed trial has that begins now: of warm-up the fewest allowed, as nothing follows from them."""
-        return bounds.least if bounds and pair is None else self.iterations
 
 
 @dataclass(frozen=True)
@@ -167,8 +163,9 @@ def _spread(
         d = log_ratios([base for _, base, _ in known], [head for *_, head in known], metric.sign)
         seen = len(known) * mean_estimate(d, max(map(metric.resolution, trials))).standard_error ** 2
         seen *= (len(known) - 1) / float(special.chdtri(len(known) - 1, 1 - CAREFUL))
-        # Disturbances in step with iterations cancel, so that trials spread by less than single iterations say.
-        iteration = min(iteration, seen * len(trials[0].iterations))
+        # Disturbances that come at regular times cancel in part: trials then spread by less than single iterations say.
+        if len(known) >= FIRST_PASSING_PAIRS:  # fewer may have met by chance
+            iteration = min(iteration, seen * len(trials[0].iterations))
         return _Spread(plan, max(seen - iteration / len(trials[0].iterations), 0.0), iteration)
     expected = cell.measure.expect.sd_of(metric) if cell.measure.expect else None
     left = iteration / cell.measure.iterations

@@ -170,12 +170,11 @@ class Record(ComparedBuilds):
         return len(self.pairs(kind)) if self.alone is None else len(self.judged_trials(self.alone, kind))
 
     def iterations_of(self, trial: Trial) -> tuple[int, ...]:
-        """How many iterations a timed trial has: as were chosen, or in a warm-up trial before that as declared."""
-        chosen, measure = self.chosen, self.cell.measure
-        if chosen is None:
-            return (measure.iterations,)
-        now = chosen.of_trial(trial.pair, measure.choose)
-        return (now,) if trial.pair is not None else (now, chosen.iterations, measure.iterations)
+        """How many iterations a timed trial has: as were chosen, if any were; a warm-up trial may come before that."""
+        declared = self.cell.measure.iterations
+        if self.chosen is None:
+            return (declared,)
+        return (self.chosen.iterations,) if trial.pair is not None else (self.chosen.iterations, declared)
 
     def pairs(self, kind: Kind = "timed") -> list[tuple[Trial, Trial]]:
         """Valid pairs as (base, head), in the order they were measured.

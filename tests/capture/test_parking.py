@@ -165,10 +165,7 @@ def parked(record: Record) -> list[bool]:
 def test_workers_import_from_the_end_of_an_engine_on(
     measure: Measure, make_cell: Callable[..., Cell], talk: list[tuple[str, int]], warm_up: int
 ) -> None:
-    """Each trial but the first is parked, which imports before it starts so that the next ones do so meanwhile.
-
-    Imports begin once a judged trial has measured, else before an engine.
-    """
+    """Each trial but the first is parked. That one imports before its engine is built; none does between iterations."""
     cell = make_cell(limits=LIMITS)
     settings = cell.measure.model_copy(update={"warmup_iterations": warm_up})
     record = measure(pairs=2, cell=cell.model_copy(update={"measure": settings}))
@@ -184,7 +181,23 @@ def test_workers_import_from_the_end_of_an_engine_on(
         assert own == [*begun, "start", *["iterate"] * (warm_up + 2), "stop"]
         first = said.index(("iterate", present))
         assert said[first : first + warm_up + 2] == [("iterate", present)] * (warm_up + 2)
-    assert said[:5] == [("imports", pids[1]), ("hello", pids[0]), *(("imports", pids[n]) for n in (0, 2, 3))]
+    assert said[:3] == [("imports", pids[1]), ("hello", pids[0]), ("imports", pids[0])]
+
+
+@pytest.mark.parametrize(("cores", "beside"), [(8, 2), (7, 1)])
+@pytest.mark.parametrize("pair", [0, None])
+def test_so_many_import_beside_an_engine_that_imported_for_itself(
+    jobs: list[Job], driver: VllmDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    cores: int, beside: int, pair: int | None,
+) -> None:  # fmt: skip
+    """Two with cores to spare, and more once it has measured: but not after warm-up, until its caches are kept."""
+    monkeypatch.setattr("perfgate.capture.parking.usable_cores", lambda: cores)
+    build = jobs[1].subject.model_copy(update={"env": {"STUB_MODE": "import waits"}})
+    ahead = [replace(jobs[1], subject=build, folder=tmp_path / "run" / f"parked-{n}") for n in range(3)]
+    with driver.start(replace(jobs[0], ahead=tuple(ahead), pair=pair), Launch()) as engine:
+        assert len(driver._parking._started) == beside
+        engine.stop()
+        assert len(driver._parking._started) == (beside if pair is None else 3)
 
 
 @pytest.mark.parametrize("mode", ["", "import waits"])
@@ -217,7 +230,10 @@ def test_imports_go_on_beside_a_warm_up_trial_from_which_nothing_follows(
     def look(step: Step) -> None:
         if step.trial == 0 and step.phase.startswith(MEASURED):
             waiting = [one for one in workers() if environment_of(one).get(CHILD) in AHEAD]
-            seen.extend(_stopped(one) for one in waiting if SUPERVISOR not in environment_of(one))
+            programs = [one for one in waiting if SUPERVISOR not in environment_of(one)]
+            seen.extend(
+                (wait_until(partial(_stopped, one), DEADLINE_S) if stopped else _stopped(one)) for one in programs
+            )
 
     cell = make_cell(limits=LIMITS)
     declared = cell.measure.model_copy(update={"choose": choose})

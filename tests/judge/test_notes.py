@@ -318,9 +318,16 @@ def test_steps_of_both_builds_that_were_held_up_are_named(
     assert texts == ["steps of 1.5 times the median and more cost base 1.96 % and head 1.32 % of their time"][:said]
 
 
-def test_on_the_cpu_steps_of_any_length_are_common() -> None:
+@pytest.mark.parametrize("update", [{"gpus": ()}, {"kind": "traced"}])
+def test_on_the_cpu_and_beside_a_profiler_steps_of_any_length_are_common(update: dict[str, Any]) -> None:
     """No word is said of them there."""
-    taken = [_held_up(one, 100).model_copy(update={"gpus": ()}) for one in trials(spread(0.0, 0.0002, 4))]
+    taken = [_held_up(one, 100).model_copy(update=update) for one in trials(spread(0.0, 0.0002, 4))]
+    assert "steps-stall" not in codes(judged(taken).cells[0].cautions)
+
+
+def test_steps_that_took_no_time_were_not_held_up() -> None:
+    """They have no usual length to be longer than."""
+    taken = [_held_up(one, 100, itl_ns=(0,) * 20) for one in trials(spread(0.0, 0.0002, 4))]
     assert "steps-stall" not in codes(judged(taken).cells[0].cautions)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+import re
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Sequence
@@ -169,16 +170,45 @@ def test_a_slowdown_in_both_states_is_blocked_by_their_mean() -> None:
 
 WIDE = ("itl_median", "4%", "12%")
 """The states of these trials are 3.3 % apart."""
+MIXED = [(KEEPS, FASTER), (FASTER, KEEPS), (KEEPS, KEEPS), (JUMPS, FASTER), (FASTER, JUMPS), (FASTER, FASTER)]
 
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(1.0, "pass"), (1.2, "regressed")])
 def test_margins_that_ignore_the_gap_compare_all_that_was_measured(ratio: float, verdict: str) -> None:
-    """Six pairs decide, of which two are in one state on both sides: within states nothing would be known."""
-    mixed = [(KEEPS, FASTER), (FASTER, KEEPS), (KEEPS, KEEPS), (JUMPS, FASTER), (FASTER, JUMPS), (FASTER, FASTER)]
-    found = judged(pairs(mixed, ratio), gates=[gate(*WIDE)])
+    """Six pairs decide, of which two are in one state on both sides: within states too few would be left.
+
+    What tells the states is a fifth apart; what counts is by how much steps are.
+    """
+    trials = with_readings(MIXED, ratio)
+    found = judged_on_gpu(trials, [gate(*WIDE)])
     assert found.verdict == verdict
     assert found.states is None
     assert [(one.metric, one.state, one.pairs) for one in found.gates] == [("itl_median", "", 6)]
+    (note,) = [note.text for note in found.cautions if note.code == "states-ignored"]
+    assert re.fullmatch(r"3\.[0-4]\d* % apart; base 38.1 % of the time slow, head 38.1 %", note)
+    assert judged_on_gpu(trials, [gate("itl_median", "1%", "12%")]).states is not None
+
+
+def test_a_floor_is_ignored_as_well() -> None:
+    """Half a millisecond is a tenth of these steps, and more than their states are apart."""
+    found = judged_on_gpu(with_readings(MIXED), [gate("itl_median", "1%", "4%", floor="0.5ms")])
+    assert found.states is None
+    assert found.verdict == "pass"
+
+
+def test_a_head_that_is_slow_more_often_is_told_where_margins_ignore_it() -> None:
+    """It passes, as it is slower by less than is ignored; and it is said that this is no chance."""
+    found = judged_on_gpu(with_readings([(JUMPS, "ssssstff")] * 12), [gate(*WIDE)])
+    assert found.verdict == "pass"
+    (note,) = [note.text for note in found.cautions if note.code == "states-ignored"]
+    assert note.endswith("head 71.4 %: more often than by chance")
+
+
+@pytest.mark.parametrize(("count", "gates"), [(3, [gate("itl_median", "4%", "12%")]), (6, [gate("ttft_median")])])
+def test_no_word_of_states_where_none_were_ignored(count: int, gates: list[GatePlan]) -> None:
+    """Before the first look nothing was compared, and the time to the first token follows no states."""
+    found = judged_on_gpu(with_readings(MIXED[:count]), gates)
+    assert "states-ignored" not in codes(found.cautions)
 
 
 def test_another_gate_of_the_cell_is_compared_within_states() -> None:
@@ -540,10 +570,10 @@ def readings(taken: Trial, states: str) -> Trial:
     return taken.model_copy(update={"iterations": tuple(i.model_copy(update={"probe_ns": p}) for i, p in own)})
 
 
-def with_readings(states: Sequence[tuple[str, str]]) -> list[Trial]:
-    """Pairs in these states, with the probe's readings."""
+def with_readings(states: Sequence[tuple[str, str]], ratio: float = 1.0) -> list[Trial]:
+    """Pairs in these states, with the probe's readings, the head slower by a ratio."""
     names = itertools.chain.from_iterable(states)
-    return [readings(taken, own) for taken, own in zip(pairs(states), names, strict=True)]
+    return [readings(taken, own) for taken, own in zip(pairs(states, ratio), names, strict=True)]
 
 
 def changed(taken: Trial, at: Sequence[int], **fields: Any) -> Trial:

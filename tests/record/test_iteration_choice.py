@@ -140,6 +140,16 @@ def test_a_mean_counts_each_iteration_that_was_disturbed() -> None:
     assert " and 0 % by an iteration" in chosen(taken, measured(gate("itl_median"))).reason
 
 
+@pytest.mark.parametrize(("metric", "times", "kept"), [("itl_median", math.pi / 2, 12), ("tpot_mean", 1.0, 12),
+                                                       ("tpot_mean", 1.0, 3)])  # fmt: skip
+def test_a_median_spreads_more_than_a_mean(metric: str, times: float, kept: int) -> None:
+    """By the root of half of pi, where iterations are normal; a mean of three a trial is told as one of many."""
+    few = [one.model_copy(update={"iterations": one.iterations[:kept]}) for one in made_up(0.003, 0.004, pairs=60)]
+    found = chosen(few, measured(gate(metric, "0.5%", "2%")))
+    (spread,) = re.findall(r"and ([0-9.]+) % by an iteration", found.reason)
+    assert float(spread) == pytest.approx(0.4 * math.sqrt(2 * times), rel=0.1)
+
+
 def test_disturbances_in_step_with_iterations_cancel() -> None:
     """Trials spread by less than single iterations would say where every second one is disturbed; then few do."""
     tight = measured(gate("tpot_mean", "0.5%", "2%"))
