@@ -193,7 +193,8 @@ class Labeller:
             return None
         visits = {trial.visit for pair in self.pairs[:look] for trial in pair}
         earlier = [pair for pair in self._before if pair[0].visit in visits]
-        before = _marks(earlier, _probe_marks)
+        number = self._marks.shape[2]
+        before = _marks([(_evenly(base, number), _evenly(head, number)) for base, head in earlier], _probe_marks)
         if before is None or before.shape[2:] != self._marks.shape[2:]:
             earlier, before = [], self._marks[:0]
         slower = np.array([1.0, 1 + margin])[:, None, None]
@@ -247,6 +248,16 @@ def _marks(pairs: Pairs, of: Callable[[Iteration], Marks | None]) -> stats.Float
     if not trials or not all(map(all, trials)) or {*map(len, trials)} != {len(trials[0])} or not trials[0]:
         return None
     return np.array(rows, dtype=np.float64)
+
+
+def _evenly(trial: Trial, number: int) -> Trial:
+    """A trial with that many of its iterations, from the first to the last; some twice where it has fewer.
+
+    What levels a warm-up trial was on it tells with any number of them, and that may be another one than later.
+    """
+    own = trial.iterations
+    picked = np.linspace(0, len(own) - 1, number).round().astype(int).tolist() if own else []
+    return trial.model_copy(update={"iterations": tuple(own[n] for n in picked)})
 
 
 def _as_on_one_card(marks: stats.Floats, cards: Sequence[Hashable], apart: float) -> stats.Floats:

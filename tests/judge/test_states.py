@@ -456,6 +456,21 @@ def test_a_trial_that_stayed_slow_is_set_apart_where_warm_up_waited() -> None:
     assert whole.states is None
 
 
+@pytest.mark.parametrize("number", [4, 20])
+def test_warm_up_trials_of_another_number_of_iterations_tell_as_well(number: int) -> None:
+    """Theirs is the declared one, where that of the others was chosen."""
+    whole = probed("attention_fallback", SETTLED)
+    other = [
+        one.model_copy(update={"iterations": (one.iterations * 3)[:number]}) if one.pair is None else one
+        for one in whole
+    ]
+    expected, found = judged_on_gpu(whole), judged_on_gpu(other)
+    assert expected.states is not None
+    assert found.states is not None
+    assert found.states.common == expected.states.common
+    assert [gate.change for gate in found.gates] == [gate.change for gate in expected.gates]
+
+
 def test_a_small_plant_is_blocked_where_warm_up_waited() -> None:
     """The recorded kernel more in every third layer, 0.34 %, is blocked at six pairs by margins of 0.02 and 0.15 %."""
     tight = [gate("itl_median", "0.02%", "0.15%")]
