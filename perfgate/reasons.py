@@ -258,8 +258,8 @@ _TABLE = (
            "Look at what the build does when it starts; PERFGATE_PROBE=0 in the engine's environment measures without "
            "waiting."),
     Reason("states-ignored", "The machine had two states, no further apart than each gate that follows them ignores, "
-           "so that all was compared as it is. A head that is slow more often is slower by that on average, as the "
-           "figures say.",
+           "so that all was compared as it is. A head that is slow more often is slower on average, which means "
+           "show and medians may not.",
            "Nothing, as the margins are; a gate that shall see so little needs a smaller ignorable."),
     Reason("probe-apart", "The probe, a fixed piece of work beside each iteration, is a tenth slower beside all trials "
            "of one build than beside any of the other. Either that build moves the probe, or its GPU is in the slow "

@@ -69,7 +69,7 @@ def hides_imports(cell: Cell, cores: int) -> bool:
 
 
 def beside_the_first() -> int:
-    """How many workers import beside an engine that imported for itself, or does so while it starts.
+    """How many workers import beside an engine that imported for itself.
 
     Two where cores are to spare: no import begins while a warm-up trial ends, so that the trial after next would wait.
     """

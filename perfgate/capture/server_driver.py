@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Engine, Launch
 from perfgate.capture.engine import engine_environment, find_subject, gpus_of
 from perfgate.capture.job import Job
-from perfgate.capture.parking import BESIDE_A_START, Parking, beside_the_first
+from perfgate.capture.parking import BESIDE_A_START, Parking
 from perfgate.capture.server_figures import Scrape, growth, kv_token_capacity, kv_use_ppm, read_metrics
 from perfgate.capture.server_http import fetch, fetch_json, served_name
 from perfgate.capture.server_process import RunningServer, Server, ServerWorker, held_alone, own_port
@@ -99,7 +99,7 @@ class ServerDriver:
                 port = stack.enter_context(own_port(job.station))
                 not_served.pop_all()
             server = stack.enter_context(Server(job, port, limit, servers, ahead))
-            self._parking.begin(importing(job.ahead), beside_the_first() if ahead is None else BESIDE_A_START)
+            self._parking.begin(importing(job.ahead), BESIDE_A_START)
             client = stack.enter_context(Client(job.folder, job.owner, clients))
             server.await_ready()
             startup = Startup(

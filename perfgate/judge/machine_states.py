@@ -194,7 +194,7 @@ class Labeller:
         visits = {trial.visit for pair in self.pairs[:look] for trial in pair}
         earlier = [pair for pair in self._before if pair[0].visit in visits]
         number = self._marks.shape[2]
-        before = _marks([(_evenly(base, number), _evenly(head, number)) for base, head in earlier], _probe_marks)
+        before = _marks([(_of_it(base, number), _of_it(head, number)) for base, head in earlier], _probe_marks)
         if before is None or before.shape[2:] != self._marks.shape[2:]:
             earlier, before = [], self._marks[:0]
         slower = np.array([1.0, 1 + margin])[:, None, None]
@@ -250,13 +250,14 @@ def _marks(pairs: Pairs, of: Callable[[Iteration], Marks | None]) -> stats.Float
     return np.array(rows, dtype=np.float64)
 
 
-def _evenly(trial: Trial, number: int) -> Trial:
-    """A trial with that many of its iterations, from the first to the last; some twice where it has fewer.
+def _of_it(trial: Trial, number: int) -> Trial:
+    """A trial with that many of its iterations, evenly picked, or with all where it has no more.
 
-    What levels a warm-up trial was on it tells with any number of them, and that may be another one than later.
+    A warm-up trial has the declared number, which may be more than was chosen for the others. None is taken twice: a
+    reading that was disturbed would look like a level.
     """
     own = trial.iterations
-    picked = np.linspace(0, len(own) - 1, number).round().astype(int).tolist() if own else []
+    picked = np.linspace(0, len(own) - 1, min(number, len(own))).round().astype(int).tolist()
     return trial.model_copy(update={"iterations": tuple(own[n] for n in picked)})
 
 

@@ -34,7 +34,7 @@ def state_cautions(
     if seen and not seen.everywhere and any(gate.state and gate.verdict in PASSED for gate in gates):
         yield within_states(seen)
     if ignored is not None:
-        yield _ignored(labeller, ignored, bound)
+        yield _ignored(labeller, ignored)
     yield from _waits(labeller, bound)
     if seen is None and labeller.source == "probe":
         yield from _probe_apart(labeller, bound)
@@ -46,13 +46,13 @@ def within_states(seen: StatesOutcome) -> Note:
     return Note(code="within-states", text=f"unchanged within each state; {still}")
 
 
-def _ignored(labeller: Labeller, found: Found, bound: float) -> Note:
-    """States that no gate was split by, how often each build was in the slow one, and whether chance explains it."""
+def _ignored(labeller: Labeller, found: Found) -> Note:
+    """States that no gate was split by, how often each build was in the slow one, and in how many pairs one more."""
     rows = found.shares
     base, head = (percent(fmean(row[n] for row in rows)) if rows else "unknown" for n in range(2))
-    leans = bound * two_states.sign_test(*discordant(rows)) <= LEANS
-    often = ": more often than by chance" if leans else ""
-    text = f"{percent(to_ratio(labeller.step_gap(found)))} apart; base {base} of the time slow, head {head}{often}"
+    more, less = discordant(rows)
+    often = f"the head more often in {plural(more, 'pair')}, less often in {less}"
+    text = f"{percent(to_ratio(labeller.step_gap(found)))} apart; base {base} of the time slow, head {head}; {often}"
     return Note(code="states-ignored", text=text)
 
 

@@ -228,7 +228,7 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     found = [labeller.used(look, series.gate) for look in looks]
     if not found or found[-1] is None:
         return (series,)
-    if max(map(labeller.step_gap, found[-1])) <= math.log1p(series.ignorable):
+    if _ignores(series, found[-1], labeller):
         return (series,)
     last = found[-1][0]
     common = [state for state in STATES if all(last.trials(side, state) for side in SIDES)]
@@ -253,13 +253,23 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
 
 
 def ignored_states(family: Sequence[Judged], labeller: Labeller) -> Found | None:
-    """The states at the last look, where there are some and no gate that follows them was split by them."""
-    follow = [series for series in family if isinstance(series, Series) and follows_states(series.metric)]
-    if not follow or any(isinstance(series, StateSeries) for series in follow) or follow[0].schedule is None:
-        return None
-    looks = labeller.reached(follow[0].schedule)
-    used = labeller.used(looks[-1], follow[0].gate) if looks else None
-    return used[0] if used else None
+    """The states at the last look, where there are some and each gate that follows them and is judged ignores them."""
+    seen: Found | None = None
+    for series in family:
+        if not isinstance(series, Series) or series.fault or series.schedule is None:
+            continue
+        looks = labeller.reached(series.schedule) if follows_states(series.metric) else []
+        if not looks or (found := labeller.used(looks[-1], series.gate)) is None:
+            continue
+        if not _ignores(series, found, labeller):
+            return None
+        seen = seen or found[0]
+    return seen
+
+
+def _ignores(series: Series, found: tuple[Found, Found], labeller: Labeller) -> bool:
+    """Whether a gate may ignore as much as decode steps of the states are apart, under either null."""
+    return max(map(labeller.step_gap, found)) <= math.log1p(series.ignorable)
 
 
 def _samples(
