@@ -6,8 +6,8 @@ beside the start and the end of engines alone: before the last iteration of warm
 not, and what has not imported all goes on once the present trial has measured. So no import runs beside an iteration
 that counts, nor beside the one before, however heavy a head's imports are, and no thread that a build starts when it is
 imported. An import takes longer than an engine, and so that no trial waits for one two are under way beside the end of
-an engine, and beside the start of one that imported for itself. They go on beside the iterations of an engine's warm-up
-trial where nothing follows from how long these take.
+an engine, and beside the start of one that has imported for itself. They go on beside the iterations of an engine's
+warm-up trial where nothing follows from how long these take.
 
 Nothing depends on it. Where no worker can be parked, the next trial starts its own and fails, if it must, by itself.
 """

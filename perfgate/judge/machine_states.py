@@ -192,8 +192,9 @@ class Labeller:
         if self._marks is None:
             return None
         visits = {trial.visit for pair in self.pairs[:look] for trial in pair}
-        earlier = [pair for pair in self._before if pair[0].visit in visits]
         number = self._marks.shape[2]
+        enough = [pair for pair in self._before if min(len(trial.iterations) for trial in pair) >= number]
+        earlier = [pair for pair in enough if pair[0].visit in visits]
         before = _marks([(_of_it(base, number), _of_it(head, number)) for base, head in earlier], _probe_marks)
         if before is None or before.shape[2:] != self._marks.shape[2:]:
             earlier, before = [], self._marks[:0]
@@ -251,14 +252,13 @@ def _marks(pairs: Pairs, of: Callable[[Iteration], Marks | None]) -> stats.Float
 
 
 def _of_it(trial: Trial, number: int) -> Trial:
-    """A trial with that many of its iterations, evenly picked, or with all where it has no more.
+    """A trial with that many of its iterations, evenly picked; it has at least so many.
 
-    A warm-up trial has the declared number, which may be more than was chosen for the others. None is taken twice: a
-    reading that was disturbed would look like a level.
+    A warm-up trial before a number was chosen has the declared one. Where that is less it tells nothing: an iteration
+    that is taken twice, and whose reading was disturbed, would look like a level.
     """
-    own = trial.iterations
-    picked = np.linspace(0, len(own) - 1, min(number, len(own))).round().astype(int).tolist()
-    return trial.model_copy(update={"iterations": tuple(own[n] for n in picked)})
+    picked = np.linspace(0, len(trial.iterations) - 1, number).round().astype(int).tolist()
+    return trial.model_copy(update={"iterations": tuple(trial.iterations[n] for n in picked)})
 
 
 def _as_on_one_card(marks: stats.Floats, cards: Sequence[Hashable], apart: float) -> stats.Floats:

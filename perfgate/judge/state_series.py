@@ -261,7 +261,7 @@ def ignored_states(family: Sequence[Judged], labeller: Labeller) -> Found | None
         looks = labeller.reached(series.schedule) if follows_states(series.metric) else []
         if not looks or (found := labeller.used(looks[-1], series.gate)) is None:
             continue
-        if not _ignores(series, found, labeller):
+        if isinstance(series, StateSeries) or not _ignores(series, found, labeller):
             return None
         seen = seen or found[0]
     return seen

@@ -205,6 +205,15 @@ def test_a_head_that_is_slow_more_often_is_told_where_margins_ignore_it() -> Non
     assert note.endswith("head 71.4 %; the head more often in 12 pairs, less often in 0")
 
 
+@pytest.mark.parametrize(("floor", "split"), [("0.164ms", True), ("0.167ms", True), ("0.17ms", False)])
+def test_a_gate_that_was_split_ignores_no_states(floor: str, *, split: bool) -> None:
+    """Though its floor is a larger share of what is left in the fast state, in which alone the head was."""
+    states = [(JUMPS, FASTER), (KEEPS, FASTER)] * 6
+    found = judged_on_gpu(with_readings(states), [gate("itl_median", "1%", "12%", floor=floor)])
+    assert ({one.state for one in found.gates} != {""}) is split
+    assert ("states-ignored" in codes(found.cautions)) is not split
+
+
 @pytest.mark.parametrize(("count", "gates"), [(3, [gate("itl_median", "4%", "12%")]), (6, [gate("ttft_median")]),
                                               (6, [gate("mbu", "0.1%", "0.5%")]),
                                               (6, [gate("itl_median", "4%", "12%"), gate("itl_p95")])])  # fmt: skip
@@ -468,6 +477,21 @@ def test_warm_up_trials_of_more_iterations_tell_as_well() -> None:
     assert found.states is not None
     assert found.states.common == expected.states.common
     assert [gate.change for gate in found.gates] == [gate.change for gate in expected.gates]
+
+
+def test_warm_up_trials_of_fewer_iterations_cost_those_of_others_nothing() -> None:
+    """As where the first visit had the declared number, and later ones have more, which was chosen then."""
+    kept = record(cell(), probed("attention_fallback", SETTLED))
+    own, ((base, head),) = kept.pairs(), kept.warmed_up()
+    short = tuple(one.model_copy(update={"iterations": one.iterations[:4]}) for one in (base, head))
+    alone, beside, none = (
+        Labeller(own, PROBED_GPUS[:1], before=before).at(len(own), 0.0)
+        for before in ([(base, head)], [(short[0], short[1]), (base, head)], [(short[0], short[1])])
+    )
+    assert none is None
+    assert alone is not None
+    assert beside is not None
+    assert beside.labels.tolist() == alone.labels.tolist()
 
 
 @pytest.mark.parametrize("number", [2, 8, 20])
