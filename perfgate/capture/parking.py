@@ -2,7 +2,7 @@
 
 A parked worker has imported torch and vllm in a process of its own, and, where caches are warm, made its engine's
 configuration; one that becomes a server imports alone, and is stopped before the first window of another. Imports run
-beside the start and the end of engines alone: before the last iteration of warm-up each worker is stopped, parked or
+beside the start and the end of engines: before the last iteration of warm-up each worker is stopped, parked or
 not, and what has not imported all goes on once the present trial has measured. So no import runs beside an iteration
 that counts, nor beside the one before, however heavy a head's imports are, and no thread that a build starts when it is
 imported. An import takes longer than an engine, and so that no trial waits for one two are under way beside the end of

@@ -220,7 +220,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
     if evidence.labeller:
         seen = states_outcome(evidence.family, gates, evidence.labeller, beta)
         ignored = ignored_states(evidence.family, evidence.labeller)
-        cautions = state_cautions(evidence.labeller, seen, gates, evidence.orders_bound, ignored)
+        cautions = state_cautions(evidence.labeller, seen, ignored, gates, evidence.orders_bound)
         findings.append(Finding(cautions=tuple(cautions)))
     told = chain(evidence.cautions(), *(finding.cautions for finding in findings))
     pairs: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}

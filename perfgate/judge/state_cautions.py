@@ -16,20 +16,16 @@ from perfgate.units import format_ns, percent, plural
 
 
 def state_cautions(
-    labeller: Labeller,
-    seen: StatesOutcome | None,
-    gates: Sequence[GateOutcome],
-    bound: float,
-    ignored: Found | None = None,
+    labeller: Labeller, seen: StatesOutcome | None, ignored: Found | None, gates: Sequence[GateOutcome], bound: float
 ) -> Iterator[Note]:
     """Of a cell whose timed trials were taken in pairs.
 
     Args:
         labeller: Of its pairs.
         seen: The states that were compared apart; ``None`` where none were.
+        ignored: See :func:`perfgate.judge.state_series.ignored_states`.
         gates: As they were judged.
         bound: By what a p value of drawn orders is multiplied; nothing leans where orders were not drawn for each pair.
-        ignored: See :func:`perfgate.judge.state_series.ignored_states`.
     """
     if seen and not seen.everywhere and any(gate.state and gate.verdict in PASSED for gate in gates):
         yield within_states(seen)

@@ -228,7 +228,7 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     found = [labeller.used(look, series.gate) for look in looks]
     if not found or found[-1] is None:
         return (series,)
-    if _ignores(series, found[-1], labeller):
+    if max(map(labeller.step_gap, found[-1])) <= math.log1p(series.ignorable):
         return (series,)
     last = found[-1][0]
     common = [state for state in STATES if all(last.trials(side, state) for side in SIDES)]
@@ -253,23 +253,16 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
 
 
 def ignored_states(family: Sequence[Judged], labeller: Labeller) -> Found | None:
-    """The states at the last look, where there are some and each gate that follows them and is judged ignores them."""
-    seen: Found | None = None
+    """The states at the last look, where there are some and no gate was split by them: each judged one ignores them."""
+    if any(isinstance(series, StateSeries) for series in family):
+        return None
     for series in family:
         if not isinstance(series, Series) or series.fault or series.schedule is None:
             continue
         looks = labeller.reached(series.schedule) if follows_states(series.metric) else []
-        if not looks or (found := labeller.used(looks[-1], series.gate)) is None:
-            continue
-        if isinstance(series, StateSeries) or not _ignores(series, found, labeller):
-            return None
-        seen = seen or found[0]
-    return seen
-
-
-def _ignores(series: Series, found: tuple[Found, Found], labeller: Labeller) -> bool:
-    """Whether a gate may ignore as much as decode steps of the states are apart, under either null."""
-    return max(map(labeller.step_gap, found)) <= math.log1p(series.ignorable)
+        if looks and (found := labeller.used(looks[-1], series.gate)) is not None:
+            return found[0]
+    return None
 
 
 def _samples(

@@ -393,6 +393,8 @@ def read_records(folder: Path, run: Run) -> Iterator[Record]:
                 raise RecordError("holds another cell than the run's manifest names", where=str(file))
             declared = (cell, run.built, run.plan.seed, run.plan.orders)
             if (record.cell, record.built, record.seed, record.orders) != declared or record.several != bool(run.heads):
-                text = "its cell, subjects, seed or orders are not those of the run's manifest: one of them was changed"
+                text = (
+                    "its cell, subjects, seed or orders are not those of the run's manifest: one of the two was changed"
+                )
                 raise RecordError(text, where=str(file), remedy=TAKE_AGAIN)
             yield record
