@@ -271,8 +271,9 @@ _TABLE = (
            "threads to cores that others use."),
     Reason("steps-stall", "Decode steps that take half as long again as the median, or longer, cost both builds one "
            "per cent of their time or more. Means and throughput spread by that, medians do not.",
-           "Either the machine holds busy processes up, often every second or two and where it is a virtual one by its "
-           "host, or both builds do it. Measure on another, give trials more iterations, or gate medians."),
+           "Stop what starts processes beside the run: on a virtual machine even a shell loop around sleep, date or "
+           "nvidia-smi holds all others up each time. If nothing does, the machine's host or both builds do it: "
+           "measure on another, give trials more iterations, or gate medians."),
     Reason("trials-uneven", "A trial was slower throughout than 1.5 times the same side's other trials, though all do "
            "equal work: the machine was throttled or asleep, or something else used it. The trial still counts.",
            "Find out what the machine did then (the trial's t0_utc in the record); if it is more than one trial, see "
