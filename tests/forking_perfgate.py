@@ -35,7 +35,7 @@ def forking(folder: Path) -> Iterator[Path]:
     """A program ``perfgate`` in a folder.
 
     Variables say what is not as elsewhere: ``FAKE`` how trials are invented, ``FAKE_NVML`` which GPUs there are, and
-    ``PERFGATE_TESTS_OWNER`` the variable that marks its processes.
+    ``PERFGATE_TESTS_OWNER`` the variable that marks its processes, with which the names of its cgroups begin.
     """
     address = folder / "socket"
     program = folder / "perfgate"
@@ -103,7 +103,7 @@ def run(words: list[str]) -> int:
     from fake_collector import FakeCollector, FakeSpec  # noqa: PLC0415
 
     from perfgate.cli.main import main  # noqa: PLC0415
-    from perfgate.machine import children, nvml, orphans, processes  # noqa: PLC0415
+    from perfgate.machine import cgroup, children, nvml, orphans, processes  # noqa: PLC0415
 
     collector = None
     if "FAKE" in os.environ:
@@ -112,9 +112,10 @@ def run(words: list[str]) -> int:
         collector = FakeCollector(FakeSpec(**fake))
     if fake_nvml.STATE in os.environ:
         vars(nvml)["pynvml"] = fake_nvml
-    owner = os.environ.get("PERFGATE_TESTS_OWNER", processes.OWNER)
-    for module in (children, orphans, processes):
-        vars(module)["OWNER"] = owner
+    if "PERFGATE_TESTS_OWNER" in os.environ:
+        owner = vars(cgroup)["PREFIX"] = os.environ["PERFGATE_TESTS_OWNER"]
+        for module in (children, orphans, processes):
+            vars(module)["OWNER"] = owner
     try:
         main(words, obj=collector, prog_name="perfgate")
     except SystemExit as ended:

@@ -20,10 +20,11 @@ DEADLINE_S = 180.0
 
 MARKED = """
 import os
-from perfgate.machine import processes
-processes.OWNER = os.environ.get("PERFGATE_TESTS_OWNER", processes.OWNER)
+from perfgate.machine import cgroup, processes
+if "PERFGATE_TESTS_OWNER" in os.environ:
+    processes.OWNER = cgroup.PREFIX = os.environ["PERFGATE_TESTS_OWNER"]
 """
-"""How a program begins whose processes carry the mark of their test, so that it finds no orphans of other tests."""
+"""How a program begins whose processes and cgroups carry the mark of their test: it finds no orphans of other tests."""
 
 PROGRAM = f"""{MARKED}
 import signal, sys
@@ -58,8 +59,8 @@ def marking(variable: str) -> list[str]:
     No perfgate that other tests start takes them for orphans, and it takes none of theirs.
     """
     program = f"""
-from perfgate.machine import processes
-processes.OWNER = "{variable}"
+from perfgate.machine import cgroup, processes
+processes.OWNER = cgroup.PREFIX = "{variable}"
 from perfgate.__main__ import main
 main()
 """

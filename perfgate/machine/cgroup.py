@@ -27,7 +27,10 @@ from perfgate.machine.processes import pid_namespace, wait_until
 PROC: Final = Path("/proc/self")
 EMPTY_S: Final = 2.0
 """How long what was killed is given to leave its cgroup; it takes milliseconds."""
-_NAME: Final = re.compile(r"perfgate-(\d+)-(.+)-([0-9a-f]{1,32})")
+PREFIX = "perfgate"
+"""How the name of each begins; what has another is not ours."""
+_NAME: Final = re.compile(r"-(\d+)-(.+)-([0-9a-f]{1,32})")
+"""The rest of it."""
 _MEMBER: Final = 'echo 0 > "$0" && echo in && read -r line'
 """Joins a cgroup as a trial's program does, says so, and stays."""
 
@@ -47,7 +50,7 @@ class Group:
     @classmethod
     def make(cls, mark: str, token: str, below: Path) -> Self:
         """Make one; raises OSError where that is not permitted."""
-        path = below / f"perfgate-{pid_namespace()}-{quote(mark, safe='')}-{token}"
+        path = below / f"{PREFIX}-{pid_namespace()}-{quote(mark, safe='')}-{token}"
         path.mkdir()
         return cls(path, mark)
 
@@ -121,8 +124,8 @@ def why_none(mark: str) -> str:
 def groups() -> Iterator[Group]:
     """Those made below perfgate's own cgroup in this pid namespace; the pid in the mark of others is of no use here."""
     own = own_folder()
-    for path in sorted(own.glob("perfgate-*")) if own is not None else ():
-        name = _NAME.fullmatch(path.name)
+    for path in sorted(own.glob(f"{PREFIX}-*")) if own is not None else ():
+        name = _NAME.fullmatch(path.name.removeprefix(PREFIX))
         if name is not None and int(name[1]) == pid_namespace():
             yield Group(path, unquote(name[2]))
 

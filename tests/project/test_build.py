@@ -18,6 +18,7 @@ from git_project import GitProject
 from perfgate_process import DEADLINE_S, MARKED, wait_for
 
 from perfgate.errors import ExitStatus, NotMeasuredError, UsageError
+from perfgate.machine import cgroup
 from perfgate.machine.children import Child, spawn
 from perfgate.machine.locks import hold_named
 from perfgate.machine.orphans import find_orphans
@@ -301,6 +302,7 @@ def test_a_build_that_was_killed_is_begun_anew(project: Project, monkeypatch: py
     killed.communicate(timeout=DEADLINE_S)
     (folder,) = project.builds()
     assert json.loads((folder / "build.json").read_text())["finished_utc"] is None
+    assert not [group for group in cgroup.groups() if folder.name in group.mark], "any other perfgate would end it"
     left = [orphan for orphan in find_orphans() if folder.name in orphan.mark]
     assert left, "the command goes on without its parent"
 
