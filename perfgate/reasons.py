@@ -212,8 +212,9 @@ _TABLE = (
            "Measure both on one machine, or compare records of the same machine class; each class has baselines of "
            "its own."),
     Reason("clocks-differ", "The median SM clocks of the two sides differ by more than 1 %, and by more than chance "
-           "explains, so a difference in time may be one in clocks. A head that is slower at the higher clocks is "
-           "blocked all the same.",
+           "explains, so a difference in time may be one in clocks. A head that is slower is blocked all the same where "
+           "its clocks are the higher ones, or where the order of each pair was drawn: there its clocks are its own "
+           "doing.",
            "Lock the clocks (clocks: {mode: lock, sm_mhz: ...}), or find why one side runs at another clock: more "
            "power, more heat."),
     Reason("no-common-state", "The machine had two states, and no state was seen on both sides.",

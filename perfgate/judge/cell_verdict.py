@@ -286,7 +286,9 @@ def _as_read(evidence: Evidence, unjudged: Finding) -> _Found:
 def _at_the_same_clocks(gates: tuple[GateOutcome, ...], evidence: Evidence) -> tuple[tuple[GateOutcome, ...], Finding]:
     """The gates as they are; not comparable, with the reason, where the sides' trials of a kind had other clocks.
 
-    A head that is slower at clocks at least as high as the base's stays blocked: clocks explain no part of that.
+    A head that is slower at clocks at least as high as the base's stays blocked: clocks explain no part of that. So
+    does one that is slower in pairs whose order was drawn: nothing but the builds differs between their sides, so the
+    clocks are the head's own doing. What is open there stays open: more pairs may block it.
     """
     reasons: list[Note] = []
     cautions: list[Note] = []
@@ -297,12 +299,14 @@ def _at_the_same_clocks(gates: tuple[GateOutcome, ...], evidence: Evidence) -> t
         if note is None or not measured:
             continue
         blocked = [gate for gate in measured if gate.verdict == "regressed" and gate.unit in PACE]
-        kept = blocked if head_is_favoured(gpus) else []
+        drawn = evidence.orders_drawn
+        kept = blocked if drawn or head_is_favoured(gpus) else []
+        kept += [gate for gate in measured if drawn and gate.verdict == "inconclusive"]
         spoilt: dict[str, object] = {"verdict": "not-comparable", "would_be": None, "reasons": ()}
         gates = tuple(
             gate.model_copy(update=spoilt) if gate in measured and gate not in kept else gate for gate in gates
         )
-        (cautions if kept == measured else reasons).append(note)
+        (cautions if all(gate in kept for gate in measured) else reasons).append(note)
     return gates, Finding(reasons=tuple(reasons), cautions=tuple(cautions))
 
 

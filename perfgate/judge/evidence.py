@@ -180,6 +180,11 @@ class Evidence:
         return len(self.record.heads) or 1
 
     @property
+    def orders_drawn(self) -> bool:
+        """Whether both sides were taken in pairs, and the order of each was drawn on its own."""
+        return self.paired and bool(self.sides) and self.record.orders == "coins"
+
+    @property
     def orders_bound(self) -> float:
         """By what a p value by fair coins is multiplied; infinite where the order of each pair was not drawn."""
         return orders_bound(self.heads, self.record.orders)
@@ -191,7 +196,7 @@ class Evidence:
         if self.labeller is None:
             return (*series,)
         gates = [own for one in series for own in by_state(one, self.labeller)]
-        share = slow_share(gates, self.labeller, drawn=self.record.orders == "coins", heads=self.heads)
+        share = slow_share(gates, self.labeller, drawn=self.orders_drawn, heads=self.heads)
         return (*gates, *share)
 
     @cached_property

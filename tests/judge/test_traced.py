@@ -279,6 +279,23 @@ def test_a_higher_clock_excuses_no_slowdown() -> None:
     assert (codes(found.reasons), "clocks-differ" in codes(found.cautions)) == ([], True)
 
 
+def test_a_lower_clock_of_the_head_excuses_no_slowdown_where_orders_were_drawn() -> None:
+    """In pairs of drawn order the head's clock is its own doing: what is open goes on, what is slower is blocked."""
+
+    def at_look(effect: float, pairs: int) -> CellOutcome:
+        taken = [
+            one.model_copy(update={"telemetry": at(1770 if one.subject == "head" else 1980)})
+            for one in trials(spread(effect, 0.0002, pairs))
+        ]
+        return judged(taken, orders="coins").cells[0]
+
+    first, second, same = at_look(0.3, 4), at_look(0.3, 6), at_look(0.0, 4)
+
+    assert (first.verdict, first.next_look, codes(first.cautions)[-1]) == ("inconclusive", 6, "clocks-differ")
+    assert (second.verdict, codes(second.reasons), codes(second.cautions)[-1]) == ("regressed", [], "clocks-differ")
+    assert (same.verdict, codes(same.reasons)) == ("not-comparable", ["clocks-differ"])
+
+
 # --- the host's slack
 
 
