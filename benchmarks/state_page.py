@@ -86,10 +86,11 @@ still cost ("at most", 95 %, caution `within-states`); the column "said too low 
 less than the head does lose. A head that is always slow, or slow in a part of every trial, never passes.
 """
 EFFECTS_WORDS = """
-### A head that is slower by the gap, half of it, or a tenth
+### A head that is slower by three times the gap, the gap, half of it, or a tenth
 
-All gates of the head are slower; margins 0.1 % and 0.5 %. The declared rate for the first two is that at most 5 % pass;
-a tenth of the gap is between the margins, where either verdict is right.
+All gates of the head are slower; margins 0.1 % and 0.5 %. The declared rate for the first three is that at most 5 %
+pass; a tenth of the gap is between the margins, where either verdict is right. What is slower by more than the states
+are apart is blocked at the first look with six pairs, whether these have a state in common or not.
 """
 POWER_WORDS = """
 ### What tight margins catch

@@ -82,7 +82,7 @@ CAUSED: tuple[StateModel, ...] = (
     StateModel("from the middle on", "The head becomes slow in the middle of each trial, and the base never.",
                models.head_tires, slower=0.5),
 )  # fmt: skip
-EFFECTS = (PERCENT_GAP, PERCENT_GAP / 2, PERCENT_GAP / 10)
+EFFECTS = (3 * PERCENT_GAP, PERCENT_GAP, PERCENT_GAP / 2, PERCENT_GAP / 10)
 QUIET = 0.5
 """Of the recorded restart sd, for the power of tight margins: pairs then spread by 0.10 % within a state."""
 POWER_EFFECT = 0.0025

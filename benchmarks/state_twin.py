@@ -23,7 +23,8 @@ from perfgate.drill.replay import run_verdict
 from perfgate.gate import parse_gate
 from perfgate.judge.machine_states import Labeller, Source
 from perfgate.judge.rule import Series, decide
-from perfgate.judge.state_series import LEANS, SlowShare, by_state, slow_share
+from perfgate.judge.slow_share import LEANS, SlowShare, slow_share
+from perfgate.judge.state_series import AT_MOST, by_state
 from perfgate.metrics.trial import LEAST_ITERATIONS, SLOWER, Iteration, Probes, Side, Trial
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan, orders_bound
 from perfgate.stats import two_states
@@ -111,10 +112,33 @@ class Measured:
 
     def log_ratios(self, chosen: Integers, look: int, kept: Bools | None = None) -> Floats:
         """Of the pairs of chosen runs, (gates, chosen, pairs); not a number where a trial has too few kept values."""
+        return np.diff(self.logs(chosen, look, kept))[..., 0]
+
+    def logs(self, chosen: Integers, look: int, kept: Bools | None = None) -> Floats:
+        """Of the trials of chosen runs, (gates, chosen, pairs, 2); not a number where one has too few kept values."""
         return np.stack([
-            np.diff(np.log(_summary(values[chosen, :look], kept, median=metric != "tpot_mean")))[..., 0]
+            np.log(_summary(values[chosen, :look], kept, median=metric != "tpot_mean"))
             for metric, values in zip(METRICS, self.values, strict=False)
         ])  # fmt: skip
+
+    def gaps(self, look: int, labels: NDArray[np.int8], chosen: Integers) -> Floats:
+        """Slow over fast decode steps of the base, or of the head where the base has one state, (chosen,)."""
+        logs = np.log(self.steps[chosen, :look]).mean(axis=-1)
+        rows = [
+            [np.where(labels[:, :, side] == state, logs[:, :, side], np.nan).reshape(len(chosen), look * ITERATIONS)
+             for state in STATES]
+            for side in range(2)
+        ]  # fmt: skip
+        base, head = (np.subtract(*(_nanmedian(own) for own in side)) for side in rows)
+        return np.where(np.isnan(base), head, base)
+
+
+def _nanmedian(rows: Floats) -> Floats:
+    """Of the last axis, leaving out what is not a number; not a number where nothing is left."""
+    some = ~np.isnan(rows).all(axis=-1)
+    found = np.full(rows.shape[:-1], np.nan)
+    found[some] = np.nanmedian(rows[some], axis=-1)
+    return found
 
 
 def _summary(values: Floats, kept: Bools | None, *, median: bool) -> Floats:
@@ -210,15 +234,23 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
         below = above.copy()
         below[:, differ] = measured.log_ratios(going[used][differ], look, under[used][differ] == state)
         samples.append((above - ignorable, must_catch - below))
-    here[-1] = here[:-1].all(axis=0)
     over_them, under_them = (_with_mean(np.stack(own)) for own in zip(*samples, strict=True))
+    apart = _apart(measured, look, going[used], over[used], under[used])
+    here[-1] = here[:-1].all(axis=0)
+    here[-1, used] |= here[:-1, used].any(axis=0) & (~np.isnan(apart)).any(axis=(0, 2))
+    few = (~np.isnan(over_them[-1])).sum(axis=-1, keepdims=True) < FIRST_BLOCKING_PAIRS
+    over_them[-1] = np.where(few & np.isnan(over_them[-1]), apart - ignorable, over_them[-1])
+    some: Bools = few & ~np.isnan(apart)
+    has_apart = some[0].any(axis=-1)
     p_own, pairs = _tail(over_them, carried)
     q_own, known = (np.concatenate(own) for own in zip(
         _borrowing_tail(under_them[:-1], carried), _tail(under_them[-1:], carried), strict=True
     ))  # fmt: skip
     # A state on which no pair rests at this look is known no longer, whatever earlier looks showed.
     lent = np.concatenate([known[:-1] > 0, np.zeros_like(known[-1:], bool)])
-    shown[:, used] = ((~np.isnan(under_them)).any(axis=-1) & (pairs >= np.where(lent, 1, LEAST_PAIRS)))[:, 0]
+    rests: Bools = np.asarray((~np.isnan(under_them[:, 0])).any(axis=-1))
+    rests[-1] |= has_apart
+    shown[:, used] = rests & (pairs >= np.where(lent, 1, LEAST_PAIRS))[:, 0]
     p_in[..., used] = _weighted(p_own, np.where(pairs >= FIRST_BLOCKING_PAIRS, block, 0.0))
     q_in[..., used] = _weighted(q_own, np.where((pairs > 0) & (known >= FIRST_PASSING_PAIRS), passing, 0.0))
     more, less, labelled = _discordant(over, has_over)
@@ -228,6 +260,15 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     unplaced = (~placed).any(axis=(1, 2)) & has_over
     leans = (p_share <= LEANS) | unplaced
     return _Look(p, q, p_in, q_in, here, shown, used, _weighted(p_share, block), leans, more, labelled)
+
+
+def _apart(measured: Measured, look: int, chosen: Integers, over: NDArray[np.int8], under: NDArray[np.int8]) -> Floats:
+    """Log ratios of pairs without a common state less what the states may add, (gates, chosen, pairs)."""
+    slow, fast = (measured.logs(chosen, look, over == state) for state in STATES)
+    gap = AT_MOST * np.maximum(measured.gaps(look, over, chosen), measured.gaps(look, under, chosen))
+    none = np.isnan(np.diff(slow)).all(axis=-1) & np.isnan(np.diff(fast)).all(axis=-1)
+    raised, lowered = slow[..., 1] - fast[..., 0] - gap[:, None], fast[..., 1] - slow[..., 0]
+    return np.where(none, np.where(np.isnan(raised), lowered, raised), np.nan)
 
 
 def _with_mean(states: Floats) -> Floats:

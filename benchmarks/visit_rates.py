@@ -22,7 +22,7 @@ from rule_twin import Margins
 from scipy import special
 
 from perfgate.baseline.visit_series import HALFWAY
-from perfgate.judge.state_series import LEANS
+from perfgate.judge.slow_share import LEANS
 from perfgate.scenario.plan import ALPHA, BETA, orders_bound
 from perfgate.stats.prediction import RAISED
 

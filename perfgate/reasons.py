@@ -212,9 +212,9 @@ _TABLE = (
            "Measure both on one machine, or compare records of the same machine class; each class has baselines of "
            "its own."),
     Reason("clocks-differ", "The median SM clocks of the two sides differ by more than 1 %, and by more than chance "
-           "explains, so a difference in time may be one in clocks. A head that is slower is blocked all the same where "
-           "its clocks are the higher ones, or where the order of each pair was drawn: there its clocks are its own "
-           "doing.",
+           "explains, so a difference in time may be one in clocks. A head that is slower is blocked all the same "
+           "where its clocks are the higher ones, or where the order of each pair was drawn: there its clocks are its "
+           "own doing.",
            "Lock the clocks (clocks: {mode: lock, sm_mhz: ...}), or find why one side runs at another clock: more "
            "power, more heat."),
     Reason("no-common-state", "The machine had two states, and no state was seen on both sides.",
@@ -254,6 +254,10 @@ _TABLE = (
            "Nothing, if the gap between the states is not the build's. Otherwise take more pairs: from how many in "
            "which only the head is slow it blocks is said beside the states. Beside an anchor measure pairs with the "
            "base instead."),
+    Reason("bounded-pairs", "The machine had two states, and some pairs have none in common. Until enough pairs have "
+           "one, the others count as well where a gate may block by its mean over both states, less what the states "
+           "may add. So the change shown may be less than the true one.",
+           "Nothing: what is blocked so is slower by more than the states explain. More pairs tell by how much."),
     Reason("waits-lean", "Warm-up went on until the GPU was fast, for one build in many more pairs than for the other. "
            "What is judged was taken after it: that engines of one build begin in the slow state shows nowhere else.",
            "Look at what the build does when it starts; PERFGATE_PROBE=0 in the engine's environment measures without "

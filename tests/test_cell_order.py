@@ -20,7 +20,7 @@ from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError
 from perfgate.judge import next_cell
 from perfgate.judge.next_pairs import Due, due
-from perfgate.judge.state_series import SLOW_SHARE
+from perfgate.judge.slow_share import SLOW_SHARE
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, Run
 from perfgate.scenario.subject import Subject

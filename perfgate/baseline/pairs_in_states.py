@@ -12,7 +12,7 @@ from typing import Self
 
 from perfgate.judge.cell_facts import StatesOutcome
 from perfgate.judge.machine_states import STATES, Found, Labeller, follows_states
-from perfgate.judge.state_series import LEANS, describe_states, discordant
+from perfgate.judge.slow_share import LEANS, describe_states, discordant
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import Trial
 from perfgate.models import Note

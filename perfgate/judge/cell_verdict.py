@@ -34,8 +34,9 @@ from perfgate.judge.outcome import (
 from perfgate.judge.ranks import ranks_outcome
 from perfgate.judge.rule import both_sides, judge_series
 from perfgate.judge.setting import setting_of
+from perfgate.judge.slow_share import states_outcome
 from perfgate.judge.state_cautions import state_cautions
-from perfgate.judge.state_series import ignored_states, states_outcome
+from perfgate.judge.state_series import ignored_states
 from perfgate.metrics.catalogue import METRICS, trial_value
 from perfgate.metrics.trial import KINDS, Kind, Side, key_of
 from perfgate.metrics.under_load import met_requests, write_objective

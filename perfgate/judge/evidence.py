@@ -26,7 +26,8 @@ from perfgate.judge.memory_growth import growth_cautions
 from perfgate.judge.outcome import Finding
 from perfgate.judge.rule import Judged, Series
 from perfgate.judge.sign_series import by_sign
-from perfgate.judge.state_series import by_state, slow_share
+from perfgate.judge.slow_share import slow_share
+from perfgate.judge.state_series import by_state
 from perfgate.judge.unused_path import unused_path
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import KINDS, SIDES, Kind, Side, Trial

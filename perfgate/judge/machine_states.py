@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
@@ -35,6 +35,7 @@ LEAST_STEPS = 4
 
 Pairs = Sequence[tuple[Trial, Trial]]
 Marks = tuple[float, float]
+InStates = dict[State, float]
 
 
 @dataclass(frozen=True)
@@ -73,16 +74,47 @@ class Found:
 
     def samples(self, metric: Metric, pairs: Pairs, chosen: Sequence[Sequence[State]]) -> list[Sample]:
         """The values of a metric for each choice of states: of each pair the mean over those that both trials have."""
-        known = [
-            {state: _in_state(metric, pair, labels, state) for state in set(itertools.chain(*chosen))}
-            for pair, labels in zip(pairs, self.compared, strict=False)
-        ]
-        return [_sample([[own[state] for state in states] for own in known]) for states in chosen]
+        known = [_common(own) for own in self._values(metric, pairs)]
+        return [_sample([[own.get(state) for state in states] for own in known]) for states in chosen]
+
+    def bounded(self, metric: Metric, pairs: Pairs, gap: float) -> tuple[Sample, int]:
+        """The same over all states, with the pairs that have none in common, and how many those are.
+
+        Such a pair has one trial in each state. Where the head's was the slow one, what the states may add at most is
+        taken off; where it was the fast one nothing is, so that the states take from a slowdown and add none.
+
+        Args:
+            metric: What is compared.
+            pairs: As long as the labels, or longer.
+            gap: What the states may add at most, as a natural logarithm.
+        """
+        rows, apart = [], 0
+        for own in self._values(metric, pairs):
+            shared = [*_common(own).values()]
+            base, head = own
+            if not shared and base and head and min(*base.values(), *head.values()) > 0:  # zero has no ratio
+                apart += 1
+                (was,), (now,) = base.values(), head.values()
+                shared = [(was, now * math.exp(-metric.sign * gap) if "slow" in head else now)]
+            rows.append(shared)
+        return _sample(rows), apart
+
+    def _values(self, metric: Metric, pairs: Pairs) -> Iterator[tuple[InStates, InStates]]:
+        """Of each pair's base and head the value in each state of which it has enough iterations."""
+        for pair, labels in zip(pairs, self.compared, strict=False):
+            base, head = (_in_states(metric, trial, own) for trial, own in zip(pair, labels, strict=True))
+            yield base, head
 
     def trials(self, side: Side, state: State) -> int:
         """Trials of a side that have a state."""
         own = (labels[SIDES.index(side)] for labels in self.labels)
         return sum(int((labels == STATES[state]).sum()) >= least_iterations(len(labels)) for labels in own)
+
+    @property
+    def apart(self) -> int:
+        """Pairs of which each trial has a value in some state, and no state has one of both."""
+        placed = np.stack([self._placed(state) for state in STATES])
+        return int((placed.any(axis=0).all(axis=-1) & ~placed.all(axis=-1).any(axis=0)).sum())
 
     @property
     def unplaced(self) -> int:
@@ -124,18 +156,22 @@ def _geometric_mean(values: Sequence[float]) -> float:
     return float(math.prod(values) ** (1 / len(values)))
 
 
-def _in_state(
-    metric: Metric, pair: tuple[Trial, Trial], labels: two_states.Labels, state: State
-) -> tuple[float, float] | None:
-    """The values of a pair's trials in a state; ``None`` where one has too few iterations there."""
-    values = []
-    for trial, own in zip(pair, (labels == STATES[state]).tolist(), strict=True):
-        kept = tuple(itertools.compress(trial.iterations, own))
-        if len(kept) < least_iterations(len(trial.iterations)):
-            return None
-        values.append(metric.summarise(trial.model_copy(update={"iterations": kept})))
-    base, head = values
-    return None if base is None or head is None else (base, head)
+def _common(pair: tuple[InStates, InStates]) -> dict[State, tuple[float, float]]:
+    """The values of a pair's base and head in each state that both have."""
+    base, head = pair
+    return {state: (value, head[state]) for state, value in base.items() if state in head}
+
+
+def _in_states(metric: Metric, trial: Trial, labels: two_states.Labels) -> InStates:
+    """The value of a trial in each state of which it has enough iterations."""
+    values: InStates = {}
+    for state, label in STATES.items():
+        kept = tuple(itertools.compress(trial.iterations, (labels == label).tolist()))
+        if len(kept) >= least_iterations(len(trial.iterations)):
+            value = metric.summarise(trial.model_copy(update={"iterations": kept}))
+            if value is not None:
+                values[state] = value
+    return values
 
 
 class Labeller:

@@ -8,7 +8,7 @@ from statistics import fmean, median
 from perfgate.judge.cell_facts import StatesOutcome
 from perfgate.judge.machine_states import Found, Labeller
 from perfgate.judge.outcome import PASSED, GateOutcome
-from perfgate.judge.state_series import LEANS, discordant
+from perfgate.judge.slow_share import LEANS, discordant
 from perfgate.metrics.trial import SETTLED, SLOWER, Trial
 from perfgate.models import Note
 from perfgate.stats import to_ratio, two_states

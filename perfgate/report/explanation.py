@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 
 from perfgate.judge.outcome import EXACT_ENDS, CellOutcome, GateOutcome, Outcome
-from perfgate.judge.state_series import SLOW_SHARE
+from perfgate.judge.slow_share import SLOW_SHARE
 from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.models import Note
 from perfgate.record.stop import Stop

@@ -636,6 +636,51 @@ def changed(taken: Trial, at: Sequence[int], **fields: Any) -> Trial:
     return taken.model_copy(update={"iterations": tuple(its)})
 
 
+APART = [(FASTER, KEEPS), (KEEPS, FASTER), (KEEPS, KEEPS), (FASTER, KEEPS), (KEEPS, FASTER), (JUMPS, KEEPS)]
+"""Six pairs, of which two have the slow state in common and four none."""
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.0, "inconclusive"), (1.02, "inconclusive"), (1.5, "regressed")])
+def test_a_slowdown_beyond_the_states_needs_no_state_in_common(ratio: float, verdict: str) -> None:
+    """Pairs without a common state block what is slower by more than the states are apart, and let nothing pass."""
+    found = judged_on_gpu(with_readings(APART, ratio))
+    mean = by_state(found)["both"]
+
+    assert (found.verdict, mean.verdict, mean.pairs) == (verdict, verdict, 6)
+    assert [note.text for note in mean.cautions] == [
+        "4 of 6 pairs have no state in common; 3.47% is taken off those whose head was in the slow one"
+    ]
+
+
+def test_states_add_nothing_to_a_slowdown() -> None:
+    """A head that is in the slow state in every pair, beside a fast base, is no slower by the mean over both states."""
+    found = judged_on_gpu(with_readings([(JUMPS, KEEPS)] + [(FASTER, KEEPS)] * 7))
+    mean = by_state(found)["both"]
+
+    assert mean.verdict == "inconclusive"
+    assert mean.change is not None
+    assert mean.change < 0
+
+
+def test_pairs_with_a_common_state_count_alone_once_they_can_block() -> None:
+    """With six pairs that have a state in common the others are left out of the mean: they only take from it."""
+    found = judged_on_gpu(with_readings([*APART[:2], *[(KEEPS, KEEPS)] * 5, (JUMPS, KEEPS)], 1.02))
+    mean = by_state(found)["both"]
+
+    assert (mean.verdict, mean.pairs, codes(mean.cautions)) == ("regressed", 6, [])
+
+
+def test_a_recorded_plant_of_half_a_step_is_blocked_at_six_pairs() -> None:
+    """On an H100 casts to FP8 that fall back cost 50 to 69 % in each pair; three of six had a state in common."""
+    trials = [one for one in probed("fp8-plant", "h100-fp8.csv") if one.pair is not None and one.pair < 6]
+    found = judged_on_gpu(trials, [gate(ignorable="0.3%", must_catch="1%")], card=PROBED_GPUS[1])
+    mean = by_state(found)["both"]
+
+    assert (found.verdict, mean.verdict, mean.pairs) == ("regressed", "regressed", 6)
+    assert mean.change_low is not None
+    assert mean.change_low > 0.35
+
+
 def test_a_state_whose_steps_took_no_time() -> None:
     """Steps of zero in one state alone have no ratio there: nothing is measured, and nothing passes."""
     trials = with_readings([(JUMPS, JUMPS)] * 6)
