@@ -89,15 +89,15 @@ class StateSeries(Series):
         weights = zip(self.schedule.block, self.schedule.pass_, strict=True)
         for look, (block, passing) in zip(self.compared, weights, strict=False):
             pairs, known = len(look.over.base), look.spread.df + 1 if look.spread else len(look.under.base)
-            # One pair in common has no spread, and lets nothing pass either.
-            under = look.over if look.apart and len(look.under.base) < 2 else look.under  # noqa: PLR2004
-            if not under.base or pairs < (1 if look.spread else 2):
+            if not (look.under.base or look.apart) or pairs < (1 if look.spread else 2):
                 if look is self.compared[-1]:
                     return ()
                 continue
             least = (block if pairs >= stats.FIRST_BLOCKING_PAIRS else 0.0,
                      passing if look.told and known >= stats.FIRST_PASSING_PAIRS else 0.0)  # fmt: skip
             own = None if pairs > 1 else look.spread
+            # Fewer than two pairs have no spread of their own, and let nothing pass whatever they say.
+            under = look.under if look.spread or len(look.under.base) > 1 else look.over
             above = self.excess(look.over, gate.ignorable, own)
             below = self.excess(under, gate.must_catch, look.spread)
             d = stats.log_ratios(look.over.base, look.over.head, self.metric.sign)
@@ -152,7 +152,8 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
         return (series,)
     last = found[-1][0]
     common = [state for state in STATES if all(last.trials(side, state) for side in SIDES)]
-    mean = [(*common,)] if len(common) > 1 or (common and last.apart) else []
+    bounded = bool(common) and last.apart > 0
+    mean = [(*common,)] if len(common) > 1 or bounded else []
     every = [*((state,) for state in common), *mean]
     samples = [_samples(series, labeller, look, nulls, every) for look, nulls in zip(looks, found, strict=True)]
     # What was measured has a ratio, and what of it was measured in one state may have none.
@@ -163,7 +164,7 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     compared = [
         _at_look(own, len(common) if nulls else 0, metric.sign) for own, nulls in zip(samples, found, strict=True)
     ]
-    if mean:
+    if bounded:
         compared = [
             [*own[:-1], _with_those_apart(own[-1], series, labeller, nulls)]
             for own, nulls in zip(compared, found, strict=True)

@@ -20,9 +20,10 @@ from scipy.stats import binom
 
 from perfgate import stats
 from perfgate.judge.cell_verdict import judge
-from perfgate.judge.machine_states import STATES, Labeller, follows_states
+from perfgate.judge.machine_states import STATES, Labeller, Sample, follows_states
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
 from perfgate.judge.rule import Series, decide
+from perfgate.judge.state_series import BOTH, StateLook, StateSeries
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.catalogue import LOAD_METRICS
 from perfgate.metrics.trial import PROBED_GPUS, Iteration, Probes, Side, Trial
@@ -31,6 +32,7 @@ from perfgate.report.github_markdown import annotate
 from perfgate.report.junit import render_junit
 from perfgate.report.outcome_lines import closing, gate_name, notes, states_line
 from perfgate.scenario.plan import GatePlan
+from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
 STEP_S, GAP = 0.005, 1.033
 KEEPS, JUMPS, FASTER = "ssssssss", "sstfffff", "ffffffff"
@@ -698,6 +700,14 @@ def test_an_iteration_without_a_reading(probe: Probes | None) -> None:
     found = judged_on_gpu(trials).states
     assert found is not None
     assert found.told_by == "steps"
+
+
+def test_one_pair_in_common_under_one_null_alone() -> None:
+    """Labels by step times may give a look two pairs to block by and one to pass by: it decides nothing."""
+    two, one = Sample((5.0, 5.1), (5.0, 5.1)), Sample((5.0,), (5.0,))
+    series = StateSeries(gate(), schedule=DEFAULT_SCHEDULE, state=BOTH, compared=(StateLook(two, one),))
+    (found,) = series.interim_looks()
+    assert (found.pairs, found.p_slower, found.p_equivalent) == (2, 1.0, 1.0)
 
 
 def test_what_a_slow_head_could_lose_where_steps_tell_nothing() -> None:
