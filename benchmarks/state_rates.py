@@ -28,7 +28,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
 NEXT = visit_rates.TITLE
 RUNS = 40_000
 BATCH = 1_000
-CHECKED = 6
+CHECKED = 30
 """Runs of each place that the project's own functions decide as well, by each number of gates."""
 
 

@@ -122,15 +122,14 @@ class Measured:
         ])  # fmt: skip
 
     def gaps(self, look: int, labels: NDArray[np.int8], chosen: Integers) -> Floats:
-        """Slow over fast decode steps of the base, or of the head where the base has one state, (chosen,)."""
+        """Slow over fast decode steps of the base and the head, (2, chosen); not a number where one has one state."""
         logs = np.log(self.steps[chosen, :look]).mean(axis=-1)
         rows = [
             [np.where(labels[:, :, side] == state, logs[:, :, side], np.nan).reshape(len(chosen), look * ITERATIONS)
              for state in STATES]
             for side in range(2)
         ]  # fmt: skip
-        base, head = (np.subtract(*(_nanmedian(own) for own in side)) for side in rows)
-        return np.where(np.isnan(base), head, base)
+        return np.stack([np.subtract(*(_nanmedian(own) for own in side)) for side in rows])
 
 
 def _nanmedian(rows: Floats) -> Floats:
@@ -219,6 +218,9 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     over, has_over = measured.labels(look, "ignorable", going)
     under, has_under = (over, has_over) if probed else measured.labels(look, "must_catch", going)
     used = has_over & has_under
+    gaps = np.stack([measured.gaps(look, own[used], going[used]) for own in (over, under)])
+    apart = np.where(np.isnan(gaps[:, 0]), gaps[:, 1], gaps[:, 0]).max(axis=0) > ignorable
+    used[used], widest = apart, np.nanmax(gaps, axis=(0, 1), initial=0.0)[apart]
     d = measured.log_ratios(going, look)
     carried = 2 * measured.carried**2
     p, q = _weighted(_tail(d - ignorable, carried)[0], block), _weighted(_tail(must_catch - d, carried)[0], passing)
@@ -235,7 +237,7 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
         below[:, differ] = measured.log_ratios(going[used][differ], look, under[used][differ] == state)
         samples.append((above - ignorable, must_catch - below))
     over_them, under_them = (_with_mean(np.stack(own)) for own in zip(*samples, strict=True))
-    apart = _apart(measured, look, going[used], over[used], under[used])
+    apart = _apart(measured, look, going[used], over[used], widest)
     here[-1] = here[:-1].all(axis=0)
     here[-1, used] |= here[:-1, used].any(axis=0) & (~np.isnan(apart)).any(axis=(0, 2))
     few = (~np.isnan(over_them[-1])).sum(axis=-1, keepdims=True) < FIRST_BLOCKING_PAIRS
@@ -262,12 +264,11 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     return _Look(p, q, p_in, q_in, here, shown, used, _weighted(p_share, block), leans, more, labelled)
 
 
-def _apart(measured: Measured, look: int, chosen: Integers, over: NDArray[np.int8], under: NDArray[np.int8]) -> Floats:
+def _apart(measured: Measured, look: int, chosen: Integers, over: NDArray[np.int8], gap: Floats) -> Floats:
     """Log ratios of pairs without a common state less what the states may add, (gates, chosen, pairs)."""
     slow, fast = (measured.logs(chosen, look, over == state) for state in STATES)
-    gap = AT_MOST * np.maximum(measured.gaps(look, over, chosen), measured.gaps(look, under, chosen))
     none = np.isnan(np.diff(slow)).all(axis=-1) & np.isnan(np.diff(fast)).all(axis=-1)
-    raised, lowered = slow[..., 1] - fast[..., 0] - gap[:, None], fast[..., 1] - slow[..., 0]
+    raised, lowered = slow[..., 1] - fast[..., 0] - AT_MOST * gap[:, None], fast[..., 1] - slow[..., 0]
     return np.where(none, np.where(np.isnan(raised), lowered, raised), np.nan)
 
 

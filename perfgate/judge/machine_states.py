@@ -254,17 +254,24 @@ class Labeller:
         steps cannot be told, it is the gap of what told the states: a probe is little else than what the states differ
         in, so that steps are less far apart.
         """
+        return next(self._step_gaps(found), found.gap)
+
+    def widest_gap(self, found: Found) -> float:
+        """The same of the side where it is larger: one that rests on few iterations may be too small by chance."""
+        return max(self._step_gaps(found), default=found.gap)
+
+    def _step_gaps(self, found: Found) -> Iterator[float]:
+        """The gap of each side that has both states and whose steps can be told, the base first."""
         marks = _marks(self.pairs, _window_marks if found.windows else _step_marks)
         if marks is None:
-            return found.gap
+            return
         logs = np.log(marks[: len(found.labels)]).mean(axis=-1)
         # Iterations are alike; windows have other loads, so that each is held against the same one of other trials.
         rows = [slice(None)] if not found.windows else [slice(n, n + 1) for n in range(logs.shape[-1])]
         for n in range(len(SIDES)):
             gaps = [_gap(logs[:, n, row], found.labels[:, n, row]) for row in rows]
             if known := [gap for gap in gaps if gap is not None]:
-                return float(np.median(known))
-        return found.gap
+                yield float(np.median(known))
 
     def used(self, look: int, gate: GatePlan) -> tuple[Found, Found] | None:
         """The states under both nulls of a gate: slower by ``ignorable``, and by ``must_catch``.

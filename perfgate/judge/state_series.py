@@ -217,7 +217,7 @@ def _with_those_apart(
     """The look at the mean over the states; as long as its pairs are too few to block, with those that have none."""
     if nulls is None or len(both.over.base) >= stats.FIRST_BLOCKING_PAIRS:
         return both
-    gap = AT_MOST * max(map(labeller.step_gap, nulls))
+    gap = AT_MOST * max(map(labeller.widest_gap, nulls))
     over, apart = nulls[0].bounded(series.metric, labeller.pairs, gap)
     return replace(both, over=over, apart=apart, taken_off=gap)
 

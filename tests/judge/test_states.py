@@ -650,7 +650,7 @@ def test_a_slowdown_beyond_the_states_needs_no_state_in_common(ratio: float, ver
 
     assert (found.verdict, mean.verdict, mean.pairs) == (verdict, verdict, 6)
     assert [note.text for note in mean.cautions] == [
-        "4 of 6 pairs have no state in common; 3.47% is taken off those whose head was in the slow one"
+        "4 of 6 pairs have no state in common; 3.60% is taken off those whose head was in the slow one"
     ]
 
 
