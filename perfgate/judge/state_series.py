@@ -13,7 +13,7 @@ from typing import Final
 
 from perfgate import stats
 from perfgate.judge.machine_states import STATES, Found, Labeller, Sample, State, follows_states
-from perfgate.judge.outcome import GateOutcome
+from perfgate.judge.outcome import GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Judged, Series
 from perfgate.metrics.trial import SIDES
 from perfgate.models import Note
@@ -118,13 +118,21 @@ class StateSeries(Series):
         which = "a state" if self.state == BOTH else f"the {self.state} state"
         return Note(code="too-few-pairs", text=f"{len(self.base)} have {which} on both sides")
 
+    def verdict(self, decision: Decision) -> Verdict:
+        """See :class:`Series`; what was taken off pairs without a common state makes no head faster."""
+        found = super().verdict(decision)
+        return "pass" if found == "improved" and self._is_bounded else found
+
     def outcome(self, decision: Decision) -> GateOutcome:
-        """See :class:`Series`."""
-        told = super().outcome(decision)
-        bounded = bool(self.compared and self.compared[-1].apart)  # the other cautions would tell of the states
-        return told.model_copy(
-            update={"state": self.state, "cautions": (self._bounded(),) if bounded else told.cautions}
-        )
+        """See :class:`Series`; how pairs without a common state spread says nothing of the builds."""
+        told: dict[str, object] = {"state": self.state}
+        if self._is_bounded:
+            told |= {"cautions": (self._bounded(),), "pair_sd": None, "detectable": None, "detectable_at": None}
+        return super().outcome(decision).model_copy(update=told)
+
+    @property
+    def _is_bounded(self) -> bool:
+        return bool(self.compared and self.compared[-1].apart)
 
     def _bounded(self) -> Note:
         last = self.compared[-1]

@@ -654,6 +654,15 @@ def test_a_slowdown_beyond_the_states_needs_no_state_in_common(ratio: float, ver
     ]
 
 
+def test_pairs_without_a_common_state_make_no_build_faster() -> None:
+    """One build passes by five pairs in one state; seven more whose head alone was fast would make it 1.9 % faster."""
+    states = [(JUMPS, KEEPS), *[(KEEPS, KEEPS)] * 4, *[(KEEPS, FASTER)] * 7]
+    mean = by_state(judged_on_gpu(with_readings(states), [gate("itl_median", "0.02%", "6%")]))["both"]
+
+    assert (mean.verdict, mean.pairs, codes(mean.cautions)) == ("pass", 12, ["bounded-pairs"])
+    assert (mean.pair_sd, mean.detectable) == (None, None)
+
+
 def test_states_add_nothing_to_a_slowdown() -> None:
     """A head that is in the slow state in every pair, beside a fast base, is no slower by the mean over both states."""
     found = judged_on_gpu(with_readings([(JUMPS, KEEPS)] + [(FASTER, KEEPS)] * 7))
