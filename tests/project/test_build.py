@@ -293,8 +293,9 @@ def test_a_build_that_was_killed_is_begun_anew(project: Project, monkeypatch: py
     # A mark of its own: any other perfgate of this machine would end the command first.
     monkeypatch.setenv("PERFGATE_TESTS_OWNER", "PERFGATE_KILLED_BUILD")
     monkeypatch.setattr("perfgate.machine.orphans.OWNER", "PERFGATE_KILLED_BUILD")
+    # The shell dies with perfgate, which is its supervisor's doing; what it started beside goes on.
     waiting = COPY.replace("mkdir '{env}';", "mkdir '{env}'; echo half > '{env}/python'; "
-                           "while ! [ -e '{here}/go' ]; do sleep 0.05; done;")  # fmt: skip
+                           "while ! [ -e '{here}/go' ]; do sleep 0.05; done & wait $!;")  # fmt: skip
     project.recipe(waiting)
     killed = project.start()
     wait_for(lambda: [*project.cache.glob("*/env/python")])
@@ -308,6 +309,7 @@ def test_a_build_that_was_killed_is_begun_anew(project: Project, monkeypatch: py
 
     next_one = project.start()
     wait_for(lambda: len([*folder.glob("build-*.log")]) == 2)
+    assert not {one.pid for one in left} & {one.pid for one in find_orphans()}, "it was ended before"
     (project.folder / "go").touch()
     out, err = next_one.communicate(timeout=DEADLINE_S)
 
