@@ -299,8 +299,8 @@ def _at_the_same_clocks(gates: tuple[GateOutcome, ...], evidence: Evidence) -> t
         measured = [gate for gate in gates if gate.kind == kind and gate.pairs]
         if note is None or not measured:
             continue
-        blocked = [gate for gate in measured if gate.verdict == "regressed" and gate.unit in PACE]
         drawn = evidence.orders_drawn
+        blocked = [gate for gate in measured if gate.verdict == "regressed" and (drawn or gate.unit in PACE)]
         kept = blocked if drawn or head_is_favoured(gpus) else []
         kept += [gate for gate in measured if drawn and gate.verdict == "inconclusive"]
         spoilt: dict[str, object] = {"verdict": "not-comparable", "would_be": None, "reasons": ()}
