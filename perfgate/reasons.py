@@ -257,7 +257,8 @@ _TABLE = (
     Reason("bounded-pairs", "The machine had two states, and some pairs have none in common. Until enough pairs have "
            "one, the others count as well where a gate may block by its mean over both states, less what the states "
            "may add. So the change shown may be less than the true one.",
-           "Nothing: what is blocked so is slower by more than the states explain. More pairs tell by how much."),
+           "Nothing: what is blocked so is slower by more than the gap of the median step. A negative change is what "
+           "was taken off, not a faster head. More pairs tell by how much."),
     Reason("waits-lean", "Warm-up went on until the GPU was fast, for one build in many more pairs than for the other. "
            "What is judged was taken after it: that engines of one build begin in the slow state shows nowhere else.",
            "Look at what the build does when it starts; PERFGATE_PROBE=0 in the engine's environment measures without "
