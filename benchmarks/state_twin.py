@@ -219,8 +219,8 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     under, has_under = (over, has_over) if probed else measured.labels(look, "must_catch", going)
     used = has_over & has_under
     gaps = np.stack([measured.gaps(look, own[used], going[used]) for own in (over, under)])
-    apart = np.where(np.isnan(gaps[:, 0]), gaps[:, 1], gaps[:, 0]).max(axis=0) > ignorable
-    used[used], widest = apart, np.nanmax(gaps, axis=(0, 1), initial=0.0)[apart]
+    split = np.where(np.isnan(gaps[:, 0]), gaps[:, 1], gaps[:, 0]).max(axis=0) > ignorable
+    used[used], widest = split, np.nanmax(gaps, axis=(0, 1), initial=0.0)[split]
     d = measured.log_ratios(going, look)
     carried = 2 * measured.carried**2
     p, q = _weighted(_tail(d - ignorable, carried)[0], block), _weighted(_tail(must_catch - d, carried)[0], passing)
