@@ -654,6 +654,16 @@ def test_a_slowdown_beyond_the_states_needs_no_state_in_common(ratio: float, ver
     ]
 
 
+@pytest.mark.parametrize("run_name", ["fp8-same", "two-ranks-same"])
+def test_one_build_is_open_where_few_pairs_have_a_common_state(run_name: str) -> None:
+    """Of six recorded pairs three have one, and of four over two GPUs one: one build is neither blocked nor passed."""
+    found = judged_on_gpu(
+        probed(run_name, "h100-fp8.csv"), [gate(ignorable="0.3%", must_catch="1%")], card=PROBED_GPUS[1]
+    )
+
+    assert (found.verdict, codes(by_state(found)["both"].cautions)) == ("inconclusive", ["bounded-pairs"])
+
+
 def test_pairs_without_a_common_state_make_no_build_faster() -> None:
     """One build passes by five pairs in one state; seven more whose head alone was fast would make it 1.9 % faster."""
     states = [(JUMPS, KEEPS), *[(KEEPS, KEEPS)] * 4, *[(KEEPS, FASTER)] * 7]
