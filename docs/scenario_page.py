@@ -20,6 +20,7 @@ ELSEWHERE = {
     "engine.model.path": "models/my-weights",
     "engine.model.hub": "meta-llama/Llama-3.1-8B",
     "engine.model.revision": "d04e592bb4f6aa9cfee91e2e20afa771667e1d4b",
+    "kernels.traced.when": "regressed",
     "kernels.traced.spend": {"block": [0, 0.8], "pass": [0.4, 0.4]},
     "calls.looks": [6, 9],
     "calls.spend": {"block": [0.4, 0.4], "pass": [0.4, 0.4]},

@@ -117,6 +117,40 @@ def test_more_goes_to_the_pairs_that_did_not_decide(tmp_path: Path) -> None:
     assert (again.outcome.cells[0].pairs, again.outcome.cells[0].traced_pairs) == (4, 16)
 
 
+ITL = "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"
+WHEN_REGRESSED = "kernels: {traced: {iterations: 2, when: regressed}}"
+
+
+@pytest.mark.parametrize(
+    ("head", "verdict", "pairs", "traced"), [(1.0, "pass", 4, 0), (1.05, "regressed", 6, 1)], ids=["same", "slower"]
+)
+def test_what_regressed_is_traced_once_where_the_scenario_says_so(
+    tmp_path: Path, head: float, verdict: str, pairs: int, traced: int
+) -> None:
+    """A cell that a gate blocked gets one traced pair, which says where its time went; one that passes gets none."""
+    roles = {**ROLES, "copy": (1, 2e-6)} if traced else ROLES
+    collector = fake(FakeSpec(restart_sd=0.003, roles=roles), FakeSpec(head_ratio={"step": head}, restart_sd=3e-4))
+
+    finished = take(scenario_file(tmp_path, gates=ITL, more=WHEN_REGRESSED), tmp_path, collector)
+
+    (cell,) = finished.outcome.cells
+    assert (finished.outcome.verdict, cell.pairs, cell.traced_pairs) == (verdict, pairs, traced)
+    assert (cell.attribution is not None) == bool(traced)
+    assert cell.reasons == ()
+
+
+def test_a_check_of_kernels_traces_whatever_the_gates_say(tmp_path: Path) -> None:
+    """A scenario that traces only what regressed learns its envelope all the same, and checks it in every run then."""
+    scenario = scenario_file(tmp_path, gates=ITL, more=WHEN_REGRESSED)
+
+    finished = take(scenario, tmp_path, kernels_only=True)
+
+    assert finished.outcome.cells[0].traced_pairs == 1
+    learnt = use_cases.learn_envelope(scenario, finished.folder)
+    assert "launches: 326" in learnt
+    assert "when:" not in learnt
+
+
 class Stopped(FakeCollector):
     """A fake that Ctrl-C comes to in front of a trial."""
 

@@ -152,7 +152,7 @@ def learn(trials: Sequence[DecodeSteps], declared: Expectation | None = None) ->
         graph_coverage=Bound(">=", coverage) if coverage else None,
     )
     learnt = {"per_decode_step": step, "unlisted": Unlisted(time_share=Bound("<=", unlisted))}
-    return (declared or Expectation()).model_copy(update=learnt)
+    return (declared or Expectation()).in_every_run().model_copy(update=learnt)
 
 
 def union(blocks: Sequence[Expectation]) -> Expectation:

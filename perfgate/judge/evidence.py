@@ -262,7 +262,7 @@ class Evidence:
             return False
         taken = all(self.trials(kind)[side] for side in self.sides)
         demanded = kind == "counted" and any(entry.metrics for entry in self.cell.counters)
-        return taken or (not self.record.stopped if self.paired else demanded)
+        return taken or (bool(self.cell.looks(kind)) and (not self.record.stopped if self.paired else demanded))
 
     def unused_paths(self) -> Iterator[Note]:
         """Which side measured none of its ``path=``; told where nothing is judged, too."""

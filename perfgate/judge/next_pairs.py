@@ -37,7 +37,8 @@ def due(run: Run, records: Mapping[str, Record]) -> Iterator[Due]:
     """What a run goes on with, in order.
 
     Only pairs on which a gate rests are taken until that is decided. A quick run takes one trial a side, of the kind
-    that comes first, and a sampled one where that was asked for.
+    that comes first, and a sampled one where that was asked for. What a gate blocked is traced once where the scenario
+    says so.
     Of several heads those go on that are undecided, to the look that comes first among theirs.
     """
     judged = iter(judge(run, records).cells)
@@ -66,6 +67,8 @@ def _target(run: Run, cell: Cell, outcome: CellOutcome, kind: Kind, taken: int) 
         return cell.due_alone(kind)
     if taken and cell.gates_on(kind):
         return outcome.next_look_at(kind) or 0
+    if kind == "traced" and cell.kernels and cell.kernels.explains:
+        return int(any(gate.verdict == "regressed" for gate in outcome.gates))
     return cell.due_in_pairs(kind)
 
 

@@ -19,7 +19,7 @@ from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.models import LARGEST, Duration, FieldError, FieldPath, Listed, Percent, Positive, Strict, absent
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
-from perfgate.scenario.expected_kernels import Expectation
+from perfgate.scenario.expected_kernels import Expectation, not_traced
 from perfgate.scenario.fields import ArgumentName, Name, whole_number
 from perfgate.scenario.local_files import model_problem, repository_root, trace_file, trace_problem
 from perfgate.scenario.margins import Budget, DriftBudget, Gate
@@ -237,9 +237,8 @@ class Scenario(Strict):
             at = ("gates", number)
             if short and gate.measured.decode in ("mean", "steps"):
                 raise FieldError(at, f"{gate.metric} needs output_tokens of at least {MIN_DECODE_TOKENS}")
-            if gate.measured.kind == "traced" and self.kernels is None:
-                raise FieldError(at, f"{gate.metric} is read from traced trials: add a kernels: block, like "
-                                     "kernels: {traced: {iterations: 2}}")  # fmt: skip
+            if gate.measured.kind == "traced" and (lacking := not_traced(self.kernels)):
+                raise FieldError(at, f"{gate.metric} is read from traced trials: {lacking}")
             if gate.measured.kind == "counted" and not self.counters:
                 raise FieldError(at, f"{gate.metric} is read from counted trials: add a counters: block, like "
                                      "counters: [{role: gemm, profile: 4}]")  # fmt: skip
@@ -249,9 +248,8 @@ class Scenario(Strict):
         if self.counted.step is not None and self.counted.step > latest:
             raise FieldError(("counted", "step"), "leaves too few decode steps behind it: at most "
                                                   f"output_tokens - {STEPS_BEHIND} = {latest}")  # fmt: skip
-        if self.counters and self.kernels is None:
-            raise FieldError(("counters",), "chooses among the launches that traced trials show: add a kernels: block, "
-                                            "like kernels: {traced: {iterations: 2}}")  # fmt: skip
+        if self.counters and (lacking := not_traced(self.kernels)):
+            raise FieldError(("counters",), f"chooses among the launches that traced trials show: {lacking}")
         return self
 
     @model_validator(mode="after")

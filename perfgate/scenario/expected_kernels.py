@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -83,6 +83,10 @@ def _copy_kind(kind: str) -> str:
     return kind
 
 
+When = Literal["always", "regressed"]
+ALWAYS: Final[When] = "always"
+
+
 class Traced(Sampling):
     """How traced trials are taken: pairs of their own, beside the timed ones.
 
@@ -90,9 +94,11 @@ class Traced(Sampling):
         iterations: Iterations traced in each trial, after the warm-up; a few suffice, and a trace grows with each.
         looks: Numbers of traced pairs at which a gate on kernel times is tried, increasing.
         spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.
+        when: ``regressed``: one pair, of a cell that a gate blocked, to say why; a run that passes takes none.
     """
 
     iterations: Annotated[int, Field(ge=1, le=1000)] = 2
+    when: Annotated[When, Field(exclude_if=lambda when: when == ALWAYS)] = ALWAYS
 
 
 class OwnRole(Strict):
@@ -206,6 +212,21 @@ class Expectation(Strict):
                 raise ValueError(f"{field} holds {role!r}, no role of this scenario{did_you_mean(role, known)}")
         return expected
 
+    @model_validator(mode="after")
+    def _traced_where_it_is_checked(self) -> Expectation:
+        if self.explains and (self.declares_envelope or self.unlisted):
+            raise ValueError("what a step may run is checked in every run: leave traced.when out")
+        return self
+
+    @property
+    def explains(self) -> bool:
+        """Whether only a cell that a gate blocked is traced."""
+        return self.traced.when == "regressed"
+
+    def in_every_run(self) -> Expectation:
+        """The same, traced whatever the gates say."""
+        return self.model_copy(update={"traced": self.traced.model_copy(update={"when": ALWAYS})})
+
     @property
     def declares_envelope(self) -> bool:
         """Whether there is anything that a step can be outside of."""
@@ -215,3 +236,10 @@ class Expectation(Strict):
     def rules(self) -> tuple[RoleRule, ...]:
         """The scenario's own roles, to be tried before the shipped ones."""
         return tuple(RoleRule(name, role.match) for name, role in self.roles.items())
+
+
+def not_traced(kernels: Expectation | None) -> str:
+    """What to do where some run takes no traced trial; empty where each does."""
+    if kernels is None:
+        return "add a kernels: block, like kernels: {traced: {iterations: 2}}"
+    return "leave kernels.traced.when out" if kernels.explains else ""

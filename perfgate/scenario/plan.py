@@ -110,8 +110,10 @@ class Cell(Frozen):
         """Pairs at which trials of a kind may end; empty where none is taken.
 
         Without a gate nothing is timed, and one trial tells what a step runs, what its kernels count, what its host
-        calls or where that spends its time.
+        calls or where that spends its time. Nothing is due of what is traced only where a gate blocked.
         """
+        if kind == "traced" and self.kernels and self.kernels.explains:
+            return ()
         if self.gates_on(kind):
             return self.schedule(kind).looks
         return (1,) if kind != "timed" and self.sampling(kind) is not None else ()

@@ -24,12 +24,14 @@ def as_taken(cells: Iterable[Cell], *, kernels_only: bool, exact_only: bool, hos
 
 def _without_gates(cell: Cell) -> Cell:
     """The cell as a check of its kernels alone measures it: no gate, no counters."""
-    return cell.model_copy(update={"gates": (), "kernels": cell.kernels or Expectation(), "counters": ()})
+    kernels = (cell.kernels or Expectation()).in_every_run()
+    return cell.model_copy(update={"gates": (), "kernels": kernels, "counters": ()})
 
 
 def _exact_part(cell: Cell) -> Cell:
     """The cell as a check of what repeats exactly measures it: no gate, and calls are counted whatever it declares."""
-    return cell.model_copy(update={"gates": (), "calls": cell.calls or CallTrials()})
+    kernels = cell.kernels.in_every_run() if cell.kernels else None
+    return cell.model_copy(update={"gates": (), "kernels": kernels, "calls": cell.calls or CallTrials()})
 
 
 def _with_host_profile(cell: Cell) -> Cell:

@@ -372,6 +372,10 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ({"m": "clocks: {mode: lock, sm_mhz: 0}"}, "6:30: clocks.sm_mhz: must be at least 1, found 0"),
         ({"m": "clocks: {mode: lok}"}, "6:16: clocks.mode: expected 'observe' or 'lock', found 'lok'"),
         (
+            {"m": "kernels: {traced: {when: regressed}}\ncounters: [{role: gemm}]"},
+            "7:11: counters: chooses among the launches that traced trials show: leave kernels.traced.when out",
+        ),
+        (
             {"m": "counters: [{role: gemm}]"},
             ("6:11: counters: chooses among the launches that traced trials show: add a kernels: block, like "
             "kernels: {traced: {iterations: 2}}"),

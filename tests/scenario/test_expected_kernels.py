@@ -94,6 +94,10 @@ def test_traced_looks_have_weights_of_their_own() -> None:
                 "like spend: {block: [0, 0.8], pass: [0.4, 0.4]}"
             ),
         ),
+        (
+            "{traced: {when: regressed}, unlisted: {time_share: <= 2 %}}",
+            "6:10: kernels: what a step may run is checked in every run: leave traced.when out",
+        ),
         ("{roles: [{role: a, match: b}]}", "6:18: kernels.roles: expected a mapping"),
         ("{roles: {a: {mtch: b, match: c}}}", ("6:23: kernels.roles.a.mtch: unknown key (did you mean 'match'?); "
          "expected one of match")),
