@@ -664,6 +664,24 @@ def test_one_build_is_open_where_few_pairs_have_a_common_state(run_name: str) ->
     assert (found.verdict, codes(by_state(found)["both"].cautions)) == ("inconclusive", ["bounded-pairs"])
 
 
+@pytest.mark.parametrize(
+    ("run_name", "verdict", "pairs"),
+    [
+        ("fp8-same", "pass", 6),
+        ("fp8-plant", "regressed", 6),
+        ("two-ranks-same", "pass", 8),
+        ("two-ranks-all-reduce", "regressed", 6),
+    ],
+)
+def test_runs_recorded_on_h100s_are_judged_as_they_were(run_name: str, verdict: str, pairs: int) -> None:
+    """One build passes though every other pair has no state in common, and plants of 65 and 5.9 % are blocked."""
+    found = judged_on_gpu(
+        probed(run_name, "h100-verdicts.csv"), [gate(ignorable="0.3%", must_catch="1%")], card=PROBED_GPUS[1]
+    )
+
+    assert (found.verdict, found.pairs) == (verdict, pairs)
+
+
 def test_pairs_without_a_common_state_make_no_build_faster() -> None:
     """One build passes by five pairs in one state; seven more whose head alone was fast would make it 1.9 % faster."""
     states = [(JUMPS, KEEPS), *[(KEEPS, KEEPS)] * 4, *[(KEEPS, FASTER)] * 7]
