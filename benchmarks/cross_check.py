@@ -137,6 +137,8 @@ def main() -> int:
     parser.add_argument("--rates", type=float, nargs="+", default=[2, 5, 10])
     parser.add_argument("--requests", type=int, default=60)
     words = parser.parse_args()
+    if not (words.aiperf or words.vllm):
+        parser.error("give --aiperf, --vllm or both: one driver alone agrees with itself")
     drivers: dict[str, Callable[[str, float, int, Path], Result]] = {"perfgate": by_perfgate}
     if words.aiperf:
         drivers["aiperf"] = lambda *asked: by_aiperf(words.aiperf, *asked)

@@ -194,7 +194,7 @@ class ServedEngine:
         came = WindowAnswer(
             asked=tuple(request.max_tokens for request in requests.requests),
             limit_ns=round(self._target.timeout_s * 1e9),
-            may_stop=workload.structured is not None,
+            may_stop=tuple(one.number for one in requests.requests if not one.body.get("ignore_eos")),
             answers=answers,
             ended=self._server.ended(DYING_S if failed else 0),
             counted=growth(before, self._scrape()),

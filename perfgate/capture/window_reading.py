@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Final
 
-from pydantic import ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from perfgate.capture.timeline import ANY_TIME, Span, read_iteration
 from perfgate.errors import NotMeasuredError
@@ -38,7 +38,8 @@ class WindowAnswer(Frozen):
     Args:
         asked: Tokens that each request asked for.
         limit_ns: How long a request was given.
-        may_stop: Whether a request may end before its length: its output was held to a grammar.
+        may_stop: Numbers of the requests that may end before their length, as their output was held to a grammar; in
+            timelines before 2026-11-27 whether any of the window's was.
         answers: What the client saw.
         ended: How the server ended meanwhile, in words; empty where it runs.
         counted: By how much its own counters grew.
@@ -51,7 +52,7 @@ class WindowAnswer(Frozen):
 
     asked: Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=MOST_REQUESTS)]
     limit_ns: PositiveInt
-    may_stop: bool = False
+    may_stop: bool | tuple[NonNegativeInt, ...] = ()
     answers: Answers
     ended: str = ""
     counted: dict[str, int] = {}
@@ -137,10 +138,14 @@ def _check(window: WindowAnswer) -> None:
     failed = [one for one in window.answers.answers if one.error]
     if failed:
         raise _failure(window, failed)
+    free = (
+        window.may_stop if isinstance(window.may_stop, tuple) else range(len(window.asked)) if window.may_stop else ()
+    )
+    may_stop = {*free}
     for one, asked in zip(window.answers.answers, window.asked, strict=True):
         if one.finish == CANCELLED:
             continue
-        if one.finish != AS_ASKED and not (window.may_stop and one.finish == "stop"):
+        if one.finish != AS_ASKED and not (one.number in may_stop and one.finish == "stop"):
             text = f"request {one.number} ended by {one.finish!r}, expected {AS_ASKED!r}"
             raise NotMeasuredError(text, code="request-failed")
         if not one.tokens or (one.finish == AS_ASKED and one.tokens != asked):
@@ -161,4 +166,5 @@ def _failure(window: WindowAnswer, failed: Sequence[Answer]) -> NotMeasuredError
 
 def _late(window: WindowAnswer, one: Answer) -> bool:
     """Whether a request was given up for its time."""
-    return one.sent_ns is not None and one.end_ns - one.sent_ns >= window.limit_ns
+    begun_ns = one.scheduled_ns if one.sent_ns is None else one.sent_ns  # the server may not even accept it
+    return one.end_ns - begun_ns >= window.limit_ns

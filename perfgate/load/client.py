@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from perfgate.errors import NotMeasuredError, UsageError
 from perfgate.load.client_process import PROTOCOL
-from perfgate.load.exchange import Answer, Answers, Target, Window, is_url
+from perfgate.load.exchange import Answer, Answers, Target, Window, is_url, without_secrets
 from perfgate.machine.children import spawn
 
 LOG = "client.log"
@@ -103,7 +103,7 @@ class Client:
             UsageError: ``target.url`` is not the URL of a server.
         """
         if not is_url(target.url):
-            text = f"{target.url!r} is not the URL of a server"
+            text = f"{without_secrets(target.url)!r} is not the URL of a server"
             raise UsageError(text, remedy="Give one like http://127.0.0.1:8000.")
         self._id += 1
         order = {"v": PROTOCOL, "id": self._id, "window": window.model_dump(), "target": target.model_dump()}

@@ -161,7 +161,7 @@ class EventStream:
         except ValueError:
             raise StreamError(f"an event that is not JSON: {clean(data[:WORDS].decode(errors='replace'))}") from None
         match event:
-            case {"error": error}:
+            case {"error": error} if error is not None:
                 raise StreamError(f"the server says: {clean(str(error))}")
             case {"choices": [dict(choice), *_]}:
                 self._count(choice, event.get("usage"))
@@ -179,12 +179,14 @@ class EventStream:
         match choice, usage:
             case {"token_ids": [*ids]}, _:
                 self.tokens += len(ids)
-            case _, {"completion_tokens": int(tokens)} if tokens >= self.tokens:
+            case _, {"completion_tokens": int(tokens)} if tokens >= self.tokens and not self._by_events:
                 self.tokens = self._all_tokens = tokens
             case {"text": str(text)}, _ if text:
                 if not self._by_events:
                     raise StreamError(UNCOUNTED)
                 self.tokens += 1
+        if self._by_events:  # held against the server's own count, wherever that comes
+            self._total(usage)
         if self.tokens > self._most_tokens:
             raise StreamError(f"{self.tokens} tokens, {self._most_tokens} were asked for")
         reason = choice.get("finish_reason")

@@ -7,6 +7,7 @@ and the client share.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
@@ -170,10 +171,16 @@ def is_url(url: str) -> bool:
     """Whether this is the URL of a server that the client can speak to: plain HTTP, and nothing behind a path."""
     try:
         parts = urlsplit(url)
-        fine = parts.scheme == "http" and parts.hostname and parts.port != 0 and url.isprintable() and url.isascii()
+        fine = url.startswith("http://") and parts.hostname and parts.port != 0 and url.isprintable() and url.isascii()
     except ValueError:
         return False
     return bool(fine) and not (parts.query or parts.fragment or parts.username or " " in url)
+
+
+def without_secrets(url: str) -> str:
+    """What may be shown of a URL: nothing before its host, where a password is, and no query, where a key may be."""
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}{re.split('[?#]', rest.rpartition('@')[2])[0]}" if mark else re.split("[?#@]", url)[0]
 
 
 def nearest_rank(values: Sequence[int], quantile: float) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from pathlib import PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_validator, model_validator
 
 from perfgate.load.lengths import Lengths, LengthsField, Tokens
 from perfgate.load.objective import Slo
@@ -31,6 +31,18 @@ def _share(share: float) -> float:
     return share
 
 
+def _some_whole(share: float) -> float:
+    if share >= 1:
+        raise ValueError("expected a share below 100%: a request that is cancelled has no time")
+    return share
+
+
+def _no_truth(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("expected a number")  # noqa: TRY004 (pydantic tells of no other error)
+    return value
+
+
 def _below_here(text: str) -> str:
     if "\0" in text or PurePosixPath(text).is_absolute() or ".." in PurePosixPath(text).parts or not text.strip("./"):
         raise ValueError("expected a file below the scenario's folder, like traces/chat.jsonl")
@@ -50,7 +62,7 @@ APART_NS = 100_000
 """So far apart are requests that come together: those of a burst or of one time of a trace, and the first ones of a
 closed loop's users. A client sends one after another, each in 17 to 20 us with 512 tokens, so 64 that are due at one
 instant cannot be in time."""
-Rate = Annotated[float, Field(gt=0, le=100_000, strict=False)]
+Rate = Annotated[float, Field(gt=0, le=100_000, strict=False), BeforeValidator(_no_truth)]
 """Requests a second."""
 Size = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 
@@ -203,7 +215,7 @@ class Cancelled(Strict):
         after_tokens: Tokens after which, at most; those with fewer to come end by themselves.
     """
 
-    share: Annotated[Share, Field(examples=["5%"])]
+    share: Annotated[Share, AfterValidator(_some_whole), Field(examples=["5%"])]
     after_tokens: Annotated[LengthsField, Field(examples=[16])]
 
 

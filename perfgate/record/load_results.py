@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +42,14 @@ def read_results(file: Path) -> dict[str, Result] | None:
     read = next((read for told, read in _TOOLS if told(content)), None)
     if read is None:
         return None
-    found = {name: result for name, result in _first(read(content)) if result}
+    runs = [(name, result) for name, result in _first(read(content)) if result]
+    found = dict(runs)
+    if len(found) < len(runs):
+        twice = next(name for name, count in Counter(name for name, _ in runs).items() if count > 1)
+        raise RecordError(
+            f"holds {twice} more than once, and nobody could tell which is compared", where=str(file),
+            remedy="Keep one run of each in the file: the same threads, batches and model on both sides.",
+        )  # fmt: skip
     if not found:
         raise RecordError("holds no figure that can be compared", where=str(file))
     return found
@@ -82,7 +90,14 @@ def _vllm(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
             _add(result, _named(_BY_TIME[found[2]], found[1]), _number(value, 1e-3))
     for name in ("request_throughput", "output_throughput"):
         _add(result, name, _number(content.get(name)))
-    yield "vllm bench serve", result
+    yield f"vllm bench serve{_offered(content.get('request_rate'), content.get('max_concurrency'))}", result
+
+
+def _offered(rate: Any, users: Any) -> str:
+    """The load of a run in words, so that runs of other loads have other names; empty where a file tells none."""
+    told = [f"{_number(rate):g} a second"] if _number(rate) else []
+    told += [f"{users} at once"] if _number(users) else []
+    return f", {', '.join(told)}" if told else ""
 
 
 _OF_AIPERF: Final = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
@@ -127,7 +142,15 @@ def _guidellm(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
                 _add(result, _named(time, str(statistic)), _number(value, factor))
         for key, name in _RATES_OF_GUIDELLM.items():
             _add(result, name, _number(_successful(metrics, key).get("mean")))
-        yield f"GuideLLM {number + 1}", result
+        yield f"GuideLLM {number + 1}{_strategy(run)}", result
+
+
+def _strategy(run: Any) -> str:
+    """How a run of GuideLLM offered its load, in words; where it tells none there are only numbers."""
+    match run:
+        case {"config": {"strategy": dict(strategy)}} | {"args": {"strategy": dict(strategy)}}:
+            return _offered(strategy.get("rate"), strategy.get("streams"))
+    return ""
 
 
 def _successful(metrics: Any, key: str) -> Mapping[str, Any]:

@@ -34,6 +34,8 @@ from perfgate.trace.kernel_table import PLACES
 from perfgate.units import format_percent, parse_percent, parse_quantity, plural
 
 LONGEST_DAYS = 3650
+FURTHEST_GAP = 0.999
+"""Of the gaps between tokens a record keeps 4,096 of a window at even ranks, the longest among them."""
 
 
 class Budget(NamedTuple):
@@ -146,6 +148,9 @@ class Gate(Strict):
             raise ValueError(f"{metric} needs one, like {like}")
         if info.field_name == "quantile" and value is not None and not 0 < float(value) < 1:  # type: ignore[arg-type]
             raise ValueError("expected a percentage above 0% and below 100%")
+        if metric == "itl_quantile" and value is not None and float(value) > FURTHEST_GAP:  # type: ignore[arg-type]
+            kept = "of the gaps between tokens a record keeps 4,096, and the longest would weigh too much beyond"
+            raise ValueError(f"expected at most {format_percent(FURTHEST_GAP)}: {kept}")
         return value
 
     @field_validator("must_catch")

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from perfgate.load.exchange import is_url
+from perfgate.load.exchange import is_url, without_secrets
 from perfgate.metrics.trial import Side
 from perfgate.models import Frozen, absent
 from perfgate.scenario.fields import Arguments, Variables
@@ -60,7 +60,10 @@ class Source(Revision):
 
 def _server(url: str) -> str:
     if not is_url(url) or urlsplit(url).path.strip("/"):
-        raise ValueError(f"{url!r} is not the URL of a server: expected one like http://127.0.0.1:8000")
+        shown = without_secrets(url)
+        raise ValueError(
+            f"{shown!r} is not the URL of a server: expected one like http://127.0.0.1:8000, without user or query"
+        )
     return url.rstrip("/")
 
 

@@ -116,6 +116,9 @@ class Document:
             known = _fields_at(model, path[:-1])
             text = f"unknown key{did_you_mean(str(path[-1]), known)}; expected one of {', '.join(known)}"
             return self.problem(path, text, at_key=True)
+        if kind == "missing" and isinstance(path[-1], int):  # a list of a fixed length, which ends too early
+            path = _known(path, self.marks)
+            return self.problem(path, f"ends too early: expected more values, found {in_flow(self._value_at(path))}")
         if kind == "missing":
             key = str(path[-1])
             examples = _fields_at(model, path[:-1])[key].examples

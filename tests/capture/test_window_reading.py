@@ -57,9 +57,12 @@ def test_cancelled_requests_have_no_times() -> None:
 
 
 def test_output_held_to_a_grammar_may_stop() -> None:
-    """Such a request may be shorter than asked for, others may not."""
+    """Such a request may be shorter than asked for, others of the same window may not."""
     short = answered(finish="stop", token_ns=(110 * MS,), token_counts=(1,))
-    assert read_window(window(short, may_stop=True)).lengths == (1,)
+    assert read_window(window(short, may_stop=(0,))).lengths == (1,)
+    assert read_window(window(short, may_stop=True)).lengths == (1,), "a timeline of an older perfgate"
+    with pytest.raises(NotMeasuredError, match="request 0 ended by 'stop'"):
+        read_window(window(short, may_stop=(1,)))
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,7 @@ def test_output_held_to_a_grammar_may_stop() -> None:
     [
         ({"error": "HTTP 500", "finish": ""}, {}, "iteration-failed"),
         ({"error": "no end", "finish": "", "end_ns": 100 * MS + 10**9}, {}, "iteration-timeout"),
+        ({"error": "no end", "finish": "", "sent_ns": None, "end_ns": 100 * MS + 10**9}, {}, "iteration-timeout"),
         ({"error": "connection lost", "finish": ""}, {"ended": "was ended by SIGKILL"}, "engine-died"),
         ({"finish": "stop"}, {}, "request-failed"),
         ({"token_counts": (1, 1, 1)}, {}, "wrong-token-count"),

@@ -77,6 +77,10 @@ FINISH = chunk(b'data: {"choices": [{"text": "", "finish_reason": "length"}]}\n\
         (usage(2), ""),
         (usage(3), "2 events with text, and the usage at the end says 3 tokens"),
         (b"", "2 events with text, and the usage at the end does not say how many tokens"),
+        (
+            chunk(b'data: {"choices": [{"text": ""}], "usage": {"completion_tokens": 8}}\n\n'),
+            "2 events with text, and the usage at the end says 8 tokens",
+        ),
     ],
 )
 def test_events_are_tokens_where_the_usage_agrees(told: bytes, said: str) -> None:

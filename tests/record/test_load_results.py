@@ -42,7 +42,7 @@ GUIDELLM = {
         }} for rate in (5.0, 9.5)
     ]
 }  # fmt: skip
-LLAMA = [
+LLAMA: list[dict[str, Any]] = [
     {"n_prompt": 512, "n_gen": 0, "avg_ts": 900.0, "samples_ts": [900.0]},
     {"n_prompt": 0, "n_gen": 128, "avg_ts": 80.0, "stddev_ts": 0.5, "samples_ts": [80.0]},
     {"n_prompt": 0, "n_gen": 128, "n_depth": 4096, "avg_ts": 60.0},
@@ -61,7 +61,7 @@ def written(folder: Path, content: Any, name: str = "a.json") -> Path:
 @pytest.mark.parametrize(
     ("content", "runs"),
     [
-        (VLLM, {"vllm bench serve": COMMON | {"tpot_quantile[p99.9]": 0.012, "itl_median": 0.0101}}),
+        (VLLM, {"vllm bench serve, 10 a second": COMMON | {"tpot_quantile[p99.9]": 0.012, "itl_median": 0.0101}}),
         (AIPERF, {"aiperf": COMMON | {"ttft_quantile[p1]": 0.01, "tpot_quantile[p99]": 0.012}}),
         (GUIDELLM, {"GuideLLM 1": COMMON | {"request_throughput": 5.0, "output_throughput": 640.0},
                     "GuideLLM 2": COMMON}),
@@ -78,6 +78,28 @@ def test_a_result_is_read_in_base_units(tmp_path: Path, content: Any, runs: dict
         assert read[name] == pytest.approx(result)
 
 
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        (VLLM | {"request_rate": "inf", "max_concurrency": 8}, ["vllm bench serve, 8 at once"]),
+        (
+            {"benchmarks": [{**run, "config": {"strategy": {"rate": 4.0}}} for run in GUIDELLM["benchmarks"]]},
+            ["GuideLLM 1, 4 a second", "GuideLLM 2, 4 a second"],
+        ),
+    ],
+)
+def test_runs_of_other_loads_have_other_names(tmp_path: Path, content: Any, names: list[str]) -> None:
+    """So that nobody holds ten requests a second against one."""
+    assert [*(read_results(written(tmp_path, content)) or {})] == names
+
+
+def test_runs_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+    """Two of one length with other threads would be one name, and one of them would be lost."""
+    twice = [{**LLAMA[1], "n_threads": threads} for threads in (4, 8)]
+    with pytest.raises(RecordError, match="holds llama-bench tg128 more than once"):
+        read_results(written(tmp_path, twice))
+
+
 def test_two_results_are_held_side_by_side(tmp_path: Path) -> None:
     """With the changes, and exit status 20: nothing of one run apart from another blocks."""
     files = written(tmp_path, VLLM), written(tmp_path, VLLM | {"median_itl_ms": 20.2}, "b.json")
@@ -86,7 +108,7 @@ def test_two_results_are_held_side_by_side(tmp_path: Path) -> None:
     assert re.search(r"worse (is|are) itl_median .*\+100\.0 %", shown.output), shown.output
     outcome = compare_results(*files)
     assert outcome is not None
-    assert (outcome.verdict, outcome.cells[0].name) == ("advisory", "vllm bench serve")
+    assert (outcome.verdict, outcome.cells[0].name) == ("advisory", "vllm bench serve, 10 a second")
 
 
 def test_only_results_of_one_tool_are_compared(tmp_path: Path) -> None:

@@ -62,6 +62,17 @@ def problem(old: str, new: str) -> str:
         ("{poisson: 4}, requests: 10", "{replay: {file: ../a.csv}}", "expected a file below the scenario's folder"),
         ("revision: 0123abc}", "revision: 0123abc}, command: [x]", "engine.command: needs {port}"),
         ("ttft_quantile, quantile: 99%", "max_rate", "gates[0].metric: max_rate needs a load like arrival: {find: "),
+        ("{poisson: 4}", "{poisson: true}", "workload.arrival.poisson: expected a number"),
+        (
+            "output_tokens: 16",
+            "output_tokens: {uniform: []}",
+            "output_tokens.uniform: ends too early: expected more values, found []",
+        ),
+        (
+            "output_tokens: 16",
+            "output_tokens: 16, cancel: {share: 100%, after_tokens: 1}",
+            "expected a share below 100%",
+        ),
         ("{poisson: 4}", f"{{{FIND}}}", "gates[0].metric: ttft_quantile is measured at a rate that each trial finds"),
         ("{poisson: 4}", f"{{{FIND.replace('16', '1')}}}", "workload.arrival.find.most: must be above least"),
         ("{poisson: 4}", f"{{{FIND.replace('ttft: 1s', '')}}}", "find.slo: expected at least one of ttft, tpot, e2e"),

@@ -221,7 +221,8 @@ def test_a_server_that_runs_already_is_a_subject() -> None:
             "'https://example.org' is not the URL of a server: expected one like http://",
         ),
         (["url=http://host:8000/v1"], [], "is not the URL of a server"),
-        (["url=http://user:word@host"], [], "is not the URL of a server"),
+        (["url=http://user:word@host/?key=sk-1"], [], "'http://host/' is not the URL of a server"),
+        (["url=HTTP://host:8000"], [], "is not the URL of a server"),
         (["url=file:///etc/passwd"], [], "is not the URL of a server"),
         ([f"url={SERVER}", "python=/a"], [], "python cannot be given beside url"),
         ([f"url={SERVER}"], ["args.n=3"], "args cannot be given beside url"),
@@ -232,6 +233,8 @@ def test_a_server_that_runs_already_has_a_url_and_nothing_else(base: list[str], 
     with pytest.raises(UsageError) as caught:
         resolve(base, head, {})
     assert problem in str(caught.value)
+    assert "word@" not in str(caught.value)
+    assert "sk-1" not in str(caught.value)
 
 
 def test_the_precision_of_the_logits_is_a_subjects_own() -> None:
