@@ -181,11 +181,11 @@ def ranges_of(*sources: str) -> list[str]:
 def test_real_nsys_shows_the_ranges_of_a_real_program(place: Path) -> None:
     """Ranges opened by nvtx in a child come out of a real profile and export, without a GPU too."""
     path = [entry for entry in sys.path if "site-packages" in entry]
-    for attempt in range(3):  # nsys loses its own agent now and then on a busy machine
+    for attempt in range(3):  # nsys loses its own agent, or the semaphore between them, now and then on a busy machine
         own = place / str(attempt)
         own.mkdir()
         finding = try_nsys(subject(*map(Path, path)), own, gpu=False)
-        if "Connection to the Agent lost" not in finding.found:
+        if "Connection to the Agent lost" not in finding.found and "sem_open" not in finding.found:
             break
     assert finding.status == "ok", finding.found
     assert "found again 3 ranges by nvtx" in finding.found
