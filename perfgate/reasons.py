@@ -295,6 +295,10 @@ _TABLE = (
     Reason("not-steady", "The time per token of a server's requests still changed when measuring began: more warm-up "
            "than declared did not bring it to rest (docs/servers.md).",
            "Raise measure.warmup_iterations, or make windows longer. Where requests pile up, lower the rate."),
+    Reason("counted-otherwise", "A server told the tokens of its events by other means on one side: by their ids, by "
+           "usage with each event, or by nothing, so that each event counts as one.",
+           "Find out why the head's API tells less, or more, than the base's: times between tokens are comparable only "
+           "where both are counted alike."),
     Reason("client-shares-cores", "perfgate's own client, which sends requests to a server and times the answers, had "
            "no core of its own: fewer than four can be used, or clients of other runs had half of them.",
            "Measure where four cores or more can be used, and fewer servers at once. A client that is too late for it "

@@ -200,6 +200,7 @@ class ServedEngine:
             counted=growth(before, self._scrape()),
             kv_use_ppm=None if answers.void else max(readings, default=None),  # of a load that was not as declared
             shares_cores=not self._client.cores,
+            counts=self._target.counts,
             probe_ns=probes(probed),
         )
         return came.model_dump(mode="json"), span

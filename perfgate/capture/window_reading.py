@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
@@ -45,6 +45,7 @@ class WindowAnswer(Frozen):
         counted: By how much its own counters grew.
         kv_use_ppm: The highest reading of its KV cache's use, in millionths; ``None`` where none was taken.
         shares_cores: Whether the client had no core of its own.
+        counts: What says how many tokens an event carried, see :class:`perfgate.load.exchange.Target`.
         probe_ns: In which state the server's GPUs were before and after; ``None`` where its ranks do not tell.
     """
 
@@ -58,6 +59,7 @@ class WindowAnswer(Frozen):
     counted: dict[str, int] = {}
     kv_use_ppm: int | None = None
     shares_cores: bool = False
+    counts: Literal["ids", "usage", "events"] = "ids"
     probe_ns: Probes | None = None
 
 

@@ -22,7 +22,7 @@ from perfgate.load.rate_search import RateSearch
 from perfgate.load.shape import Find, Load
 from perfgate.load.steady import is_steady
 from perfgate.metrics.trial import Iteration
-from perfgate.metrics.under_load import MAX_RATE, MAX_RATE_STEP, met_share
+from perfgate.metrics.under_load import COUNTED_BY, COUNTS, MAX_RATE, MAX_RATE_STEP, met_share
 
 MOST_MORE: Final = 4
 """Windows of warm-up beyond the declared ones."""
@@ -42,6 +42,7 @@ class Windows(Timed):
         self._counted: list[Mapping[str, int]] = []
         self._kv_use_ppm: int | None = None
         self._shares_cores = False
+        self._counts = COUNTS[0]
         self._found: dict[str, int] = {}
         self._seeks = False
         self._steady: bool | None = None
@@ -99,6 +100,7 @@ class Windows(Timed):
         """Write it down, and add up what the server counted in measured windows."""
         super().note(number, answer, warmup=warmup)
         self._shares_cores |= bool(answer.get("shares_cores"))
+        self._counts = answer.get("counts", self._counts)
         if warmup:
             reading = answer.get("kv_use_ppm")
             self._kv_use_ppm = max(filter(None, (reading, self._kv_use_ppm)), default=reading)
@@ -110,6 +112,8 @@ class Windows(Timed):
         figures = _added(self._counted) | ({MORE_WARMUP: self._more} if self._more else {}) | self._found
         if self._kv_use_ppm is not None:
             figures["kv_use_ppm"] = self._kv_use_ppm
+        if self._counts != COUNTS[0]:
+            figures[COUNTED_BY] = COUNTS.index(self._counts)
         own = super().fields()
         cautions = {
             "not-steady": self._steady is False,

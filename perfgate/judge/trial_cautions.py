@@ -10,6 +10,7 @@ from typing import Final
 
 from perfgate.judge.unused_path import UNUSED
 from perfgate.metrics.trial import KINDS, SIDES, Side, Trial
+from perfgate.metrics.under_load import COUNTED_BY, COUNTS
 from perfgate.models import Note
 from perfgate.units import format_value, percent
 
@@ -43,7 +44,21 @@ def trial_cautions(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
             ("subject-changed", _changed_versions(trials)),
         ]
         yield from (Note(code=code, text=f"{side}: {text}") for code, text in cautions if text)
+    yield from _counted_otherwise(sides)
     yield from _stalls([[trial for trial in trials if trial.kind == "timed"] for trials in sides.values()])
+
+
+def _counted_otherwise(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
+    """Says by what each side's tokens were counted, where that differs: a server may bundle those of an event."""
+    named = dict(enumerate(COUNTS))
+    by = {
+        side: " and ".join(sorted({named.get(trial.figures.get(COUNTED_BY, 0), "other means") for trial in trials}))
+        for side, trials in sides.items()
+        if trials
+    }
+    if len({*by.values()}) > 1:
+        text = ", ".join(f"those of {side} by {what}" for side, what in by.items())
+        yield Note(code="counted-otherwise", text=f"tokens of a server's events: {text}")
 
 
 def _stalls(sides: Sequence[Sequence[Trial]]) -> Iterator[Note]:

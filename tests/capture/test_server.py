@@ -126,13 +126,14 @@ def test_what_goes_wrong_has_a_name(collect: Collect, mode: str, code: str, said
     assert not alive(job)
 
 
-@pytest.mark.parametrize("tells", ["usage", "usage alone", "the total"])
-def test_a_server_that_tells_no_token_ids(collect: Collect, tells: str) -> None:
-    """Warm-up asks for usage in each event, and else counts events where the usage at the end agrees."""
+@pytest.mark.parametrize(("tells", "by"), [("usage", 1), ("usage alone", 1), ("the total", 2)])
+def test_a_server_that_tells_no_token_ids(collect: Collect, tells: str, by: int) -> None:
+    """Warm-up asks for usage in each event, and else counts events where the usage at the end agrees; the trial says."""
     trial, _ = collect(warmup=1, tells=tells)
 
     assert trial.failure is None, trial.failure
     assert [window.lengths for window in trial.iterations] == [(4,) * 10]
+    assert trial.figures["counted_by"] == by
 
 
 def test_tokens_that_nobody_counts(collect: Collect) -> None:
