@@ -128,7 +128,7 @@ def test_what_goes_wrong_has_a_name(collect: Collect, mode: str, code: str, said
 
 @pytest.mark.parametrize(("tells", "by"), [("usage", 1), ("usage alone", 1), ("the total", 2)])
 def test_a_server_that_tells_no_token_ids(collect: Collect, tells: str, by: int) -> None:
-    """Warm-up asks for usage in each event, and else counts events where the usage at the end agrees; the trial says."""
+    """Warm-up asks for usage in each event, and else counts events where the usage agrees; the trial says by which."""
     trial, _ = collect(warmup=1, tells=tells)
 
     assert trial.failure is None, trial.failure
