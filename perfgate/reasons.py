@@ -35,7 +35,8 @@ _TABLE = (
            "Read the engine's error below, or engine.log in the trial's folder."),
     Reason("protocol-error", "The worker's answer violates the protocol.",
            "Something wrote to the worker's private descriptors, or a worker of another version ran. See engine.log."),
-    Reason("request-failed", "A request ended before its declared length.",
+    Reason("request-failed", "A request ended before its declared length, or a server dropped more than one in a "
+           "hundred and answered when they were sent again.",
            "Check max_model_len and the engine's log; a workload must run to its declared length."),
     Reason("wrong-token-count", "A request did not get output_tokens tokens.",
            "Check max_model_len, and plugins that stop generation early."),
@@ -295,6 +296,9 @@ _TABLE = (
     Reason("not-steady", "The time per token of a server's requests still changed when measuring began: more warm-up "
            "than declared did not bring it to rest (docs/servers.md).",
            "Raise measure.warmup_iterations, or make windows longer. Where requests pile up, lower the rate."),
+    Reason("requests-sent-twice", "A server closed a connection on a request that had been sent, without a word, and "
+           "answered on a second one. The time counts from schedule, with the first attempt in it.",
+           "Nothing for one now and then: an idle connection may end as a request comes. Else read the server's log."),
     Reason("counted-otherwise", "A server told the tokens of its events by other means on one side: by their ids, by "
            "usage with each event, or by nothing, so that each event counts as one.",
            "Find out why the head's API tells less, or more, than the base's: times between tokens are comparable only "

@@ -83,14 +83,7 @@ class Stub:
         if self.options.tells == "usage alone" and "return_token_ids" in body:
             writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 14\r\n\r\nunknown field\n")
             return
-        if mode == "dies":
-            say("CUDA error: an illegal memory access was encountered")
-            os._exit(3)
-        if mode == "dies, child stays":
-            leave_a_child()
-        if mode == "500":
-            say("ERROR RuntimeError: the scheduler broke")
-            writer.write(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 16\r\n\r\nscheduler broke\n")
+        if self.refuses(mode, writer):
             return
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         for number in range(body["max_tokens"]):
@@ -108,6 +101,24 @@ class Stub:
             self.send(writer, json.dumps({"choices": [], "usage": {"completion_tokens": body["max_tokens"]}}))
         self.send(writer, "[DONE]")
         writer.write(b"0\r\n\r\n")
+
+    @staticmethod
+    def refuses(mode: str, writer: asyncio.StreamWriter) -> bool:
+        """Whether a request gets no stream; where the server dies this does not return."""
+        match mode:
+            case "dies":
+                say("CUDA error: an illegal memory access was encountered")
+                os._exit(3)
+            case "dies, child stays":
+                leave_a_child()
+            case "drops a request":
+                writer.transport.abort()
+            case "500":
+                say("ERROR RuntimeError: the scheduler broke")
+                writer.write(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 16\r\n\r\nscheduler broke\n")
+            case _:
+                return False
+        return True
 
     def told(self, event: dict[str, Any], tokens: int, body: dict[str, Any]) -> dict[str, Any]:
         """An event with what this server tells of tokens."""

@@ -49,14 +49,19 @@ class Timed(Instrument):
         # Prompts that no measured iteration has: its prefixes must not be cached.
         self.await_fast(engine, last, sum(self.iterations), say)
 
-    def await_fast(self, engine: Engine, last: Iteration | None, number: int, say: Say) -> None:
-        """The same by iterations of these numbers and above."""
+    def await_fast(self, engine: Engine, last: Iteration | None, number: int, say: Say) -> int:
+        """The same by iterations of these numbers and above.
+
+        Returns:
+            The next number.
+        """
         begin_ns = time.monotonic_ns()
         while last and self._slow(last) and time.monotonic_ns() - begin_ns < self.job.settle_s * NS_PER_S:
             say("warming up until the GPU is fast")
             last = self.run(engine, number, warmup=True)
             number += 1
             self._settled_ns = time.monotonic_ns() - begin_ns
+        return number
 
     def _slow(self, last: Iteration) -> bool:
         return last.probe_ns is not None and is_slow(last.probe_ns.after, self.job.fastest_probe_ns)

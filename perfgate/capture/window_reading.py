@@ -13,8 +13,9 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationE
 
 from perfgate.capture.timeline import ANY_TIME, Span, read_iteration
 from perfgate.errors import NotMeasuredError
+from perfgate.load.arrival_kinds import MOST_REQUESTS
 from perfgate.load.exchange import Answer, Answers
-from perfgate.load.shape import MOST_REQUESTS, Load
+from perfgate.load.shape import Load
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import Iteration, Probes
 from perfgate.models import Frozen
@@ -24,6 +25,9 @@ MOST_GAPS: Final = 4096
 """Of the gaps between tokens in a record; of more, those at even ranks are kept. The timeline has all of them."""
 AS_ASKED: Final = "length"
 CANCELLED: Final = "cancelled"
+MOST_SENT_TWICE: Final = 0.01
+"""Of a window's requests, and one in any case. A server with an idle timeout meets a request that is on its way in one
+of thousands; one that closes more often does so because of what it was sent."""
 REFUSED: Final = ("status 429", "status 503")
 """How a client's error begins where a server says that it has too much to do."""
 
@@ -91,7 +95,7 @@ def read_window(answer: Mapping[str, Any], *, may_be_late: bool = False) -> Iter
     Raises:
         NotMeasuredError: ``protocol-error`` for another shape, ``engine-died``, ``iteration-timeout`` or
             ``iteration-failed`` for requests without a whole answer, ``request-failed`` or ``wrong-token-count`` for
-            one that ended otherwise, ``client-late``.
+            one that ended otherwise or was dropped at first, ``client-late``.
     """
     try:
         window = WindowAnswer.model_validate(answer)
@@ -153,6 +157,11 @@ def _check(window: WindowAnswer) -> None:
         if not one.tokens or (one.finish == AS_ASKED and one.tokens != asked):
             text = f"request {one.number} got {one.tokens} tokens, expected {asked}"
             raise NotMeasuredError(text, code="wrong-token-count")
+    twice = sum(one.sent_twice for one in window.answers.answers)
+    if twice > max(1, MOST_SENT_TWICE * len(window.asked)):
+        dropped = f"{twice} of {len(window.asked)} requests"
+        text = f"the server dropped {dropped}, and answered them when they were sent again"
+        raise NotMeasuredError(text, code="request-failed")
 
 
 def _failure(window: WindowAnswer, failed: Sequence[Answer]) -> NotMeasuredError:

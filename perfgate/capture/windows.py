@@ -3,7 +3,8 @@
 Warm-up is the windows that the scenario declares, and more while the time per token of their requests still changes
 (:mod:`perfgate.load.steady`), up to :data:`MOST_MORE`. Whether to go on rests on warm-up alone, never on what is
 measured. Where a load has the highest rate to be found, the windows of that search come next; what is measured is then
-at the highest rate that met the objective.
+at the highest rate that met the objective, and lower where the server refuses requests at it after all: the rate that
+was found is the trial's result, and these windows are there to be read.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ from perfgate.capture.server_states import is_probed
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.timing import Timed
 from perfgate.capture.window_reading import OverloadedError, read_window
+from perfgate.errors import NotMeasuredError
+from perfgate.load.arrival_kinds import Find
 from perfgate.load.rate_search import RateSearch
-from perfgate.load.shape import Find, Load
+from perfgate.load.shape import Load
 from perfgate.load.steady import is_steady
 from perfgate.metrics.trial import Iteration
 from perfgate.metrics.under_load import COUNTED_BY, COUNTS, MAX_RATE, MAX_RATE_STEP, met_share
 
 MOST_MORE: Final = 4
 """Windows of warm-up beyond the declared ones."""
+LOWER: Final = 0.9
+"""By so much the rate is lowered where a server refuses requests at the one that was found."""
+MOST_LOWER: Final = 5
+"""Times, in a trial."""
 MORE_WARMUP: Final = "more_warmup"
 """The figure of a trial that says how many there were."""
 
@@ -43,13 +50,22 @@ class Windows(Timed):
         self._kv_use_ppm: int | None = None
         self._shares_cores = False
         self._counts = COUNTS[0]
+        self._sent_twice = False
         self._found: dict[str, int] = {}
         self._seeks = False
+        self._unused = 0
+        self._lowered = 0
         self._steady: bool | None = None
 
     def run(self, engine: Engine, number: int, *, warmup: bool) -> Iteration:
         """One window; of warm-up the time per token of each request is kept."""
-        iteration = super().run(engine, number, warmup=warmup)
+        try:
+            iteration = super().run(engine, number, warmup=warmup)
+        except OverloadedError:
+            if warmup or not self._lower():
+                raise
+            self._unused += 1  # prompts that this server has not had
+            return self.run(engine, self._unused - 1, warmup=False)
         if warmup:
             self._times.append([e2e / n for e2e, n in zip(iteration.e2e_ns, iteration.tokens, strict=True)])
         return iteration
@@ -68,7 +84,7 @@ class Windows(Timed):
             self._more += 1
         self._steady = is_steady(self._times)  # what comes next may be on either side of a jump
         find = self.workload.arrival.find if isinstance(self.workload, Load) else None
-        self.await_fast(engine, last, first + MOST_MORE + (find.steps if find else 0), say)
+        self._unused = self.await_fast(engine, last, first + MOST_MORE + (find.steps if find else 0), say)
         if isinstance(self.workload, Load) and find is not None:
             self._find(engine, self.workload, find, say)
 
@@ -96,11 +112,21 @@ class Windows(Timed):
         self.workload = load.at_rate(search.low)
         self._found = {MAX_RATE: round(search.rate * 1e6), MAX_RATE_STEP: round((search.high - search.low) * 1e6)}
 
+    def _lower(self) -> bool:
+        """Whether to go on at a lower rate, which is set: where one was sought, and not without end."""
+        if not self._found or self._lowered == MOST_LOWER or not isinstance(self.workload, Load):
+            return False
+        self._lowered += 1
+        self.workload = self.workload.at_rate(LOWER * (self.workload.arrival.poisson or 0.0))
+        return True
+
     def note(self, number: int, answer: Mapping[str, Any], *, warmup: bool) -> None:
         """Write it down, and add up what the server counted in measured windows."""
+        warmup = warmup or (bool(self._found) and _is_refused(answer))
         super().note(number, answer, warmup=warmup)
         self._shares_cores |= bool(answer.get("shares_cores"))
         self._counts = answer.get("counts", self._counts)
+        self._sent_twice |= any(one["sent_twice"] for one in answer["answers"]["answers"])
         if warmup:
             reading = answer.get("kv_use_ppm")
             self._kv_use_ppm = max(filter(None, (reading, self._kv_use_ppm)), default=reading)
@@ -118,10 +144,22 @@ class Windows(Timed):
         cautions = {
             "not-steady": self._steady is False,
             "client-shares-cores": self._shares_cores,
+            "requests-sent-twice": self._sent_twice,
             "no-probe": is_probed(self.job) and "no-probe" in own["cautions"],
         }
         told = tuple(code for code, holds in cautions.items() if holds)
         return own | {"cautions": told, "figures": own.get("figures", {}) | figures}
+
+
+def _is_refused(answer: Mapping[str, Any]) -> bool:
+    """Whether a window does not count because the server was given more than it takes."""
+    try:
+        read_window(answer)
+    except OverloadedError:
+        return True
+    except NotMeasuredError:  # told when it is read
+        return False
+    return False
 
 
 def _added(windows: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -24,9 +24,10 @@ from perfgate.counters.transformer import read_config, step_demand
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
 from perfgate.errors import Problem, ScenarioError, UsageError
+from perfgate.load.arrival_kinds import APART_NS
 from perfgate.load.arrival_trace import read_arrivals
 from perfgate.load.arrivals import crowded, longest, part
-from perfgate.load.shape import APART_NS, Load
+from perfgate.load.shape import Load
 from perfgate.machine.json_text import RECORD
 from perfgate.metrics.trial import SIDES
 from perfgate.models import FieldPath

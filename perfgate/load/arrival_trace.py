@@ -17,9 +17,9 @@ from typing import Annotated, Final, TextIO
 from pydantic import BaseModel, ConfigDict, FailFast, Field, NonNegativeInt, TypeAdapter, ValidationError
 
 from perfgate.errors import UsageError
+from perfgate.load.arrival_kinds import MOST_REQUESTS
 from perfgate.load.arrivals import BLOCK_TOKENS, Arrived
 from perfgate.load.lengths import MOST_TOKENS
-from perfgate.load.shape import MOST_REQUESTS
 from perfgate.models import LARGEST
 from perfgate.units import NS_PER_S
 

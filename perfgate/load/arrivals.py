@@ -14,8 +14,9 @@ from itertools import accumulate, islice, takewhile
 
 from pydantic import JsonValue
 
+from perfgate.load.arrival_kinds import APART_NS, MOST_REQUESTS, Arrival
 from perfgate.load.exchange import Request, Window
-from perfgate.load.shape import APART_NS, DEFAULT_INPUT, DEFAULT_OUTPUT, MOST_REQUESTS, Arrival, Load
+from perfgate.load.shape import DEFAULT_INPUT, DEFAULT_OUTPUT, Load
 from perfgate.units import NS_PER_S
 
 BLOCK_TOKENS = 512

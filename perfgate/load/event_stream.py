@@ -47,6 +47,7 @@ class EventStream:
         self._most_bytes = MOST_ANSWER + MOST_A_TOKEN * max_tokens
         self._parser = httptools.HttpResponseParser(self)
         self._in_head = True
+        self._is_interim = False
         self._bytes = 0
         self._rest = bytearray()
         self._data: list[bytes] = []
@@ -102,7 +103,8 @@ class EventStream:
             return
         self._in_head = False
         status = self._parser.get_status_code()
-        if status != 200:  # noqa: PLR2004 (OK)
+        self._is_interim = 100 <= status < 200  # noqa: PLR2004 (the answer is still to come: RFC 9110, 15.2)
+        if status != 200 and not self._is_interim:  # noqa: PLR2004 (OK)
             self._problem = f"status {status}"
 
     def on_body(self, body: bytes) -> None:
@@ -126,6 +128,9 @@ class EventStream:
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
+        if self._is_interim:
+            self._is_interim, self._in_head = False, True
+            return
         if self._problem and not self.done:
             self._refuse()
         if not self.finish:

@@ -97,6 +97,7 @@ class Answer(Frozen):
         end_ns: When the answer was complete, or given up.
         finish: The server's ``finish_reason``; ``cancelled`` where the client hung up on purpose; empty after an error.
         error: What went wrong, in words; empty where nothing did.
+        sent_twice: The server closed the connection once it was sent, so it was sent again on another one.
     """
 
     number: NonNegativeInt
@@ -107,6 +108,7 @@ class Answer(Frozen):
     end_ns: NonNegativeInt
     finish: str = ""
     error: str = ""
+    sent_twice: bool = False
 
     @property
     def tokens(self) -> int:

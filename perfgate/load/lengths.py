@@ -70,8 +70,16 @@ class Lengths(Strict):
     @property
     def spread(self) -> float:
         """Standard deviation over mean, of a thousand even quantiles."""
-        lengths = [self.at((place + 0.5) / 1000) for place in range(1000)]
-        return pstdev(lengths) / mean(lengths)
+        return pstdev(self._thousand) / self.mean
+
+    @property
+    def mean(self) -> float:
+        """Of a thousand even quantiles, tokens."""
+        return mean(self._thousand)
+
+    @property
+    def _thousand(self) -> list[int]:
+        return [self.at((place + 0.5) / 1000) for place in range(1000)]
 
     @property
     def longest(self) -> int:

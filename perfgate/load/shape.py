@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
+from perfgate.load.arrival_kinds import MOST_REQUESTS, Arrival, Share, Size
 from perfgate.load.lengths import Lengths, LengthsField, Tokens
-from perfgate.load.objective import Slo
-from perfgate.models import Duration, FieldError, Listed, Percent, Positive, Strict, absent
+from perfgate.models import Duration, FieldError, Listed, Positive, Strict
 
-MOST_REQUESTS = 100_000
-"""Of one window: with 512 tokens each a client holds them in 0.5 GiB."""
-
+MOST_PROMPTS = 64 * 1024**2
+"""Tokens in the prompts of a window: a client holds them in memory, which takes 0.7 GiB."""
 LEAST_SPREAD = 0.1
 """Of the answers' lengths in a closed loop, standard deviation over mean. In the model of a server of
 ``tests/load/test_honest_load.py`` 4 to 128 users do not march from here on (ramps below 1.05, of 16 to 512 tokens). At
@@ -25,28 +23,10 @@ LEAST_THINK_S = 0.05
 up as before. In that model a mean of 0.27 of this time is enough, so this is for prefills of up to 185 ms."""
 
 
-def _share(share: float) -> float:
-    if not 0 < share <= 1:
-        raise ValueError("expected a share above 0% and up to 100%")
-    return share
-
-
 def _some_whole(share: float) -> float:
     if share >= 1:
         raise ValueError("expected a share below 100%: a request that is cancelled has no time")
     return share
-
-
-def _no_truth(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("expected a number")  # noqa: TRY004 (pydantic tells of no other error)
-    return value
-
-
-def _below_here(text: str) -> str:
-    if "\0" in text or PurePosixPath(text).is_absolute() or ".." in PurePosixPath(text).parts or not text.strip("./"):
-        raise ValueError("expected a file below the scenario's folder, like traces/chat.jsonl")
-    return text
 
 
 def _expression(text: str) -> str:
@@ -55,130 +35,6 @@ def _expression(text: str) -> str:
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"invalid regular expression: {error}") from error
     return text
-
-
-Share = Annotated[Percent, AfterValidator(_share)]
-APART_NS = 100_000
-"""So far apart are requests that come together: those of a burst or of one time of a trace, and the first ones of a
-closed loop's users. A client sends one after another, each in 17 to 20 us with 512 tokens, so 64 that are due at one
-instant cannot be in time."""
-Rate = Annotated[float, Field(gt=0, le=100_000, strict=False), BeforeValidator(_no_truth)]
-"""Requests a second."""
-Size = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
-
-
-class Bursts(Strict):
-    """Groups of requests, 100 us apart in a group, with the gaps of a Poisson process between groups.
-
-    Args:
-        rate: Requests a second, over all: no more than come 100 us apart.
-        size: Requests of a burst.
-    """
-
-    rate: Annotated[float, Field(gt=0, le=10_000, strict=False, examples=[4])]
-    size: Annotated[Size, Field(examples=[8])]
-
-
-class Ramp(Strict):
-    """A Poisson process whose rate changes evenly over the window.
-
-    Args:
-        start: Requests a second at the beginning.
-        end: Requests a second at the end.
-    """
-
-    start: Annotated[Rate, Field(examples=[1])]
-    end: Annotated[Rate, Field(examples=[8])]
-
-
-class Closed(Strict):
-    """A fixed number of users, each sending its next request after the answer to the last. They begin 100 us apart.
-
-    Args:
-        concurrency: Users.
-        think: The mean of how long a user waits first; drawn from an exponential distribution. Left out: not at all.
-    """
-
-    concurrency: Annotated[Size, Field(examples=[8])]
-    think: Duration | None = None
-
-
-class Replay(Strict):
-    """A recorded trace: times and lengths, and in Mooncake's format which prompts begin alike.
-
-    Args:
-        file: Below the scenario's folder. ``.csv`` is read as Azure's format of LLM inference traces, ``.jsonl`` as
-            Mooncake's.
-        speed: By how much faster than recorded it is replayed.
-        sha256: Of the file: with another content it is refused. A run fills it in, so that the trace is part of its
-            cell.
-    """
-
-    file: Annotated[str, AfterValidator(_below_here), Field(examples=["traces/chat.jsonl"])]
-    speed: Annotated[float, Field(gt=0, le=1000, strict=False)] = 1.0
-    sha256: Annotated[str | None, Field(pattern="^[0-9a-f]{64}$", exclude_if=absent)] = None
-
-    @field_validator("file")
-    @classmethod
-    def _known_format(cls, file: str) -> str:
-        if not file.endswith((".csv", ".jsonl")):
-            raise ValueError("expected a .csv (Azure) or .jsonl (Mooncake) file")
-        return file
-
-
-class Find(Strict):
-    """The highest rate at which enough requests meet an objective, sought by bisection in each start of the server.
-
-    Requests come as a Poisson process. Warm-up is at the lowest rate; then come the windows of the search, and what is
-    measured last is at the highest rate that met the objective.
-
-    Args:
-        least: A rate at which the objective is met, requests a second.
-        most: A rate at which it is not.
-        slo: What a request must meet.
-        share: Of a window's requests that must meet it.
-        steps: Windows of the search; each halves the distance between the bounds, as a ratio.
-    """
-
-    least: Annotated[Rate, Field(examples=[1])]
-    most: Annotated[Rate, Field(examples=[32])]
-    slo: Annotated[Slo, Field(examples=[{"ttft": "500ms", "tpot": "50ms"}])]
-    share: Share = 0.99
-    steps: Annotated[int, Field(ge=1, le=16)] = 6
-
-    @model_validator(mode="after")
-    def _some_between(self) -> Find:
-        if not self.least < self.most:
-            raise FieldError(("most",), "must be above least")
-        return self
-
-
-class Arrival(Strict):
-    """When requests come: exactly one of these. All but ``closed`` are open loops: a slow server delays no request.
-
-    Args:
-        poisson: Requests a second, independent of each other.
-        constant: Requests a second, evenly spaced.
-        bursts: Groups of requests.
-        ramp: A rate that changes over the window.
-        closed: A fixed number of users.
-        replay: A recorded trace.
-        find: The highest rate that meets an objective, for a gate on ``max_rate``.
-    """
-
-    poisson: Annotated[Rate, Field(examples=[4])] | None = None
-    constant: Rate | None = None
-    bursts: Bursts | None = None
-    ramp: Ramp | None = None
-    closed: Closed | None = None
-    replay: Replay | None = None
-    find: Annotated[Find | None, Field(exclude_if=absent)] = None
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Arrival:
-        if sum(getattr(self, name) is not None for name in type(self).model_fields) != 1:
-            raise ValueError(f"expected exactly one of {', '.join(type(self).model_fields)}")
-        return self
 
 
 class Prefixes(Strict):
@@ -264,6 +120,12 @@ class Structured(Strict):
         return self
 
 
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"expected each name once, and {twice[0]} is there more often")
+    return names
+
+
 AdapterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]{0,99}$")]
 
 
@@ -275,7 +137,7 @@ class Adapters(Strict):
         share: Of requests that ask for one; the others ask for the model itself.
     """
 
-    names: Annotated[tuple[AdapterName, ...], Field(min_length=1), Listed]
+    names: Annotated[tuple[AdapterName, ...], Field(min_length=1), Listed, AfterValidator(_distinct)]
     share: Share = 1.0
 
 
@@ -336,6 +198,30 @@ class Load(Strict):
             )
             raise FieldError(("arrival", "closed"), text)
         return self
+
+    @model_validator(mode="after")
+    def _fits_in_memory(self) -> Load:
+        count = self.requests or (self.duration or 0) * self.most_per_second
+        if (text := self.too_much(count, (self.input_tokens or DEFAULT_INPUT).mean)) and self.arrival.replay is None:
+            raise FieldError(("requests" if self.requests else "duration",), text)
+        return self
+
+    def too_much(self, requests: float, plain: float) -> str:
+        """Why the prompts of so many requests are more than a client holds; empty where they are not.
+
+        Args:
+            requests: Of a window.
+            plain: The mean length of a prompt that is neither long nor has a shared prefix, tokens.
+        """
+        if self.long_prefill is not None:
+            share = self.long_prefill.share
+            plain = (1 - share) * plain + share * self.long_prefill.input_tokens.mean
+        if self.prefix is not None:
+            plain += self.prefix.share * max(0.0, self.prefix.tokens + 1 - plain)
+        if requests * plain <= MOST_PROMPTS:
+            return ""
+        held = f"{requests * plain / 1e6:.0f} million tokens in the prompts of a window"
+        return f"{held}, more than {MOST_PROMPTS / 1e6:.0f}: make it shorter"
 
     @property
     def most_per_second(self) -> float:

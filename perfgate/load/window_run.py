@@ -88,6 +88,7 @@ class Exchange(asyncio.Protocol):
         self._opened_ns = 0
         self._heard = False
         self._answered = False
+        self._sent_twice = False
 
     def open(self) -> None:
         """Begin to connect; what goes wrong is told when the request is due."""
@@ -160,6 +161,7 @@ class Exchange(asyncio.Protocol):
         unread = not self._heard and self._opened_ns < self._sent_ns
         if unread and time.monotonic_ns() - self._sent_ns < AHEAD_NS:  # later it is a server that gave up on it
             self._transport = None
+            self._sent_twice = True
             self.open()  # its end may have been on the way when this was sent: once more, at the cost of the server
             return
         try:
@@ -194,6 +196,7 @@ class Exchange(asyncio.Protocol):
                 end_ns=end_ns,
                 finish=finish,
                 error=error,
+                sent_twice=self._sent_twice,
             ),
             end_ns,
         )

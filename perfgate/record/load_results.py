@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from perfgate.errors import RecordError
 from perfgate.machine.json_text import Size, read_json
+from perfgate.units import plural
 
 RESULT: Final = Size(64, 4_000_000)
 """``vllm bench serve --save-detailed`` keeps every gap between tokens."""
@@ -90,7 +91,8 @@ def _vllm(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
             _add(result, _named(_BY_TIME[found[2]], found[1]), _number(value, 1e-3))
     for name in ("request_throughput", "output_throughput"):
         _add(result, name, _number(content.get(name)))
-    yield f"vllm bench serve{_offered(content.get('request_rate'), content.get('max_concurrency'))}", result
+    offered = _offered(content.get("request_rate"), content.get("max_concurrency"))
+    yield f"vllm bench serve{offered}{_failed(content.get('failed'))}", result
 
 
 def _offered(rate: Any, users: Any) -> str:
@@ -98,6 +100,12 @@ def _offered(rate: Any, users: Any) -> str:
     told = [f"{_number(rate):g} a second"] if _number(rate) else []
     told += [f"{users} at once"] if _number(users) else []
     return f", {', '.join(told)}" if told else ""
+
+
+def _failed(requests: Any) -> str:
+    """What a run lost, in words: its times are those of the rest, so it has another name than a run that lost none."""
+    lost = _number(requests)
+    return f", {plural(round(lost), 'request')} failed" if lost else ""
 
 
 _OF_AIPERF: Final = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
@@ -114,7 +122,7 @@ def _aiperf(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
             _add(result, named, _number(value, factor or 1.0))
     _add(result, "request_throughput", _average(content.get("request_throughput")))
     _add(result, "output_throughput", _average(content.get("output_token_throughput")))
-    yield "aiperf", result
+    yield f"aiperf{_failed(_average(content.get('error_request_count')))}", result
 
 
 def _average(table: Any) -> float | None:
@@ -142,7 +150,9 @@ def _guidellm(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
                 _add(result, _named(time, str(statistic)), _number(value, factor))
         for key, name in _RATES_OF_GUIDELLM.items():
             _add(result, name, _number(_successful(metrics, key).get("mean")))
-        yield f"GuideLLM {number + 1}{_strategy(run)}", result
+        totals = metrics.get("request_totals") if isinstance(metrics, dict) else None
+        lost = totals.get("errored") if isinstance(totals, dict) else None
+        yield f"GuideLLM {number + 1}{_strategy(run)}{_failed(lost)}", result
 
 
 def _strategy(run: Any) -> str:

@@ -11,9 +11,6 @@ from perfgate.load.arrivals import Arrived, part
 from perfgate.load.shape import Load
 from perfgate.units import plural
 
-MOST_PROMPTS = 64 * 1024**2
-"""Tokens in the prompts of a window: a client holds them in memory."""
-
 
 def repository_root(folder: Path) -> Path:
     """The nearest folder from ``folder`` up that holds ``.git``, ``perfgate.toml`` or ``pyproject.toml``."""
@@ -72,8 +69,5 @@ def _unfit(found: Sequence[Arrived], load: Load) -> str:
         return f"has {plural(len(found), 'request')}, and a window of {load.requests} is asked for: leave requests out"
     if load.prefix is not None and load.input_tokens is None and any(entry.blocks for entry in found):
         return "says which prompts begin alike (hash_ids), so prefix would do nothing: remove it, or give input_tokens"
-    tokens = sum(entry.input_tokens for entry in found)
-    if tokens > MOST_PROMPTS and load.input_tokens is None:
-        most = f"more than {MOST_PROMPTS / 1e6:.0f}: give requests, or duration"
-        return f"{tokens / 1e6:.0f} million tokens in the prompts of a window, {most}"
-    return ""
+    plain = sum(entry.input_tokens for entry in found) / max(1, len(found))
+    return load.too_much(len(found), load.input_tokens.mean if load.input_tokens else plain)

@@ -126,6 +126,13 @@ def test_what_goes_wrong_has_a_name(collect: Collect, mode: str, code: str, said
     assert not alive(job)
 
 
+def test_a_request_that_was_dropped_is_told(collect: Collect) -> None:
+    """It was sent again, and the trial counts: it may have met the end of an idle connection."""
+    trial, _ = collect(mode="drops a request")
+    assert trial.failure is None, trial.failure
+    assert "requests-sent-twice" in trial.cautions
+
+
 @pytest.mark.parametrize(("tells", "by"), [("usage", 1), ("usage alone", 1), ("the total", 2)])
 def test_a_server_that_tells_no_token_ids(collect: Collect, tells: str, by: int) -> None:
     """Warm-up asks for usage in each event, and else counts events where the usage agrees; the trial says by which."""

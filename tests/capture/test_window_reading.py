@@ -56,6 +56,18 @@ def test_cancelled_requests_have_no_times() -> None:
         read_window(window(gone))
 
 
+def test_a_server_that_drops_requests_is_told() -> None:
+    """One may have met the end of an idle connection, and one in a hundred; more were dropped for what they asked."""
+    for dropped, of, fine in ((1, 2, True), (2, 2, False), (2, 200, True), (3, 200, False)):
+        came = window(*(answered(number, sent_twice=number < dropped) for number in range(of)))
+        if fine:
+            assert len(read_window(came).lengths) == of
+            continue
+        with pytest.raises(NotMeasuredError, match=f"dropped {dropped} of {of} requests") as caught:
+            read_window(came)
+        assert caught.value.code == "request-failed"
+
+
 def test_output_held_to_a_grammar_may_stop() -> None:
     """Such a request may be shorter than asked for, others of the same window may not."""
     short = answered(finish="stop", token_ns=(110 * MS,), token_counts=(1,))

@@ -53,6 +53,7 @@ class Arithmetic:
     Args:
         capacity: That rate, requests a second.
         refuses: In place of waiting, those requests end with this error.
+        busy: In these windows, by place, it can do nothing.
         late: In these windows, by place, the client was late.
         states: What its rank reads around each window in which no request fails; the last from there on.
         paces: How many times as long as usual each token takes in each window; as in the last from there on.
@@ -63,9 +64,10 @@ class Arithmetic:
 
     def __init__(
         self, capacity: float, refuses: str = "", late: Collection[int] = (), states: Sequence[int] = (),
-        paces: Sequence[float] = (1.0,),
+        paces: Sequence[float] = (1.0,), busy: Collection[int] = (),
     ) -> None:  # fmt: skip
         self._capacity = capacity
+        self._busy = busy
         self._paces = paces
         self._states = states
         self._refuses = refuses
@@ -84,10 +86,11 @@ class Arithmetic:
         state = self._states[min(len(self.asked), len(self._states) - 1)] if self._states else None
         rate = workload.arrival.poisson or (workload.arrival.find and workload.arrival.find.least) or 0.0
         sent_ns = 2 * MS if len(self.asked) in self._late else 0
+        capacity = 0.0 if len(self.asked) in self._busy else self._capacity
         self.asked.append((rate, number))
         pace = self._paces[min(len(self.asked), len(self._paces)) - 1]
         requests = range(workload.requests or 0)
-        waits = [1000 if rate > self._capacity and index < 2 else round(10 * pace) + index % 3 for index in requests]
+        waits = [1000 if rate > capacity and index < 2 else round(10 * pace) + index % 3 for index in requests]
         answers = tuple(
             Answer(number=index, scheduled_ns=0, sent_ns=0, end_ns=wait * MS, error=self._refuses)
             if wait == 1000 and self._refuses else
@@ -256,6 +259,37 @@ def test_a_rate_that_is_refused_does_not_hold(job: Job) -> None:
 
     assert len({trial_value("max_rate", trial) for trial in trials}) == 1
     assert all(len(trial.iterations) == 2 for trial in trials)
+
+
+def test_a_rate_that_is_refused_later_is_lowered(job: Job) -> None:
+    """What was found is the trial's result, and stays; what is measured for reading goes on with prompts of its own."""
+    engine = Arithmetic(5.0, "status 429", states=[FAST], busy={5, 7})
+    trial = taken(job, engine)
+
+    sought = trial_value("max_rate", taken(job, Arithmetic(5.0, "status 429", states=[FAST])))
+    found = 32**0.5 * 0.5**0.25
+    assert [rate for rate, _ in engine.asked][5:] == pytest.approx([found, 0.9 * found, 0.9 * found, 0.81 * found])
+    assert len({number for _, number in engine.asked}) == len(engine.asked) == 1 + 4 + 4
+    assert trial_value("max_rate", trial) == sought
+    assert len(trial.iterations) == 2
+    assert trial.cautions == ()
+    assert trial.timeline is not None
+    known = Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,))
+    assert _tells(job.run_folder / trial.timeline.path, known, trial)
+
+
+def test_a_rate_is_not_lowered_without_end(job: Job) -> None:
+    """A server that refuses everything from some time on is broken."""
+    engine = Arithmetic(5.0, "status 429", busy=range(5, 99))
+    with pytest.raises(NotMeasuredError, match="status 429"):
+        taken(job, engine)
+    assert len(engine.asked) == 5 + 1 + 5
+
+
+def test_a_declared_rate_is_never_lowered(steady_job: Job) -> None:
+    """Both sides are to have the same load."""
+    with pytest.raises(NotMeasuredError, match="status 429"):
+        taken(steady_job, Arithmetic(100.0, "status 429", busy={2}))
 
 
 def test_any_other_error_of_a_search_is_a_broken_trial(job: Job) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from perfgate.load.arrival_kinds import APART_NS
 from perfgate.load.arrivals import Arrived, crowded, window
 from perfgate.load.exchange import Window
-from perfgate.load.shape import APART_NS, Load
+from perfgate.load.shape import Load
 
 VOCABULARY = 32_000
 

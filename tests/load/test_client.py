@@ -166,7 +166,7 @@ def test_a_connection_that_was_closed_while_it_was_idle_is_opened_anew(
     asked = Window(requests=requests(4, None), concurrency=2, think_ns=(0, 0, 500_000_000, 300_000_000))
     with serving() as url:
         answers = client.drive(asked, Target(url=url, model="null")).answers
-    assert [(answer.tokens, answer.error) for answer in answers] == [(3, "")] * 4
+    assert [(answer.tokens, answer.error, answer.sent_twice) for answer in answers] == [(3, "", False)] * 4
 
 
 def test_a_request_that_meets_the_end_of_its_connection_is_sent_once_more(client: Client) -> None:
@@ -186,7 +186,7 @@ def test_a_request_that_meets_the_end_of_its_connection_is_sent_once_more(client
     window = tuple(one.model_copy(update={"body": {"user": one.number}}) for one in requests(4, 20_000_000))
     with serving(answer) as url:
         found = client.drive(Window(requests=window), Target(url=url, model="null"))
-    assert [(one.tokens, one.error) for one in found.answers] == [(3, "")] * 4
+    assert [(one.tokens, one.error, one.sent_twice) for one in found.answers] == [(3, "", True)] * 4
     assert sorted(asked) == [0, 0, 1, 1, 2, 2, 3, 3]
     for one in found.answers:
         assert one.sent_ns is not None

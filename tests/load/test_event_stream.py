@@ -16,7 +16,7 @@ PARTS = st.sampled_from([
     chunk(b'data: {"error": 1}\n\n'), chunk(b'data: {"choices": [{"token_ids": 5, "text": 5}], "usage": [1]}\n\n'),
     chunk(b'data: {"choices": [{"finish_reason": 5}], "usage": {"completion_tokens": -1}}\n\n'), END,
     chunk(b"data:\ndata\n"), b"HTTP/1.1 404 No\r\n", b"content-length: 5\r\n\r\n",
-    b"HTTP/1.1 101 Yes\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+    b"HTTP/1.1 101 Yes\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n",
 ])  # fmt: skip
 
 
@@ -53,6 +53,15 @@ def test_nothing_else_is_raised(data: bytes, head: bool) -> None:  # noqa: FBT00
     error = told((HEAD if head else b"") + data, [])[3]
     assert error.isprintable()
     assert len(error) <= WORDS + 100
+
+
+@pytest.mark.parametrize("interim", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"])
+def test_a_server_may_say_that_it_goes_on(interim: bytes) -> None:
+    """Before the answer itself, which is read as without it; alone it is no answer."""
+    answer = HEAD + event(2) + event(3, "stop") + DONE + END
+    assert told(interim + interim + answer, []) == told(answer, []) == (5, "stop", True, "")
+    assert told(interim, [])[3] == "the connection was closed before an answer"
+    assert told(interim + b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n", [])[3] == "status 500"
 
 
 def test_the_tokens_of_a_piece_are_told() -> None:

@@ -86,10 +86,22 @@ def test_a_result_is_read_in_base_units(tmp_path: Path, content: Any, runs: dict
             {"benchmarks": [{**run, "config": {"strategy": {"rate": 4.0}}} for run in GUIDELLM["benchmarks"]]},
             ["GuideLLM 1, 4 a second", "GuideLLM 2, 4 a second"],
         ),
+        (VLLM | {"failed": 3}, ["vllm bench serve, 10 a second, 3 requests failed"]),
+        (VLLM | {"failed": 0}, ["vllm bench serve, 10 a second"]),
+        (AIPERF | {"error_request_count": {"unit": "requests", "avg": 1.0}}, ["aiperf, 1 request failed"]),
+        (
+            {
+                "benchmarks": [
+                    {"metrics": run["metrics"] | {"request_totals": {"errored": lost, "total": 9}}}
+                    for run, lost in zip(GUIDELLM["benchmarks"], (0, 2), strict=True)
+                ]
+            },
+            ["GuideLLM 1", "GuideLLM 2, 2 requests failed"],
+        ),
     ],
 )
 def test_runs_of_other_loads_have_other_names(tmp_path: Path, content: Any, names: list[str]) -> None:
-    """So that nobody holds ten requests a second against one."""
+    """So that nobody holds ten requests a second against one, nor a run that lost some against one that lost none."""
     assert [*(read_results(written(tmp_path, content)) or {})] == names
 
 

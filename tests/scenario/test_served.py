@@ -77,6 +77,22 @@ def problem(old: str, new: str) -> str:
         ("{poisson: 4}", f"{{{FIND.replace('16', '1')}}}", "workload.arrival.find.most: must be above least"),
         ("{poisson: 4}", f"{{{FIND.replace('ttft: 1s', '')}}}", "find.slo: expected at least one of ttft, tpot, e2e"),
         ("{poisson: 4}, requests: 10", f"{{{FIND.replace('16', '1e5')}}}, duration: 2s", "more than 100000 requests"),
+        (
+            "{poisson: 4}, requests: 10",
+            "{poisson: 100}, duration: 900s, input_tokens: 300000",
+            "workload.duration: 27000 million tokens in the prompts of a window, more than 67: make it shorter",
+        ),
+        (
+            "requests: 10",
+            "requests: 90000, long_prefill: {share: 10%, input_tokens: 100000}",
+            "workload.requests: 941 million tokens in the prompts of a window",
+        ),
+        (
+            "requests: 10",
+            "requests: 90000, prefix: {share: 50%, tokens: 2000}",
+            "workload.requests: 113 million tokens",
+        ),
+        ("output_tokens: 16", "output_tokens: 16, lora: {names: [b, a, b]}", "expected each name once, and b is there"),
     ],
 )
 def test_a_mistake_is_told_with_its_place(old: str, new: str, said: str) -> None:
@@ -176,8 +192,8 @@ def test_a_trace_that_cannot_be_replayed_is_told_with_its_line(
         load(replaying)
     trace.write_text("\n".join(map(json.dumps, LINES)))
     with monkeypatch.context() as patch:
-        patch.setattr("perfgate.scenario.local_files.MOST_PROMPTS", 1000)
-        with pytest.raises(ScenarioError, match="tokens in the prompts of a window, more than 0: give requests"):
+        patch.setattr("perfgate.load.shape.MOST_PROMPTS", 1000)
+        with pytest.raises(ScenarioError, match="tokens in the prompts of a window, more than 0: make it shorter"):
             load(replaying)
     trace.unlink()
     trace.symlink_to("/etc/passwd")
