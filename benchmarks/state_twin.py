@@ -98,7 +98,8 @@ class Measured:
                 getattr(seen, name)[..., fresh] = found
             done[fresh] = True
         own = _chosen(seen, chosen)
-        return replace(own, p=own.p[:gates], q=own.q[:gates], p_in=own.p_in[:, :gates], q_in=own.q_in[:, :gates])
+        return replace(own, p=own.p[:gates], q=own.q[:gates], p_in=own.p_in[:, :gates], q_in=own.q_in[:, :gates],
+                       slower_in_all=own.slower_in_all[:gates])  # fmt: skip
 
     def labels(self, look: int, null: Null, chosen: Integers) -> tuple[NDArray[np.int8], Bools]:
         """Labels of chosen runs under a null, (chosen, pairs, 2, iterations), and which of the runs have any."""
@@ -168,6 +169,7 @@ class _Look:
     here: Bools
     shown: Bools
     used: Bools
+    slower_in_all: Bools
     p_share: Floats
     leans: Bools
     more: Integers
@@ -180,7 +182,7 @@ class _Look:
         rows: list[tuple[tuple[int, ...], type]] = [
             ((gates,), float), ((gates,), float), ((states, gates), float), ((states, gates), float), ((states,), bool),
             ((states,), bool),
-            ((), bool), ((), float), ((), bool), ((), int), ((), int),
+            ((), bool), ((gates,), bool), ((), float), ((), bool), ((), int), ((), int),
         ]  # fmt: skip
         return cls(*(np.zeros((*shape, runs), kind) for shape, kind in rows))
 
@@ -236,8 +238,14 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
         below = above.copy()
         below[:, differ] = measured.log_ratios(going[used][differ], look, under[used][differ] == state)
         samples.append((above - ignorable, must_catch - below))
+    gap = np.maximum(
+        widest, np.maximum(*(_metric_gaps(measured, look, going[used], own[used]) for own in (over, under)))
+    )
     over_them, under_them = (_with_mean(np.stack(own)) for own in zip(*samples, strict=True))
-    apart = _apart(measured, look, going[used], over[used], widest)
+    apart = _apart(measured, look, going[used], over[used], gap)
+    others = apart.copy()
+    others[:, differ] = _apart(measured, look, going[used][differ], under[used][differ], gap[:, differ])
+    slower_in_all = _slower_in_all(under_them[-1], must_catch - others, used, np.isnan(apart).all(axis=(0, 2)))
     here[-1] = here[:-1].all(axis=0)
     here[-1, used] |= here[:-1, used].any(axis=0) & (~np.isnan(apart)).any(axis=(0, 2))
     few = (~np.isnan(over_them[-1])).sum(axis=-1, keepdims=True) < FIRST_BLOCKING_PAIRS
@@ -261,15 +269,36 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     placed = np.any([(over == state).sum(axis=-1) >= LEAST_ITERATIONS for state in STATES], axis=0)
     unplaced = (~placed).any(axis=(1, 2)) & has_over
     leans = (p_share <= LEANS) | unplaced
-    return _Look(p, q, p_in, q_in, here, shown, used, _weighted(p_share, block), leans, more, labelled)
+    return _Look(p, q, p_in, q_in, here, shown, used, slower_in_all, _weighted(p_share, block), leans, more, labelled)
 
 
 def _apart(measured: Measured, look: int, chosen: Integers, over: NDArray[np.int8], gap: Floats) -> Floats:
     """Log ratios of pairs without a common state less what the states may add, (gates, chosen, pairs)."""
     slow, fast = (measured.logs(chosen, look, over == state) for state in STATES)
     none = np.isnan(np.diff(slow)).all(axis=-1) & np.isnan(np.diff(fast)).all(axis=-1)
-    raised, lowered = slow[..., 1] - fast[..., 0] - AT_MOST * gap[:, None], fast[..., 1] - slow[..., 0]
+    raised, lowered = slow[..., 1] - fast[..., 0] - AT_MOST * gap[..., None], fast[..., 1] - slow[..., 0]
     return np.where(none, np.where(np.isnan(raised), lowered, raised), np.nan)
+
+
+def _slower_in_all(common: Floats, others: Floats, used: Bools, lacking: Bools | np.bool) -> Bools:
+    """Of which gates and runs all pairs exceed ``must_catch`` in the mean, those without a common state included.
+
+    Args:
+        common: What pairs are short of it by, (gates, used, pairs); not a number where one has no common state.
+        others: The same of these.
+        used: Runs of which states are compared.
+        lacking: Which of them have no such pair.
+    """
+    found = np.zeros((len(common), len(used)), bool)
+    found[:, used] = (_moments(np.where(np.isnan(common), others, common))[1] < 0) & ~lacking
+    return found
+
+
+def _metric_gaps(measured: Measured, look: int, chosen: Integers, labels: NDArray[np.int8]) -> Floats:
+    """How much worse each gate's metric is in the slow state, of the side where that is more, (gates, chosen)."""
+    slow, fast = (_nanmedian(measured.logs(chosen, look, labels == state).swapaxes(-1, -2)) for state in STATES)
+    gaps: Floats = np.where(np.isnan(slow - fast), 0.0, slow - fast).max(axis=-1)
+    return np.maximum(gaps, 0.0)
 
 
 def _with_mean(states: Floats) -> Floats:
@@ -310,6 +339,7 @@ def _verdicts(look: _Look) -> tuple[NDArray[np.int8], NDArray[np.int8], Bools]:
     shown = look.shown[:, None]
     p = np.stack([np.where(nothing, 1.0, look.p), *np.where(shown, look.p_in, 1.0)])
     q = np.stack([np.where(nothing, 1.0, look.q), *np.where(shown, look.q_in, 1.0)])
+    q[-1] = np.where(look.slower_in_all, 1.0, q[-1])
     here = np.repeat(here[:, None], gates, axis=1).reshape(-1, runs)
     here = np.concatenate([here, look.used[None]])
     p = np.concatenate([p.reshape(-1, runs), look.p_share[None]])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from perfgate.judge.cell_facts import StatesOutcome
-from perfgate.judge.machine_states import STATES, Found, Labeller, follows_states
+from perfgate.judge.machine_states import STATES, Found, Labeller, follows_states, unplaced_note
 from perfgate.judge.slow_share import LEANS, describe_states, discordant
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import Trial
@@ -77,8 +77,7 @@ class PairsInStates:
         Ratios within states show nothing of that. As few pairs as are taken beside an anchor never suffice to block it.
         """
         if self.found.unplaced:
-            text = f"{self.found.unplaced} of the pairs have a trial that is in neither state"
-            return Note(code="unplaced-trials", text=text)
+            return unplaced_note(self.found.unplaced)
         more, less = discordant(self.found.shares)
         if self.bound * two_states.sign_test(more, less) > LEANS:
             return None

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from perfgate import stats
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import PROBED_GPUS, SIDES, SLOWER, Iteration, Side, Trial, least_iterations, tells_states
+from perfgate.models import Note
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import GatePlan
 from perfgate.stats import two_states
@@ -99,6 +100,17 @@ class Found:
             rows.append(shared)
         return _sample(rows), apart
 
+    def gap_of(self, metric: Metric, pairs: Pairs) -> float:
+        """How much worse a metric is in the slow state, as a natural logarithm: of the side where that is more.
+
+        It may be more than steps are apart, like that of a p99. 0 where no side has the metric in both states.
+        """
+        gaps = [0.0]
+        for trials in zip(*self._values(metric, pairs), strict=True):
+            slow, fast = ([math.log(own[state]) for own in trials if own.get(state, 0) > 0] for state in STATES)
+            gaps += [metric.sign * float(np.median(slow) - np.median(fast))] if slow and fast else []
+        return max(gaps)
+
     def _values(self, metric: Metric, pairs: Pairs) -> Iterator[tuple[InStates, InStates]]:
         """Of each pair's base and head the value in each state of which it has enough iterations."""
         for pair, labels in zip(pairs, self.compared, strict=False):
@@ -132,6 +144,12 @@ class Found:
         """The slow state's share of each pair's base and head; pairs without a label on either side are left out."""
         rows = [[_slow_share(labels) for labels in pair] for pair in self.labels]
         return [(base, head) for base, head in rows if base is not None and head is not None]
+
+
+def unplaced_note(pairs: int) -> Note:
+    """What is told of pairs that :attr:`Found.unplaced` counts."""
+    text = f"{pairs} of the pairs have a trial with too little in either state to be compared"
+    return Note(code="unplaced-trials", text=text)
 
 
 def follows_states(metric: Metric) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from perfgate import stats
 from perfgate.judge.cell_facts import StatesOutcome
-from perfgate.judge.machine_states import STATES, Found, Labeller, State
+from perfgate.judge.machine_states import STATES, Found, Labeller, State, unplaced_note
 from perfgate.judge.outcome import GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Judged, Series
 from perfgate.judge.state_series import StateSeries
@@ -101,9 +101,7 @@ class SlowShare:
         text = f"the head was in the slow state more often in {more} pairs and less often in {less}"
         why = Note(code="slow-state-leans", text=text)
         if self.unplaced[-1]:
-            why = Note(
-                code="unplaced-trials", text=f"{self.unplaced[-1]} of the pairs have a trial that is in neither state"
-            )
+            why = unplaced_note(self.unplaced[-1])
         reasons = (why,) if verdict == "inconclusive" else ()
         base, head = (math.fsum(row[n] for row in rows) / len(rows) if rows else None for n in (0, 1))
         return GateOutcome(

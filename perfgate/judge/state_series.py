@@ -13,10 +13,11 @@ from typing import Final
 
 from perfgate import stats
 from perfgate.judge.machine_states import STATES, Found, Labeller, Sample, State, follows_states
-from perfgate.judge.outcome import GateOutcome, Verdict
+from perfgate.judge.outcome import PASSED, GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Judged, Series
 from perfgate.metrics.trial import SIDES
 from perfgate.models import Note
+from perfgate.units import percent
 
 BOTH: Final = "both"
 """What the mean over the states that both trials of a pair have is called: a state alone has few pairs where machines
@@ -25,6 +26,9 @@ a common state count there, too, less what the states may add: a slowdown beyond
 
 AT_MOST: Final = 1.1
 """Times the gap between the states as it was measured, in logarithms: what it may be at most."""
+
+OF_THE_MEAN: Final = ("slower-than-ignorable", "below-floor")
+"""Cautions that do not speak of how pairs spread."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class StateLook:
         told: Whether states were known then. What was measured before they were seen speaks of none of them.
         apart: Pairs without a common state that ``over`` has beside the others; see :meth:`Found.bounded`.
         taken_off: What the states may add at most, as a natural logarithm.
+        whole: Under the null of ``must_catch`` all pairs, those included; ``None`` where each has a common state.
     """
 
     over: Sample
@@ -59,6 +64,7 @@ class StateLook:
     told: bool = True
     apart: int = 0
     taken_off: float = 0.0
+    whole: Sample | None = None
 
 
 @dataclass(frozen=True)
@@ -116,23 +122,47 @@ class StateSeries(Series):
             text = "no state was seen on both sides"
             return Note(code="no-common-state", text=text)
         which = "a state" if self.state == BOTH else f"the {self.state} state"
-        return Note(code="too-few-pairs", text=f"{len(self.base)} have {which} on both sides")
+        common = len(self.base) - (self.compared[-1].apart if self.compared else 0)
+        return Note(code="too-few-pairs", text=f"{common} have {which} on both sides")
 
     def verdict(self, decision: Decision) -> Verdict:
-        """See :class:`Series`; what was taken off pairs without a common state makes no head faster."""
+        """See :class:`Series`; what was taken off pairs without a common state makes no head faster.
+
+        Nor does a head pass by some of the pairs that all of them together say is slower by more than ``must_catch``.
+        """
         found = super().verdict(decision)
+        if found in PASSED and self._slower_in_all is not None:
+            return "inconclusive"
         return "pass" if found == "improved" and self._is_bounded else found
 
     def outcome(self, decision: Decision) -> GateOutcome:
         """See :class:`Series`; how pairs without a common state spread says nothing of the builds."""
-        told: dict[str, object] = {"state": self.state}
+        found = super().outcome(decision).model_copy(update={"state": self.state})
+        told: dict[str, object] = {}
         if self._is_bounded:
-            told |= {"cautions": (self._bounded(),), "pair_sd": None, "detectable": None, "detectable_at": None}
-        return super().outcome(decision).model_copy(update=told)
+            of_the_mean = (note for note in found.cautions if note.code in OF_THE_MEAN)
+            told |= {"cautions": (*of_the_mean, self._bounded()), "pair_sd": None, "detectable": None,
+                     "detectable_at": None}  # fmt: skip
+        if (slower := self._slower_in_all) and super().verdict(decision) in PASSED:
+            told["reasons"] = (slower,)
+        return found.model_copy(update=told)
 
     @property
     def _is_bounded(self) -> bool:
         return bool(self.compared and self.compared[-1].apart)
+
+    @property
+    def _slower_in_all(self) -> Note | None:
+        """Why nothing passes although the pairs with a common state would let it; ``None`` where nothing speaks so."""
+        whole = self.compared[-1].whole if self.compared else None
+        if whole is None or min(own.mean for own in self.excess(whole, self.gate.gate.must_catch, None)) <= 0:
+            return None
+        mean = float(stats.log_ratios(whole.base, whole.head, self.metric.sign).mean())
+        text = (
+            f"pairs with a state in common exclude {percent(self.must_catch)}; with those that have none all "
+            f"{len(whole.base)} are slower by {percent(stats.to_ratio(mean))}"
+        )
+        return Note(code="undecided", text=text)
 
     def _bounded(self) -> Note:
         last = self.compared[-1]
@@ -223,10 +253,14 @@ def _with_those_apart(
     both: StateLook, series: Series, labeller: Labeller, nulls: tuple[Found, Found] | None
 ) -> StateLook:
     """The look at the mean over the states; as long as its pairs are too few to block, with those that have none."""
-    if nulls is None or len(both.over.base) >= stats.FIRST_BLOCKING_PAIRS:
+    if nulls is None:
         return both
-    gap = AT_MOST * max(map(labeller.widest_gap, nulls))
-    over, apart = nulls[0].bounded(series.metric, labeller.pairs, gap)
+    metric, pairs = series.metric, labeller.pairs
+    gap = AT_MOST * max(max(labeller.widest_gap(found), found.gap_of(metric, pairs)) for found in nulls)
+    both = replace(both, whole=nulls[1].bounded(metric, pairs, gap)[0])
+    if len(both.over.base) >= stats.FIRST_BLOCKING_PAIRS:
+        return both
+    over, apart = nulls[0].bounded(metric, pairs, gap)
     return replace(both, over=over, apart=apart, taken_off=gap)
 
 

@@ -709,6 +709,37 @@ def test_pairs_with_a_common_state_count_alone_once_they_can_block() -> None:
     assert (mean.verdict, mean.pairs, codes(mean.cautions)) == ("regressed", 6, [])
 
 
+def test_nothing_passes_that_all_pairs_together_say_is_slower() -> None:
+    """Five pairs with a state in common exclude 6 %, and three that have none are slower by half beyond the states."""
+    states = [(JUMPS, KEEPS), *[(KEEPS, KEEPS)] * 4, *[(FASTER, KEEPS)] * 3]
+    same = with_readings(states)
+    late = [*same[:10], *slower(same[10:], 1.5)]
+    gates = [gate("itl_median", "0.1%", "6%")]
+    mean, never = (by_state(judged_on_gpu(trials, gates))["both"] for trials in (late, same))
+
+    assert (mean.verdict, never.verdict) == ("inconclusive", "pass")
+    (why,) = mean.reasons
+    assert why.text.startswith("pairs with a state in common exclude 6 %; with those that have none all 8 are slower")
+    assert "bounded-pairs" in codes(mean.cautions)
+
+
+def test_states_may_be_further_apart_in_a_metric_than_in_steps() -> None:
+    """A step in eight that takes a fifth longer in the slow state alone is no slowdown of a head that is slow there."""
+
+    def stalls(own: Iteration) -> Iteration:
+        *steps, last = own.itl_ns
+        slow = own.probe_ns is not None and own.probe_ns.after == (215_000,)
+        return own.model_copy(update={"itl_ns": (*steps, round(1.2 * last) if slow else last)})
+
+    one_build = [
+        one.model_copy(update={"iterations": tuple(map(stalls, one.iterations))})
+        for one in with_readings([(JUMPS, KEEPS), *[(FASTER, KEEPS)] * 7])
+    ]
+    found = judged_on_gpu(one_build, [gate("itl_p99", "1%", "5%"), gate("itl_median", "1%", "5%")])
+
+    assert "regressed" not in {own.verdict for own in found.gates}
+
+
 def test_a_recorded_plant_of_half_a_step_is_blocked_at_six_pairs() -> None:
     """On an H100 casts to FP8 that fall back cost 50 to 69 % in each pair; three of six had a state in common."""
     trials = [one for one in probed("fp8-plant", "h100-fp8.csv") if one.pair is not None and one.pair < 6]
