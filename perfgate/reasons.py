@@ -229,7 +229,8 @@ _TABLE = (
     Reason("pairs-disagree", "The median of the head's pairs with its anchor would decide, and too many pairs speak "
            "against it: a GPU that changes its state between two trials does that, where no probe tells the state.",
            "Measure the head in pairs with the base (perfgate run --base ... --head ...), as many as that takes."),
-    Reason("unplaced-trials", "The machine had two states, and a trial on neither level was compared with nothing.",
+    Reason("unplaced-trials", "The machine had two states, and a trial with too little on either level was compared "
+           "with nothing. Of a window of a server only what both trials of a pair took in one state is compared.",
            "Look at that trial's iterations: a head that is slow now and then has a third level. Else measure again."),
     # --- cautions
     Reason("slower-than-ignorable", "The gate passed, but the estimate is above the ignorable margin.",
@@ -299,6 +300,9 @@ _TABLE = (
     Reason("requests-sent-twice", "A server closed a connection on a request that had been sent, without a word, and "
            "answered on a second one. The time counts from schedule, with the first attempt in it.",
            "Nothing for one now and then: an idle connection may end as a request comes. Else read the server's log."),
+    Reason("rate-lowered", "A server refused requests (status 429 or 503) in a measured window at the rate that was "
+           "found for it, and what is shown beside max_rate was measured at a lower one.",
+           "Longer windows find a rate that holds for longer: raise requests, or duration."),
     Reason("counted-otherwise", "A server told the tokens of its events by other means on one side: by their ids, by "
            "usage with each event, or by nothing, so that each event counts as one.",
            "Find out why the head's API tells less, or more, than the base's: times between tokens are comparable only "

@@ -32,6 +32,11 @@ from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
 
+MOST_BESIDE = 64
+"""Lines of a timeline beside those declared: waiting for a GPU or a server, and the windows of a search."""
+BYTES_A_TOKEN = 64
+"""Of a line, for each token of a window: a stamp and a count take 23."""
+
 Result = Literal["ok", "FAILED", "unknown"]
 
 
@@ -187,11 +192,12 @@ def _tells(file: Path, record: Record, trial: Trial) -> bool:
     cell, measure, warmup = record.cell, record.cell.measure, 0
     if (count := len(trial.iterations)) not in record.iterations_of(trial):
         return False
-    left = (measure.warmup_iterations + count) * MAX_ANSWER_BYTES
+    most = MAX_ANSWER_BYTES + BYTES_A_TOKEN * max((own.generated for own in trial.iterations), default=0)
+    left = (measure.warmup_iterations + count + MOST_BESIDE) * most
     try:
         with gzip.open(file) as lines:
             while len(iterations) < count and left > 0:
-                line = lines.readline(MAX_ANSWER_BYTES)
+                line = lines.readline(most)
                 left -= len(line)
                 answer = json.loads(line)
                 if answer["warmup"]:

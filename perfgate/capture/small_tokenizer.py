@@ -21,6 +21,9 @@ FILES: Final = ("tokenizer.json", "tokenizer_config.json")
 OTHER_IDS: Final = 1000
 """Below it every tokenizer has ids; for a model whose configuration is not at hand."""
 
+MOST_IDS: Final = 2**31 - 1
+"""A token id is a 32-bit number wherever one is computed with."""
+
 
 def vocabulary_of(folder: Path | None) -> int:
     """How many token ids a model has, by its ``config.json``; :data:`OTHER_IDS` where that does not say.
@@ -34,7 +37,7 @@ def vocabulary_of(folder: Path | None) -> int:
         config = {}
     text = config.get("text_config")
     size = config.get("vocab_size") or (text.get("vocab_size") if isinstance(text, dict) else None)
-    return size if type(size) is int and size > 0 else OTHER_IDS
+    return size if type(size) is int and 0 < size <= MOST_IDS else OTHER_IDS
 
 
 def with_tokenizer(model: Path, folder: Path) -> Path:

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationE
 from perfgate.capture.timeline import ANY_TIME, Span, read_iteration
 from perfgate.errors import NotMeasuredError
 from perfgate.load.arrival_kinds import MOST_REQUESTS
-from perfgate.load.exchange import Answer, Answers
+from perfgate.load.exchange import CANCELLED, Answer, Answers
 from perfgate.load.shape import Load
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import Iteration, Probes
@@ -24,7 +24,6 @@ from perfgate.scenario.workload import AnyWorkload
 MOST_GAPS: Final = 4096
 """Of the gaps between tokens in a record; of more, those at even ranks are kept. The timeline has all of them."""
 AS_ASKED: Final = "length"
-CANCELLED: Final = "cancelled"
 MOST_SENT_TWICE: Final = 0.01
 """Of a window's requests, and one in any case. A server with an idle timeout meets a request that is on its way in one
 of thousands; one that closes more often does so because of what it was sent."""
@@ -34,6 +33,10 @@ REFUSED: Final = ("status 429", "status 503")
 
 class OverloadedError(NotMeasuredError):
     """A server that runs refused requests, or did not end them in time, and nothing else was wrong."""
+
+
+class RefusedError(OverloadedError):
+    """It said so of each."""
 
 
 class WindowAnswer(Frozen):
@@ -170,8 +173,13 @@ def _failure(window: WindowAnswer, failed: Sequence[Answer]) -> NotMeasuredError
     what = f"{len(failed)} of {len(window.asked)} requests failed, request {first.number}: {first.error}"
     if window.ended:
         return NotMeasuredError(f"the server {window.ended}; {what}", code="engine-died")
-    overloaded = all(_late(window, one) or one.error.startswith(REFUSED) for one in failed)
-    kind = OverloadedError if overloaded else NotMeasuredError
+    refused = [one for one in failed if one.error.startswith(REFUSED)]
+    late = [one for one in failed if _late(window, one) and not one.error.startswith("status")]
+    kind: type[NotMeasuredError] = NotMeasuredError
+    if len(refused) == len(failed):
+        kind = RefusedError
+    elif len({one.number for one in (*refused, *late)}) == len(failed):
+        kind = OverloadedError
     return kind(what, code="iteration-timeout" if _late(window, first) else "iteration-failed")
 
 

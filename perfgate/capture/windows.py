@@ -18,7 +18,7 @@ from perfgate.capture.job import Job
 from perfgate.capture.server_states import is_probed
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.timing import Timed
-from perfgate.capture.window_reading import OverloadedError, read_window
+from perfgate.capture.window_reading import OverloadedError, RefusedError, read_window
 from perfgate.errors import NotMeasuredError
 from perfgate.load.arrival_kinds import Find
 from perfgate.load.rate_search import RateSearch
@@ -61,7 +61,7 @@ class Windows(Timed):
         """One window; of warm-up the time per token of each request is kept."""
         try:
             iteration = super().run(engine, number, warmup=warmup)
-        except OverloadedError:
+        except RefusedError:
             if warmup or not self._lower():
                 raise
             self._unused += 1  # prompts that this server has not had
@@ -126,10 +126,12 @@ class Windows(Timed):
         super().note(number, answer, warmup=warmup)
         self._shares_cores |= bool(answer.get("shares_cores"))
         self._counts = answer.get("counts", self._counts)
-        self._sent_twice |= any(one["sent_twice"] for one in answer["answers"]["answers"])
+        if not warmup or self._seeks:
+            self._sent_twice |= any(one["sent_twice"] for one in answer["answers"]["answers"])
         if warmup:
             reading = answer.get("kv_use_ppm")
-            self._kv_use_ppm = max(filter(None, (reading, self._kv_use_ppm)), default=reading)
+            readings = (one for one in (reading, self._kv_use_ppm) if one is not None)
+            self._kv_use_ppm = max(readings, default=None)
         else:
             self._counted.append(answer.get("counted", {}))
 
@@ -145,6 +147,7 @@ class Windows(Timed):
             "not-steady": self._steady is False,
             "client-shares-cores": self._shares_cores,
             "requests-sent-twice": self._sent_twice,
+            "rate-lowered": self._lowered > 0,
             "no-probe": is_probed(self.job) and "no-probe" in own["cautions"],
         }
         told = tuple(code for code, holds in cautions.items() if holds)
@@ -155,7 +158,7 @@ def _is_refused(answer: Mapping[str, Any]) -> bool:
     """Whether a window does not count because the server was given more than it takes."""
     try:
         read_window(answer)
-    except OverloadedError:
+    except RefusedError:
         return True
     except NotMeasuredError:  # told when it is read
         return False

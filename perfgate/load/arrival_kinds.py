@@ -11,7 +11,7 @@ from perfgate.load.objective import Slo
 from perfgate.models import Duration, FieldError, Percent, Strict, absent
 
 MOST_REQUESTS = 100_000
-"""Of one window: with 512 tokens each a client holds them in 0.5 GiB."""
+"""Of one window."""
 
 
 def _share(share: float) -> float:
@@ -37,7 +37,9 @@ APART_NS = 100_000
 """So far apart are requests that come together: those of a burst or of one time of a trace, and the first ones of a
 closed loop's users. A client sends one after another, each in 17 to 20 us with 512 tokens, so 64 that are due at one
 instant cannot be in time."""
-Rate = Annotated[float, Field(gt=0, le=100_000, strict=False), BeforeValidator(_no_truth)]
+LEAST_RATE = 0.001
+"""One request in 17 minutes."""
+Rate = Annotated[float, Field(ge=LEAST_RATE, le=100_000, strict=False), BeforeValidator(_no_truth)]
 """Requests a second."""
 Size = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 
@@ -50,7 +52,7 @@ class Bursts(Strict):
         size: Requests of a burst.
     """
 
-    rate: Annotated[float, Field(gt=0, le=10_000, strict=False, examples=[4])]
+    rate: Annotated[float, Field(ge=LEAST_RATE, le=10_000, strict=False, examples=[4]), BeforeValidator(_no_truth)]
     size: Annotated[Size, Field(examples=[8])]
 
 
@@ -90,7 +92,7 @@ class Replay(Strict):
     """
 
     file: Annotated[str, AfterValidator(_below_here), Field(examples=["traces/chat.jsonl"])]
-    speed: Annotated[float, Field(gt=0, le=1000, strict=False)] = 1.0
+    speed: Annotated[float, Field(ge=0.001, le=1000, strict=False), BeforeValidator(_no_truth)] = 1.0
     sha256: Annotated[str | None, Field(pattern="^[0-9a-f]{64}$", exclude_if=absent)] = None
 
     @field_validator("file")

@@ -108,7 +108,10 @@ class Client:
         self._id += 1
         order = {"v": PROTOCOL, "id": self._id, "window": window.model_dump(), "target": target.model_dump()}
         deadline = time.monotonic() + longest_s(window, target) + MARGIN_S
-        self._send(json.dumps(order, separators=(",", ":")).encode() + b"\n", deadline)
+        data = json.dumps(order, separators=(",", ":")).encode() + b"\n"
+        del order  # a copy of all prompts
+        self._send(data, deadline)
+        del data
         try:
             head = json.loads(self._line(deadline))
             if head.pop("v") != PROTOCOL or head.pop("id") != self._id:

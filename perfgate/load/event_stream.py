@@ -11,6 +11,8 @@ from typing import Any, Final
 import httptools
 from pydantic_core import from_json
 
+from perfgate.load.exchange import CANCELLED
+
 MOST_HEAD: Final = 64 * 1024
 MOST_EVENT: Final = 8 * 1024**2
 """Bytes; vLLM repeats the prompt's ids in the first event, 7 bytes each."""
@@ -18,6 +20,8 @@ MOST_ANSWER: Final = 16 * 1024**2
 MOST_A_TOKEN: Final = 4096
 """Bytes of an answer, beside :data:`MOST_ANSWER`, for each token asked for: body, chunks' heads and trailers."""
 UNCOUNTED: Final = "an event with text tells neither token ids nor usage: its tokens cannot be counted"
+MOST_TOLD: Final = 10**9
+"""A larger number of tokens is told as more than this."""
 WORDS: Final = 300
 """Characters kept of what a server says."""
 
@@ -52,7 +56,8 @@ class EventStream:
         self._rest = bytearray()
         self._data: list[bytes] = []
         self._event_bytes = 0
-        self._problem = ""
+        self.problem = ""
+        """What its head says is wrong; empty where nothing is."""
         self._marked = False  # by "data: [DONE]"
 
     def feed(self, data: bytes) -> int:
@@ -90,8 +95,8 @@ class EventStream:
         Raises:
             StreamError: The answer was not complete.
         """
-        if self._problem:
-            raise StreamError(self._problem)
+        if self.problem:
+            raise StreamError(self.problem)
         if not (self._marked and self.finish):  # else the end of the connection was that of the body
             where = "before an answer" if self._in_head else f"after {self.tokens} tokens"
             raise StreamError(f"the connection was closed {where}")
@@ -105,13 +110,13 @@ class EventStream:
         status = self._parser.get_status_code()
         self._is_interim = 100 <= status < 200  # noqa: PLR2004 (the answer is still to come: RFC 9110, 15.2)
         if status != 200 and not self._is_interim:  # noqa: PLR2004 (OK)
-            self._problem = f"status {status}"
+            self.problem = f"status {status}"
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser, with what a chunk holds so far."""
         if self.done:
             return
-        if self._problem:
+        if self.problem:
             self._rest += body[:WORDS]
             if len(self._rest) >= WORDS:
                 self._refuse()
@@ -131,7 +136,7 @@ class EventStream:
         if self._is_interim:
             self._is_interim, self._in_head = False, True
             return
-        if self._problem and not self.done:
+        if self.problem and not self.done:
             self._refuse()
         if not self.finish:
             raise StreamError(f"the answer ended after {self.tokens} tokens without a finish_reason")
@@ -141,11 +146,13 @@ class EventStream:
     def _agree(self) -> None:
         """Where events were counted, the server must have counted as many tokens."""
         if self._by_events and self._all_tokens != self.tokens:
-            says = "does not say how many tokens" if self._all_tokens is None else f"says {self._all_tokens} tokens"
-            raise StreamError(f"{self.tokens} events with text, and the usage at the end {says}: they cannot be timed")
+            says = "does not say how many" if self._all_tokens is None else f"says {_number(self._all_tokens)}"
+            raise StreamError(
+                f"{self.tokens} events with text, and the usage at the end {says} tokens: they cannot be timed"
+            )
 
     def _refuse(self) -> None:
-        raise StreamError(f"{self._problem}: {clean(self._rest.decode(errors='replace'))}".removesuffix(": "))
+        raise StreamError(f"{self.problem}: {clean(self._rest.decode(errors='replace'))}".removesuffix(": "))
 
     def _line(self, line: bytes) -> None:
         """A line of the stream: ``data:`` is collected, an empty one ends an event, all others mean nothing here."""
@@ -193,10 +200,17 @@ class EventStream:
         if self._by_events:  # held against the server's own count, wherever that comes
             self._total(usage)
         if self.tokens > self._most_tokens:
-            raise StreamError(f"{self.tokens} tokens, {self._most_tokens} were asked for")
+            raise StreamError(f"{_number(self.tokens)} tokens, {self._most_tokens} were asked for")
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:
             self.finish = clean(reason)[:40]
+            if self.finish == CANCELLED:  # that is the client's word, for what it gave up itself
+                raise StreamError("the server says that it cancelled the request")
+
+
+def _number(count: int) -> str:
+    """A count that a server told, in digits that anybody reads."""
+    return f"{count}" if count < MOST_TOLD else f"over {MOST_TOLD}"
 
 
 def clean(text: str) -> str:

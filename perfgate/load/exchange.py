@@ -18,6 +18,8 @@ from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt
 from perfgate.models import Frozen, Note
 from perfgate.units import format_ns, percent
 
+CANCELLED: Final = "cancelled"
+"""How a request ended on which the client hung up, as the load asked for."""
 LATEST_NS: Final = 1_000_000
 """A window counts only if 99 of 100 requests, of fewer all but one (:data:`HELD_UP_NS`), were sent
 within this of their schedule: 1 ms."""

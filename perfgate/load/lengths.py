@@ -70,15 +70,11 @@ class Lengths(Strict):
     @property
     def spread(self) -> float:
         """Standard deviation over mean, of a thousand even quantiles."""
-        return pstdev(self._thousand) / self.mean
+        return pstdev(self.quantiles) / mean(self.quantiles)
 
     @property
-    def mean(self) -> float:
-        """Of a thousand even quantiles, tokens."""
-        return mean(self._thousand)
-
-    @property
-    def _thousand(self) -> list[int]:
+    def quantiles(self) -> list[int]:
+        """A thousand even ones, tokens."""
         return [self.at((place + 0.5) / 1000) for place in range(1000)]
 
     @property

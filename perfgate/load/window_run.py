@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from perfgate.load.alarm import Alarm
 from perfgate.load.backlog import Backlog
 from perfgate.load.event_stream import EventStream, StreamError, clean
-from perfgate.load.exchange import Answer, Answers, Request, Target, Window
+from perfgate.load.exchange import CANCELLED, Answer, Answers, Request, Target, Window
 
 AHEAD_NS: Final = 100_000_000
 """So long before a request is due its connection is opened."""
@@ -73,7 +73,7 @@ class Exchange(asyncio.Protocol):
     """
 
     def __init__(self, request: Request, data: bytes, run: WindowRun) -> None:
-        self.request = request
+        self.request = request.model_copy(update={"prompt": request.prompt[:1]})  # in its bytes, which are a tenth
         self._data = data
         self._run = run
         self._stream = EventStream(request.max_tokens, by_events=run.by_events)
@@ -109,8 +109,7 @@ class Exchange(asyncio.Protocol):
             self._sent_ns = None
             self._answer("", self._failure)
             return
-        text = f"no end within {timeout_s:g} s"
-        self._limit = asyncio.get_running_loop().call_later(timeout_s, self._fail, text)
+        self._limit = asyncio.get_running_loop().call_later(timeout_s, self._give_up, timeout_s)
         if self._transport is not None:
             self._transport.write(self._data)
         elif self._opening is not None and self._opening.done():  # closed as soon as it was open: once more
@@ -147,7 +146,7 @@ class Exchange(asyncio.Protocol):
         if self._stream.done:
             self._answer(self._stream.finish)
         elif cancel_after is not None and self._stream.tokens >= cancel_after and not self._stream.finish:
-            self._answer("cancelled")
+            self._answer(CANCELLED)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
@@ -170,6 +169,10 @@ class Exchange(asyncio.Protocol):
             self._fail(f"{error}: {clean(str(exc))}" if exc else str(error))
         else:
             self._answer(self._stream.finish)
+
+    def _give_up(self, timeout_s: float) -> None:
+        said = self._stream.problem and f"{self._stream.problem}, and "
+        self._fail(f"{said}no end within {timeout_s:g} s")
 
     def _fail(self, text: str) -> None:
         if self._sent_ns is None:

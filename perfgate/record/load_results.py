@@ -22,6 +22,7 @@ from perfgate.units import plural
 RESULT: Final = Size(64, 4_000_000)
 """``vllm bench serve --save-detailed`` keeps every gap between tokens."""
 MOST_RUNS: Final = 256
+MOST_LOST: Final = 10**9
 
 Result = dict[str, float]
 """By the name of a metric its value in base units."""
@@ -92,7 +93,11 @@ def _vllm(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
     for name in ("request_throughput", "output_throughput"):
         _add(result, name, _number(content.get(name)))
     offered = _offered(content.get("request_rate"), content.get("max_concurrency"))
-    yield f"vllm bench serve{offered}{_failed(content.get('failed'))}", result
+    lost = content.get("failed")
+    if lost is None:  # older ones say how many there were
+        asked, answered = (_number(content.get(key)) for key in ("num_prompts", "completed"))
+        lost = asked - (answered or 0) if asked else None
+    yield f"vllm bench serve{offered}{_failed(lost)}", result
 
 
 def _offered(rate: Any, users: Any) -> str:
@@ -104,8 +109,10 @@ def _offered(rate: Any, users: Any) -> str:
 
 def _failed(requests: Any) -> str:
     """What a run lost, in words: its times are those of the rest, so it has another name than a run that lost none."""
-    lost = _number(requests)
-    return f", {plural(round(lost), 'request')} failed" if lost else ""
+    lost = _number(requests) or 0
+    return (
+        f", {plural(round(lost), 'request')} failed" if 1 <= lost < MOST_LOST else ", requests failed" if lost else ""
+    )
 
 
 _OF_AIPERF: Final = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
@@ -122,7 +129,9 @@ def _aiperf(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
             _add(result, named, _number(value, factor or 1.0))
     _add(result, "request_throughput", _average(content.get("request_throughput")))
     _add(result, "output_throughput", _average(content.get("output_token_throughput")))
-    yield f"aiperf{_failed(_average(content.get('error_request_count')))}", result
+    lost = _average(content.get("error_request_count"))
+    ended = ", cancelled" if content.get("was_cancelled") else ", with errors" if content.get("error_summary") else ""
+    yield f"aiperf{_failed(lost) or ended}", result
 
 
 def _average(table: Any) -> float | None:
@@ -150,9 +159,7 @@ def _guidellm(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
                 _add(result, _named(time, str(statistic)), _number(value, factor))
         for key, name in _RATES_OF_GUIDELLM.items():
             _add(result, name, _number(_successful(metrics, key).get("mean")))
-        totals = metrics.get("request_totals") if isinstance(metrics, dict) else None
-        lost = totals.get("errored") if isinstance(totals, dict) else None
-        yield f"GuideLLM {number + 1}{_strategy(run)}{_failed(lost)}", result
+        yield f"GuideLLM {number + 1}{_strategy(run)}{_failed(_errored(run))}", result
 
 
 def _strategy(run: Any) -> str:
@@ -161,6 +168,14 @@ def _strategy(run: Any) -> str:
         case {"config": {"strategy": dict(strategy)}} | {"args": {"strategy": dict(strategy)}}:
             return _offered(strategy.get("rate"), strategy.get("streams"))
     return ""
+
+
+def _errored(run: Any) -> Any:
+    """How many requests of a run of GuideLLM failed, as it says."""
+    match run:
+        case {"metrics": {"request_totals": {"errored": lost}}} | {"request_totals": {"errored": lost}}:
+            return lost
+    return None
 
 
 def _successful(metrics: Any, key: str) -> Mapping[str, Any]:

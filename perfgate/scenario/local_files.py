@@ -69,5 +69,5 @@ def _unfit(found: Sequence[Arrived], load: Load) -> str:
         return f"has {plural(len(found), 'request')}, and a window of {load.requests} is asked for: leave requests out"
     if load.prefix is not None and load.input_tokens is None and any(entry.blocks for entry in found):
         return "says which prompts begin alike (hash_ids), so prefix would do nothing: remove it, or give input_tokens"
-    plain = sum(entry.input_tokens for entry in found) / max(1, len(found))
-    return load.too_much(len(found), load.input_tokens.mean if load.input_tokens else plain)
+    lengths = load.input_tokens.quantiles if load.input_tokens else [entry.input_tokens for entry in found]
+    return load.too_much(len(found), lengths or [0])

@@ -157,6 +157,17 @@ def test_the_highest_rate_is_sought_after_warm_up(job: Job) -> None:
     assert _tells(file, Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,)), trial)
 
 
+def test_a_long_search_can_be_verified(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its windows are lines of the timeline as well, each as long as one of those that were declared."""
+    trial = taken(job, Arithmetic(capacity=5.0))
+    assert trial.timeline is not None
+    file = job.run_folder / trial.timeline.path
+    longest = max(map(len, gzip.decompress(file.read_bytes()).splitlines(keepends=True)))
+    monkeypatch.setattr("perfgate.verification.MAX_ANSWER_BYTES", longest)
+    monkeypatch.setattr("perfgate.verification.BYTES_A_TOKEN", 0)
+    assert _tells(file, Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,)), trial)
+
+
 @pytest.mark.parametrize(("window", "counts"), [(0, True), (1, False), (4, False), (5, False), (6, False)])
 def test_a_late_client_spoils_what_something_rests_on(job: Job, window: int, *, counts: bool) -> None:
     """A window that was sought with or is measured, and not the one that warms up."""
@@ -272,7 +283,7 @@ def test_a_rate_that_is_refused_later_is_lowered(job: Job) -> None:
     assert len({number for _, number in engine.asked}) == len(engine.asked) == 1 + 4 + 4
     assert trial_value("max_rate", trial) == sought
     assert len(trial.iterations) == 2
-    assert trial.cautions == ()
+    assert trial.cautions == ("rate-lowered",)
     assert trial.timeline is not None
     known = Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,))
     assert _tells(job.run_folder / trial.timeline.path, known, trial)
@@ -284,6 +295,12 @@ def test_a_rate_is_not_lowered_without_end(job: Job) -> None:
     with pytest.raises(NotMeasuredError, match="status 429"):
         taken(job, engine)
     assert len(engine.asked) == 5 + 1 + 5
+
+
+def test_a_server_that_hangs_at_the_rate_that_was_found_is_broken(job: Job) -> None:
+    """It did not say that it had too much to do: a request that never ends is a fault, here as at any rate."""
+    with pytest.raises(NotMeasuredError, match="no end within 5 s"):
+        taken(job, Arithmetic(5.0, "no end within 5 s", busy={5}))
 
 
 def test_a_declared_rate_is_never_lowered(steady_job: Job) -> None:

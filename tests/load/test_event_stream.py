@@ -64,6 +64,20 @@ def test_a_server_may_say_that_it_goes_on(interim: bytes) -> None:
     assert told(interim + b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n", [])[3] == "status 500"
 
 
+def test_only_a_client_cancels() -> None:
+    """A server that ends a request by that word, as TensorRT-LLM may, would have its times left out with it."""
+    assert told(HEAD + event(2) + event(1, "cancelled") + DONE + END, [])[3] == (
+        "the server says that it cancelled the request"
+    )
+
+
+def test_a_number_without_end_is_told_short() -> None:
+    """Of what a server says no more than some words are kept."""
+    said = b'data: {"choices": [{"text": "w", "finish_reason": null}], "usage": {"completion_tokens": %b}}\n\n'
+    error = told(HEAD + chunk(said % (b"9" * 4000)), [])[3]
+    assert error == "over 1000000000 tokens, 8 were asked for"
+
+
 def test_the_tokens_of_a_piece_are_told() -> None:
     """Several events may come at once."""
     stream = EventStream(max_tokens=8)

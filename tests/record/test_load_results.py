@@ -88,6 +88,14 @@ def test_a_result_is_read_in_base_units(tmp_path: Path, content: Any, runs: dict
         ),
         (VLLM | {"failed": 3}, ["vllm bench serve, 10 a second, 3 requests failed"]),
         (VLLM | {"failed": 0}, ["vllm bench serve, 10 a second"]),
+        (VLLM | {"num_prompts": 100}, ["vllm bench serve, 10 a second, 60 requests failed"]),
+        (VLLM | {"failed": 1e308}, ["vllm bench serve, 10 a second, requests failed"]),
+        (AIPERF | {"was_cancelled": True}, ["aiperf, cancelled"]),
+        (AIPERF | {"error_summary": [{"count": 1}]}, ["aiperf, with errors"]),
+        (
+            {"benchmarks": [GUIDELLM["benchmarks"][0] | {"request_totals": {"errored": 2}}]},
+            ["GuideLLM 1, 2 requests failed"],
+        ),
         (AIPERF | {"error_request_count": {"unit": "requests", "avg": 1.0}}, ["aiperf, 1 request failed"]),
         (
             {

@@ -92,6 +92,15 @@ def problem(old: str, new: str) -> str:
             "requests: 90000, prefix: {share: 50%, tokens: 2000}",
             "workload.requests: 113 million tokens",
         ),
+        ("{poisson: 4}", "{poisson: 1.0e-300}", "workload.arrival.poisson: must be at least 0.001"),
+        ("{poisson: 4}", "{bursts: {rate: true, size: 2}}", "workload.arrival.bursts.rate: expected a number"),
+        ("{poisson: 4}, requests: 10", "{poisson: 0.01}, requests: 1000", "workload.arrival: a window lasts 28 hours"),
+        (
+            "{poisson: 4}",
+            "{ramp: {start: 9, end: 1}}",
+            "workload.requests: the last requests of a ramp that falls may come late: give duration instead",
+        ),
+        ("output_tokens: 16", "output_tokens: 16, lora: {names: [a漢]}", "workload.lora.names[0]"),
         ("output_tokens: 16", "output_tokens: 16, lora: {names: [b, a, b]}", "expected each name once, and b is there"),
     ],
 )
