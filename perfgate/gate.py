@@ -49,7 +49,7 @@ from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
 from perfgate.record.shards import Assigned
 from perfgate.record.stop import forget_stop, keep_stop
-from perfgate.run_steps import RunSteps, short_of
+from perfgate.run_steps import RunSteps, short_of, take_steps
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Builds, Subject, runs_already
@@ -325,7 +325,7 @@ def _visit(
                 with Session(folder, manifest, progress=steps, **visit) as session:
                     for record in added.values():  # before the first of their pairs is taken
                         write_record(record_file(folder, record.cell), record)
-                    _measure(session, order, records, steps, manifest)
+                    take_steps(session, order, records, steps, manifest)
         return Finished(folder, judge_folder(folder))
 
 
@@ -343,14 +343,6 @@ def _interruptions(folder: Path) -> Iterator[None]:
             raise
         judge_folder(folder)
         raise stopped(error, _way_on(folder), keep_stop(folder, error)) from error
-
-
-def _measure(session: Session, order: CellOrder, records: dict[str, Record], steps: RunSteps, manifest: Run) -> None:
-    """Measure look by look until each cell is decided, cannot be measured, or has used up its looks."""
-    while (turn := order.next(records)) is not None:
-        now, then = turn
-        steps.towards(now, manifest)
-        records[now.cell.cell_id] = session.measure(now.cell, now.target, now.kind, now.heads, then)
 
 
 def outcome_of(folder: Path) -> Outcome:

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.capture.pace import Progress, Step
+from perfgate.capture.session import Session
+from perfgate.errors import InterruptedRunError
+from perfgate.judge.next_cell import CellOrder
 from perfgate.judge.next_pairs import Due, due
 from perfgate.judge.outcome import CellOutcome
 from perfgate.record.cost import short_budget
@@ -62,6 +65,27 @@ class RunSteps:
     def __call__(self, step: Step | str) -> None:
         """Tell of one."""
         self._progress(step if isinstance(step, str) else RunStep(**vars(step), **self._known))
+
+
+def take_steps(session: Session, order: CellOrder, records: dict[str, Record], steps: RunSteps, manifest: Run) -> None:
+    """Measure look by look until each cell is decided, cannot be measured, or has used up its looks.
+
+    Where all are, and only traces of what regressed are lacking, a run ends as decided though its budget is too short.
+
+    Raises:
+        InterruptedRunError: ``out-of-budget``, and something is undecided; or stopped by a signal.
+    """
+    while (turn := order.next(records)) is not None:
+        now, then = turn
+        steps.towards(now, manifest)
+        try:
+            records[now.cell.cell_id] = session.measure(now.cell, now.target, now.kind, now.heads, then)
+        except InterruptedRunError as error:
+            is_decided = all(one.cell.explains_by(one.kind) for one in due(manifest, records))
+            if error.code != "out-of-budget" or not is_decided:
+                raise
+            steps(f"warning: what regressed is not traced: {error.text}")
+            return
 
 
 def short_of(budget_s: float, run: Run, records: Mapping[str, Record], runs: Path) -> str:

@@ -108,7 +108,7 @@ def test_interrupted_in_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def importing(*_: object) -> None:
         raise ImportError("cannot import a part of it") from KeyboardInterrupt()
 
-    monkeypatch.setattr(gate, "_measure", importing)
+    monkeypatch.setattr(gate, "take_steps", importing)
 
     with pytest.raises(InterruptedRunError) as stopped:
         gate.run([scenario_file(tmp_path)], BOTH, runs=tmp_path / "runs", collector=FakeCollector())
@@ -450,8 +450,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 class Lasting(Watched):
     """A fake whose trials last as long as they say, on the clock of the test."""
 
-    def __init__(self, clock: list[float]) -> None:
-        super().__init__(EVEN)
+    def __init__(self, clock: list[float], spec: FakeSpec = EVEN) -> None:
+        super().__init__(spec)
         self.clock = clock
 
     def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
@@ -480,6 +480,28 @@ def test_budget(tmp_path: Path, clock: list[float], trials_paid: float, taken: i
     assert str(caught.value).endswith(f"Go on with: perfgate run --resume {folder}")
     assert (len(record.trials), len(record.pairs())) == (taken, (taken - 2) // 2)
     assert gate.resume(folder, collector=Watched(EVEN), budget_s=math.inf).outcome.verdict == "pass"
+
+
+def test_a_budget_without_time_for_the_cause(tmp_path: Path, clock: list[float]) -> None:
+    """What regressed is decided: the run ends so, says that it is not traced, and --resume traces it."""
+    scenario = scenario_file(
+        tmp_path, gates="{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}",
+        more="kernels: {traced: {iterations: 2, when: regressed}}",
+    )  # fmt: skip
+
+    slower = FakeSpec(restart_sd=3e-4, head_ratio={"step": 1.05})
+    whole = gate.run([scenario], BOTH, runs=tmp_path / "whole", seed=1, collector=Lasting(clock, slower))
+    timed_s = sum(one.duration_ns for one in records(whole.folder)[0].trials if one.kind == "timed") / 1e9
+
+    said: list[str] = []
+    found = gate.run([scenario], BOTH, runs=tmp_path / "runs", seed=1, collector=Lasting(clock, slower),
+                     budget_s=1.01 * timed_s, progress=lambda step: said.append(str(step)))  # fmt: skip
+
+    (cell,) = found.outcome.cells
+    assert (found.outcome.verdict, cell.pairs, cell.traced_pairs) == ("regressed", 6, 0)
+    assert any("warning: what regressed is not traced: the next 2 trials take about" in line for line in said), said
+    again = gate.resume(found.folder, collector=Watched(slower))
+    assert (again.outcome.verdict, again.outcome.cells[0].traced_pairs) == ("regressed", 1)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def _target(run: Run, cell: Cell, outcome: CellOutcome, kind: Kind, taken: int) 
         return cell.due_alone(kind)
     if taken and cell.gates_on(kind):
         return outcome.next_look_at(kind) or 0
-    if kind == "traced" and cell.kernels and cell.kernels.explains:
+    if cell.explains_by(kind):
         return int(any(gate.verdict == "regressed" for gate in outcome.gates))
     return cell.due_in_pairs(kind)
 

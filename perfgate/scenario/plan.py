@@ -106,13 +106,17 @@ class Cell(Frozen):
         """Whether a gate rests on trials of this kind."""
         return any(gate.gate.measured.kind == kind for gate in self.gates)
 
+    def explains_by(self, kind: Kind) -> bool:
+        """Whether trials of a kind only show the cause of what a gate blocked."""
+        return kind == "traced" and self.kernels is not None and self.kernels.explains
+
     def looks(self, kind: Kind) -> tuple[int, ...]:
         """Pairs at which trials of a kind may end; empty where none is taken.
 
         Without a gate nothing is timed, and one trial tells what a step runs, what its kernels count, what its host
         calls or where that spends its time. Nothing is due of what is traced only where a gate blocked.
         """
-        if kind == "traced" and self.kernels and self.kernels.explains:
+        if self.explains_by(kind):
             return ()
         if self.gates_on(kind):
             return self.schedule(kind).looks
