@@ -344,3 +344,16 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         refused = invoke("run", "tiny.yaml", *words, *more, obj=OfHeads())
         assert (refused.exit_code, problem in refused.stderr) == (2, True), refused.stderr
     assert "--head names several heads" in invoke("nightly", "tiny.yaml", *words, obj=OfHeads()).stderr
+
+
+def test_only_the_head_that_regressed_is_traced(tmp_path: Path) -> None:
+    """Beside the base, once, and its report says where the time went; the head that passes is not traced."""
+    collector = OfHeads()
+    found = by_head(measure(tmp_path, collector, more="kernels: {traced: {iterations: 2, when: regressed}}"))
+
+    assert {name: (one.verdict, one.traced_pairs) for name, one in found.items()} == {
+        "slow": ("regressed", 1), "same": ("pass", 0),
+    }  # fmt: skip
+    assert [job.label for job in collector.jobs if job.kind == "traced"] in (["base", "slow"], ["slow", "base"])
+    assert found["slow"].attribution is not None
+    assert found["same"].attribution is None
