@@ -164,6 +164,10 @@ _TABLE = (
            "ignorable.",
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up; figures from "
            "elsewhere need more trials. Or widen the margins to what this machine can show, or quiet the machine."),
+    Reason("slower-apart", "The machine had two states. Pairs with a state in common would pass, and all together, "
+           "with those that have none, are slower by more than must_catch beyond what the states explain.",
+           "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up. A head that is "
+           "slow only where its base is in another state may have a third one: look at its iterations."),
     Reason("undecided-by-baseline", "The baseline's visits exclude neither a regression of must_catch size nor a "
            "slowdown within ignorable: they are too far apart.",
            "Measure both builds in pairs, which the spread between visits does not reach: perfgate run SCENARIO "

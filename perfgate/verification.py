@@ -23,6 +23,7 @@ from perfgate.errors import NotMeasuredError, PerfgateError, RecordError, UsageE
 from perfgate.gate import outcome_of
 from perfgate.judge.next_pairs import due
 from perfgate.judge.outcome import Outcome, verdict_json
+from perfgate.load.shape import DEFAULT_OUTPUT, Load
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import parse_json
 from perfgate.metrics.trial import SETTLED, Artifact, Iteration, Trial
@@ -31,9 +32,12 @@ from perfgate.nightly import BESIDE, HALVES, MANIFEST, check_halves, night_outco
 from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
+from perfgate.scenario.workload import AnyWorkload
 
 MOST_BESIDE = 64
 """Lines of a timeline beside those declared: waiting for a GPU or a server, and the windows of a search."""
+MOST_A_LINE = 1024**3
+"""Bytes: a line is held in memory."""
 BYTES_A_TOKEN = 64
 """Of a line, for each token of a window: a stamp and a count take 23."""
 
@@ -182,6 +186,14 @@ def _times(folder: Path, records: Sequence[Record]) -> Check:
     return Check("ok", "times", f"those of {len(timed)} timed trials are what their raw timelines tell")
 
 
+def _longest_line(workload: AnyWorkload, trial: Trial) -> int:
+    """Bytes that a line of a timeline may have: a window that is sought with has more requests than those measured."""
+    tokens = max((own.generated for own in trial.iterations), default=0)
+    if isinstance(workload, Load) and workload.arrival.find is not None:
+        tokens = max(tokens, round(workload.most_requests * (workload.output_tokens or DEFAULT_OUTPUT).longest))
+    return min(MAX_ANSWER_BYTES + BYTES_A_TOKEN * tokens, MOST_A_LINE)
+
+
 def _tells(file: Path, record: Record, trial: Trial) -> bool:
     """Whether a timeline gives the iterations of a trial; one that is damaged, or made to do harm, does not.
 
@@ -192,7 +204,7 @@ def _tells(file: Path, record: Record, trial: Trial) -> bool:
     cell, measure, warmup = record.cell, record.cell.measure, 0
     if (count := len(trial.iterations)) not in record.iterations_of(trial):
         return False
-    most = MAX_ANSWER_BYTES + BYTES_A_TOKEN * max((own.generated for own in trial.iterations), default=0)
+    most = _longest_line(cell.workload, trial)
     left = (measure.warmup_iterations + count + MOST_BESIDE) * most
     try:
         with gzip.open(file) as lines:

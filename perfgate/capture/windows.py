@@ -20,7 +20,7 @@ from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.timing import Timed
 from perfgate.capture.window_reading import OverloadedError, RefusedError, read_window
 from perfgate.errors import NotMeasuredError
-from perfgate.load.arrival_kinds import Find
+from perfgate.load.arrival_kinds import LEAST_RATE, Find
 from perfgate.load.rate_search import RateSearch
 from perfgate.load.shape import Load
 from perfgate.load.steady import is_steady
@@ -117,7 +117,7 @@ class Windows(Timed):
         if not self._found or self._lowered == MOST_LOWER or not isinstance(self.workload, Load):
             return False
         self._lowered += 1
-        self.workload = self.workload.at_rate(LOWER * (self.workload.arrival.poisson or 0.0))
+        self.workload = self.workload.at_rate(max(LEAST_RATE, LOWER * (self.workload.arrival.poisson or 0.0)))
         return True
 
     def note(self, number: int, answer: Mapping[str, Any], *, warmup: bool) -> None:

@@ -144,7 +144,8 @@ class StateSeries(Series):
             told |= {"cautions": (*of_the_mean, self._bounded()), "pair_sd": None, "detectable": None,
                      "detectable_at": None}  # fmt: skip
         if (slower := self._slower_in_all) and super().verdict(decision) in PASSED:
-            told["reasons"] = (slower,)
+            # The bounds are of the pairs that have a state in common, and the change that is shown of all.
+            told |= {"reasons": (slower,), "passed_at": None, "change_high": None, "q": 1.0}
         return found.model_copy(update=told)
 
     @property
@@ -162,7 +163,7 @@ class StateSeries(Series):
             f"pairs with a state in common exclude {percent(self.must_catch)}; with those that have none all "
             f"{len(whole.base)} are slower by {percent(stats.to_ratio(mean))}"
         )
-        return Note(code="undecided", text=text)
+        return Note(code="slower-apart", text=text)
 
     def _bounded(self) -> Note:
         last = self.compared[-1]

@@ -184,7 +184,7 @@ class EventStream:
 
     def _total(self, usage: Any) -> None:
         match usage:
-            case {"completion_tokens": int(tokens)}:
+            case {"completion_tokens": int(tokens)} if tokens >= 0:
                 self._all_tokens = tokens
 
     def _count(self, choice: dict[str, Any], usage: Any) -> None:

@@ -189,9 +189,9 @@ class Load(Strict):
             raise FieldError(
                 ("requests",), "the last requests of a ramp that falls may come late: give duration instead"
             )
-        if self.duration is not None and self.duration * self.most_per_second > MOST_REQUESTS:
+        if self.most_requests > MOST_REQUESTS:
             raise FieldError(("duration",), f"makes more than {MOST_REQUESTS} requests: shorten it")
-        if (lasts_s := self.lasts_s or 0) > MOST_SECONDS:
+        if (lasts_s := self._longest_s) > MOST_SECONDS:
             raise FieldError(
                 ("arrival",), f"a window lasts {lasts_s / 3600:.0f} hours: raise the rate, or make it shorter"
             )
@@ -214,8 +214,7 @@ class Load(Strict):
 
     @model_validator(mode="after")
     def _fits_in_memory(self) -> Load:
-        count = self.requests or (self.duration or 0) * self.most_per_second
-        text = self.too_much(count, (self.input_tokens or DEFAULT_INPUT).quantiles)
+        text = self.too_much(self.most_requests, (self.input_tokens or DEFAULT_INPUT).quantiles)
         if text and self.arrival.replay is None:
             raise FieldError(("requests" if self.requests else "duration",), text)
         return self
@@ -251,6 +250,11 @@ class Load(Strict):
         return max(0.0, *(rate or 0.0 for rate in rates), *ramp)
 
     @property
+    def most_requests(self) -> float:
+        """About so many requests a window comes to at most; 0 where a trace decides."""
+        return self.requests or (self.duration or 0) * self.most_per_second
+
+    @property
     def lasts_s(self) -> float | None:
         """How long requests of a window come, seconds; ``None`` where answers or a trace decide."""
         arrival, ramp, bursts = self.arrival, self.arrival.ramp, self.arrival.bursts
@@ -259,6 +263,14 @@ class Load(Strict):
                  math.sqrt(arrival.find.least * arrival.find.most) if arrival.find else None)  # fmt: skip
         rate = next(filter(None, rates), None)
         return self.duration or (self.requests / rate if self.requests and rate else None)
+
+    @property
+    def _longest_s(self) -> float:
+        """The same of the window that lasts longest, as far as the declaration says it."""
+        find, closed, requests = self.arrival.find, self.arrival.closed, self.requests or 0
+        if closed is not None:
+            return requests * (closed.think or 0.0) / closed.concurrency
+        return requests / find.least if find is not None and requests else self.lasts_s or 0.0
 
     @property
     def longest(self) -> int | None:

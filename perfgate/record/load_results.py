@@ -95,8 +95,8 @@ def _vllm(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
     offered = _offered(content.get("request_rate"), content.get("max_concurrency"))
     lost = content.get("failed")
     if lost is None:  # older ones say how many there were
-        asked, answered = (_number(content.get(key)) for key in ("num_prompts", "completed"))
-        lost = asked - (answered or 0) if asked else None
+        asked, answered = (content.get(key) for key in ("num_prompts", "completed"))
+        lost = asked - answered if type(asked) is int and type(answered) is int else None
     yield f"vllm bench serve{offered}{_failed(lost)}", result
 
 
@@ -129,9 +129,15 @@ def _aiperf(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
             _add(result, named, _number(value, factor or 1.0))
     _add(result, "request_throughput", _average(content.get("request_throughput")))
     _add(result, "output_throughput", _average(content.get("output_token_throughput")))
-    lost = _average(content.get("error_request_count"))
-    ended = ", cancelled" if content.get("was_cancelled") else ", with errors" if content.get("error_summary") else ""
-    yield f"aiperf{_failed(lost) or ended}", result
+    lost = _average(content.get("error_request_count")) or _summed(content.get("error_summary"))
+    ended = ", cancelled" if content.get("was_cancelled") is True else ""
+    yield f"aiperf{_failed(lost)}{ended}", result
+
+
+def _summed(errors: Any) -> float:
+    """How many requests a list of errors speaks of."""
+    counts = [error.get("count") for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
+    return sum(_number(count) or 0 for count in counts)
 
 
 def _average(table: Any) -> float | None:
@@ -172,10 +178,10 @@ def _strategy(run: Any) -> str:
 
 def _errored(run: Any) -> Any:
     """How many requests of a run of GuideLLM failed, as it says."""
-    match run:
-        case {"metrics": {"request_totals": {"errored": lost}}} | {"request_totals": {"errored": lost}}:
-            return lost
-    return None
+    if not isinstance(run, dict):
+        return None
+    tables = [own.get("request_totals") for own in (run.get("metrics"), run) if isinstance(own, dict)]
+    return next((own["errored"] for own in tables if isinstance(own, dict) and _number(own.get("errored"))), None)
 
 
 def _successful(metrics: Any, key: str) -> Mapping[str, Any]:

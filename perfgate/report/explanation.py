@@ -198,6 +198,10 @@ def _steps(gate: GateOutcome) -> Iterator[str]:
     if counted is not None:
         yield f"a sign test over {plural(gate.pairs, 'pair')}: {_first(counted)}: {gate.verdict}."
         return
+    apart = next((note for note in gate.reasons if note.code == "slower-apart"), None)
+    if apart is not None:
+        yield f"{_first(apart)}: {gate.verdict}."
+        return
     low, high = gate.slowdown_bounds
     at = f"at {plural(gate.pairs, 'pair')} the slowdown's"
     if gate.verdict == "regressed":

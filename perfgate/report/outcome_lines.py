@@ -236,7 +236,7 @@ def notes(cell: CellOutcome) -> Iterator[NoteLine]:
     for gate in ordered_gates(cell):
         for note in gate.reasons:
             line = NoteLine.of("reason", gate_name(gate), note)
-            yield replace(line, remedy=DECIDED) if decided and note.code == "undecided" else line
+            yield replace(line, remedy=DECIDED) if decided and note.code in ("undecided", "slower-apart") else line
     yield from (NoteLine.of("reason", cell.name, note) for note in cell.reasons)
     for gate in ordered_gates(cell):
         yield from (NoteLine.of("caution", gate_name(gate), note) for note in gate.cautions)

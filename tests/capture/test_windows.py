@@ -30,7 +30,7 @@ from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import resolve_cells
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import AnyWorkload
-from perfgate.verification import _tells
+from perfgate.verification import _longest_line, _tells
 
 TEXT = """
 schema: 1
@@ -162,10 +162,15 @@ def test_a_long_search_can_be_verified(job: Job, monkeypatch: pytest.MonkeyPatch
     trial = taken(job, Arithmetic(capacity=5.0))
     assert trial.timeline is not None
     file = job.run_folder / trial.timeline.path
+    known = Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,))
     longest = max(map(len, gzip.decompress(file.read_bytes()).splitlines(keepends=True)))
-    monkeypatch.setattr("perfgate.verification.MAX_ANSWER_BYTES", longest)
-    monkeypatch.setattr("perfgate.verification.BYTES_A_TOKEN", 0)
-    assert _tells(file, Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,)), trial)
+    with monkeypatch.context() as patch:
+        patch.setattr("perfgate.verification.MAX_ANSWER_BYTES", longest)
+        patch.setattr("perfgate.verification.BYTES_A_TOKEN", 0)
+        assert _tells(file, known, trial)
+    more = known.cell.workload.model_copy(update={"requests": None, "duration": 60.0})
+    assert isinstance(more, Load)
+    assert _longest_line(more, trial) > _longest_line(known.cell.workload, trial) + 64 * 2 * 900
 
 
 @pytest.mark.parametrize(("window", "counts"), [(0, True), (1, False), (4, False), (5, False), (6, False)])

@@ -28,6 +28,7 @@ from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.catalogue import LOAD_METRICS
 from perfgate.metrics.trial import PROBED_GPUS, Iteration, Probes, Side, Trial
 from perfgate.record.run_record import Visit
+from perfgate.report import explanation
 from perfgate.report.github_markdown import annotate
 from perfgate.report.junit import render_junit
 from perfgate.report.outcome_lines import closing, gate_name, notes, states_line
@@ -715,10 +716,15 @@ def test_nothing_passes_that_all_pairs_together_say_is_slower() -> None:
     same = with_readings(states)
     late = [*same[:10], *slower(same[10:], 1.5)]
     gates = [gate("itl_median", "0.1%", "6%")]
-    mean, never = (by_state(judged_on_gpu(trials, gates))["both"] for trials in (late, same))
+    cell = judged_on_gpu(late, gates)
+    mean, never = by_state(cell)["both"], by_state(judged_on_gpu(same, gates))["both"]
 
+    (told,) = (line for line in explanation.steps(cell) if "those that have none" in line)
+    assert "is not below must_catch" not in told
     assert (mean.verdict, never.verdict) == ("inconclusive", "pass")
     (why,) = mean.reasons
+    assert why.code == "slower-apart"
+    assert (mean.change_high, mean.passed_at, mean.q) == (None, None, 1.0)
     assert why.text.startswith("pairs with a state in common exclude 6 %; with those that have none all 8 are slower")
     assert "bounded-pairs" in codes(mean.cautions)
 

@@ -77,6 +77,12 @@ def test_a_number_without_end_is_told_short() -> None:
     error = told(HEAD + chunk(said % (b"9" * 4000)), [])[3]
     assert error == "over 1000000000 tokens, 8 were asked for"
 
+    stream = EventStream(max_tokens=8, by_events=True)
+    stream.feed(HEAD + chunk(b'data: {"choices": [{"text": "w", "finish_reason": "length"}]}\n\n'))
+    stream.feed(chunk(b'data: {"choices": [], "usage": {"completion_tokens": -%b}}\n\n' % (b"9" * 4000)))
+    with pytest.raises(StreamError, match=r"^1 events with text, and the usage at the end does not say how many"):
+        stream.feed(DONE + END)
+
 
 def test_the_tokens_of_a_piece_are_told() -> None:
     """Several events may come at once."""

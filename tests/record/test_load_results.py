@@ -91,7 +91,23 @@ def test_a_result_is_read_in_base_units(tmp_path: Path, content: Any, runs: dict
         (VLLM | {"num_prompts": 100}, ["vllm bench serve, 10 a second, 60 requests failed"]),
         (VLLM | {"failed": 1e308}, ["vllm bench serve, 10 a second, requests failed"]),
         (AIPERF | {"was_cancelled": True}, ["aiperf, cancelled"]),
-        (AIPERF | {"error_summary": [{"count": 1}]}, ["aiperf, with errors"]),
+        (AIPERF | {"error_summary": [{"count": 1}, {"count": 2}]}, ["aiperf, 3 requests failed"]),
+        (AIPERF | {"was_cancelled": "no", "error_summary": [7, {}]}, ["aiperf"]),
+        (
+            {
+                "benchmarks": [
+                    {
+                        "metrics": GUIDELLM["benchmarks"][0]["metrics"] | {"request_totals": {"errored": None}},
+                        "request_totals": {"errored": 3},
+                    }
+                ]
+            },
+            ["GuideLLM 1, 3 requests failed"],
+        ),
+        (
+            {key: value for key, value in VLLM.items() if key != "completed"} | {"num_prompts": 100},
+            ["vllm bench serve, 10 a second"],
+        ),
         (
             {"benchmarks": [GUIDELLM["benchmarks"][0] | {"request_totals": {"errored": 2}}]},
             ["GuideLLM 1, 2 requests failed"],

@@ -96,6 +96,16 @@ def problem(old: str, new: str) -> str:
         ("{poisson: 4}", "{bursts: {rate: true, size: 2}}", "workload.arrival.bursts.rate: expected a number"),
         ("{poisson: 4}, requests: 10", "{poisson: 0.01}, requests: 1000", "workload.arrival: a window lasts 28 hours"),
         (
+            "{poisson: 4}, requests: 10",
+            "{find: {least: 0.001, most: 1000, slo: {ttft: 1s}}}, requests: 3000",
+            "workload.arrival: a window lasts 833 hours",
+        ),
+        (
+            "{poisson: 4}, requests: 10",
+            "{closed: {concurrency: 1, think: 100000s}}, requests: 50",
+            "workload.arrival: a window lasts 1389 hours",
+        ),
+        (
             "{poisson: 4}",
             "{ramp: {start: 9, end: 1}}",
             "workload.requests: the last requests of a ramp that falls may come late: give duration instead",
