@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from perfgate.capture.timeline import ANY_TIME, Span, read_iteration
 from perfgate.errors import NotMeasuredError
 from perfgate.load.arrival_kinds import MOST_REQUESTS
-from perfgate.load.exchange import CANCELLED, Answer, Answers
+from perfgate.load.exchange import CANCELLED, Answer, Answers, Counts
 from perfgate.load.shape import Load
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import Iteration, Probes
@@ -36,7 +36,7 @@ class OverloadedError(NotMeasuredError):
 
 
 class RefusedError(OverloadedError):
-    """It said so of each."""
+    """It said so of each request that failed."""
 
 
 class WindowAnswer(Frozen):
@@ -66,7 +66,7 @@ class WindowAnswer(Frozen):
     counted: dict[str, int] = {}
     kv_use_ppm: int | None = None
     shares_cores: bool = False
-    counts: Literal["ids", "usage", "events"] = "ids"
+    counts: Counts = "ids"
     probe_ns: Probes | None = None
 
 
@@ -147,10 +147,7 @@ def _check(window: WindowAnswer) -> None:
     failed = [one for one in window.answers.answers if one.error]
     if failed:
         raise _failure(window, failed)
-    free = (
-        window.may_stop if isinstance(window.may_stop, tuple) else range(len(window.asked)) if window.may_stop else ()
-    )
-    may_stop = {*free}
+    may_stop = {*(range(len(window.asked)) if window.may_stop is True else window.may_stop or ())}
     for one, asked in zip(window.answers.answers, window.asked, strict=True):
         if one.finish == CANCELLED:
             continue
@@ -173,14 +170,17 @@ def _failure(window: WindowAnswer, failed: Sequence[Answer]) -> NotMeasuredError
     what = f"{len(failed)} of {len(window.asked)} requests failed, request {first.number}: {first.error}"
     if window.ended:
         return NotMeasuredError(f"the server {window.ended}; {what}", code="engine-died")
-    refused = [one for one in failed if one.error.startswith(REFUSED)]
-    late = [one for one in failed if _late(window, one) and not one.error.startswith("status")]
     kind: type[NotMeasuredError] = NotMeasuredError
-    if len(refused) == len(failed):
+    if all(one.error.startswith(REFUSED) for one in failed):
         kind = RefusedError
-    elif len({one.number for one in (*refused, *late)}) == len(failed):
+    elif all(_overloaded(window, one) for one in failed):
         kind = OverloadedError
     return kind(what, code="iteration-timeout" if _late(window, first) else "iteration-failed")
+
+
+def _overloaded(window: WindowAnswer, one: Answer) -> bool:
+    """Whether a request was refused for too much load, or was given up for its time with no other word."""
+    return one.error.startswith(REFUSED) or (_late(window, one) and not one.error.startswith("status"))
 
 
 def _late(window: WindowAnswer, one: Answer) -> bool:

@@ -20,6 +20,8 @@ from perfgate.units import format_ns, percent
 
 CANCELLED: Final = "cancelled"
 """How a request ended on which the client hung up, as the load asked for."""
+Counts = Literal["ids", "usage", "events"]
+"""What says how many tokens an event of a server carries, see :class:`Target`."""
 LATEST_NS: Final = 1_000_000
 """A window counts only if 99 of 100 requests, of fewer all but one (:data:`HELD_UP_NS`), were sent
 within this of their schedule: 1 ms."""
@@ -83,7 +85,7 @@ class Target(Frozen):
     url: str
     model: str
     timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
-    counts: Literal["ids", "usage", "events"] = "ids"
+    counts: Counts = "ids"
 
 
 class Answer(Frozen):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 
+from perfgate.load.exchange import Counts
 from perfgate.load.objective import TIMES
 from perfgate.metrics.trial import Iteration, Trial
 from perfgate.units import NS_PER_S, parse_quantity, plain_digits
@@ -20,7 +21,7 @@ from perfgate.units import NS_PER_S, parse_quantity, plain_digits
 COUNTED_BY: Final = "counted_by"
 """The figure of a trial whose tokens were not counted by their ids: the place in :data:`COUNTS` of what says how many
 an event of a server carried."""
-COUNTS: Final = ("ids", "usage", "events")
+COUNTS: Final[tuple[Counts, ...]] = get_args(Counts)
 MAX_RATE, MAX_RATE_STEP = "max_rate_uhz", "max_rate_step_uhz"
 """Figures of a trial that sought the highest rate: that, and the width of its last bracket; millionths of a request a
 second."""

@@ -110,9 +110,9 @@ def _offered(rate: Any, users: Any) -> str:
 def _failed(requests: Any) -> str:
     """What a run lost, in words: its times are those of the rest, so it has another name than a run that lost none."""
     lost = _number(requests) or 0
-    return (
-        f", {plural(round(lost), 'request')} failed" if 1 <= lost < MOST_LOST else ", requests failed" if lost else ""
-    )
+    if not lost:
+        return ""
+    return f", {plural(round(lost), 'request') if 1 <= lost < MOST_LOST else 'requests'} failed"
 
 
 _OF_AIPERF: Final = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
