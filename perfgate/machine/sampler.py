@@ -95,10 +95,18 @@ class Sampler:
         nvml: The connection to the driver.
         uuids: The GPUs of the trial.
         is_ours: Whether a pid of this namespace belongs to the engine under test.
+        clock_ns: Tells when a reading was taken, on the clock of the trial's windows.
     """
 
-    def __init__(self, nvml: Nvml, uuids: Sequence[str], is_ours: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        nvml: Nvml,
+        uuids: Sequence[str],
+        is_ours: Callable[[int], bool],
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self._nvml = nvml
+        self._clock_ns = clock_ns
         self._company = {uuid: Company(is_ours) for uuid in uuids}
         self._taken: dict[str, list[tuple[int, Sample]]] = {uuid: [] for uuid in uuids}
         self._stopping = threading.Event()
@@ -121,6 +129,11 @@ class Sampler:
         if self.error is None:
             self._guarded(lambda: [self._nvml.sample(uuid) for uuid in self._taken])
 
+    def take(self) -> None:
+        """One reading of every GPU and of who computes there; the thread calls it every :data:`PERIOD_S`."""
+        self._guarded(self._sample)
+        self._guarded(self._see)
+
     def read(self, windows: Sequence[Window]) -> tuple[GpuTelemetry, ...]:
         """The summary of every GPU over the measured iterations; to be called after the block."""
         return tuple(
@@ -141,14 +154,13 @@ class Sampler:
     def _watch(self) -> None:
         while not self._stopping.is_set() and self.error is None:
             begin_s = time.monotonic()
-            self._guarded(self._sample)
-            self._guarded(self._see)
+            self.take()
             self._stopping.wait(max(0.0, begin_s + PERIOD_S - time.monotonic()))
 
     def _sample(self) -> None:
         for uuid, taken in self._taken.items():
             sample = self._nvml.sample(uuid)
-            taken.append((time.monotonic_ns(), sample))
+            taken.append((self._clock_ns(), sample))
 
     def _see(self, *, started: bool = True) -> None:
         for uuid, company in self._company.items():

@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from click.testing import CliRunner, Result
@@ -20,29 +20,48 @@ from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.machine.clock_lease import find_leases
 from perfgate.machine.locks import state_folder
+from perfgate.machine.nvml import Nvml
+from perfgate.machine.sampler import Sampler
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, read_records, read_run
 
-pytestmark = pytest.mark.usefixtures("no_orphans", "short_patience")
+pytestmark = pytest.mark.usefixtures("no_orphans", "readings_by_hand")
 
 LOCK = "clocks: {mode: lock, sm_mhz: 1500}\n"
-TRIAL_S = 0.15
+READINGS = 10
+"""How many a trial has."""
 HOSTS = 4_000_001
 """A pid that does not exist here: the host's, seen from a container."""
 
 
+class ByHand(Sampler):
+    """A sampler without a thread: the trial takes the readings, at moments of its own invented time."""
+
+    newest: ClassVar[ByHand | None] = None
+    """That of the trial under way."""
+
+    def __init__(self, nvml: Nvml, uuids: Sequence[str], is_ours: Callable[[int], bool]) -> None:
+        super().__init__(nvml, uuids, is_ours, clock_ns=lambda: self.now_ns)
+        self.now_ns = 0
+        ByHand.newest = self
+
+    def _watch(self) -> None:
+        """Nothing is read on its own."""
+
+
 @pytest.fixture
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPUs that are not free are not waited for, and read so often that a short trial has ten readings."""
+def readings_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here depends on how fast the machine is, and GPUs that are not free are not waited for."""
     monkeypatch.setattr("perfgate.capture.gpus.IDLE_WAIT_S", 0.0)
-    monkeypatch.setattr("perfgate.machine.sampler.PERIOD_S", TRIAL_S / 10)
+    monkeypatch.setattr("perfgate.capture.gpus.Sampler", ByHand)
+    monkeypatch.setattr(ByHand, "newest", None)
 
 
 Acts = dict[int, Callable[[], None]]
 
 
 class Acted(FakeCollector):
-    """A fake whose trials take :data:`TRIAL_S`, most of it decode, and during which something happens to the machine.
+    """A fake whose trials have :data:`READINGS`, and during which something happens to the machine.
 
     Args:
         acts: By number of the trial, called at its start.
@@ -51,17 +70,21 @@ class Acted(FakeCollector):
     """
 
     def __init__(self, acts: Acts | None = None, after: Acts | None = None, midst: Acts | None = None) -> None:
-        super().__init__(FakeSpec(step_s=TRIAL_S / 15, ttft_s=TRIAL_S / 45, restart_sd=0.0003, sleep_s=TRIAL_S / 100))
+        super().__init__(FakeSpec(restart_sd=0.0003))
         self._acts = [acts or {}, midst or {}, after or {}]
 
     def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
         """A fake trial with what happens meanwhile."""
         begin, midst, end = (acts.get(job.index, lambda: None) for acts in self._acts)
         begin()
-        time.sleep(TRIAL_S / 2)
-        midst()
-        time.sleep(TRIAL_S / 2)
         trial = super().collect(job, progress)
+        begin_ns, end_ns = trial.iterations[0].window.begin_ns, trial.iterations[-1].window.end_ns
+        for number in range(READINGS):
+            if number == READINGS // 2:
+                midst()
+            if ByHand.newest is not None:
+                ByHand.newest.now_ns = begin_ns + (end_ns - begin_ns) * (2 * number + 1) // (2 * READINGS)
+                ByHand.newest.take()
         end()
         return trial
 
@@ -97,8 +120,7 @@ def test_a_lock_that_holds(measure: Measure, fake_nvml: FakeMachine) -> None:
 
     assert result.exit_code == 0, result.output
     assert record is not None
-    read = {gpu.decode_sm_mhz for trial in record.trials for gpu in trial.telemetry}
-    assert read - {None} == {1500}  # a short trial on a busy machine may have no reading in decode
+    assert {gpu.decode_sm_mhz for trial in record.trials for gpu in trial.telemetry} == {1500}
     verdict = json.loads(result.stdout)
     assert verdict["cells"][0]["gpus"]["head"]["sm_mhz"] == 1500
     assert fake_nvml.gpu().locked == (None, None)
