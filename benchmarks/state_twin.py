@@ -21,7 +21,7 @@ from state_models import ITERATIONS, PAIRS, Bools, Drawn, Floats
 from perfgate.drill.peer_rules import INCONCLUSIVE, PASS, REGRESSED
 from perfgate.drill.replay import run_verdict
 from perfgate.gate import parse_gate
-from perfgate.judge.machine_states import Labeller, Source
+from perfgate.judge.machine_states import GAP_LEVEL, Labeller, Source
 from perfgate.judge.rule import Series, decide
 from perfgate.judge.slow_share import LEANS, SlowShare, slow_share
 from perfgate.judge.state_series import AT_MOST, by_state
@@ -295,10 +295,15 @@ def _slower_in_all(common: Floats, others: Floats, used: Bools, lacking: Bools |
 
 
 def _metric_gaps(measured: Measured, look: int, chosen: Integers, labels: NDArray[np.int8]) -> Floats:
-    """How much worse each gate's metric is in the slow state, of the side where that is more, (gates, chosen)."""
-    slow, fast = (_nanmedian(measured.logs(chosen, look, labels == state).swapaxes(-1, -2)) for state in STATES)
-    gaps: Floats = np.where(np.isnan(slow - fast), 0.0, slow - fast).max(axis=-1)
-    return np.maximum(gaps, 0.0)
+    """How much worse each gate's metric may be in the slow state, of the side where that is more, (gates, chosen)."""
+    groups = (measured.logs(chosen, look, labels == state).swapaxes(-1, -2) for state in STATES)
+    (slow, slow_mean, slow_squares), (fast, fast_mean, fast_squares) = map(_moments, groups)
+    df = (np.maximum(slow - 1, 0) + np.maximum(fast - 1, 0)).sum(axis=-1, keepdims=True)
+    variance = (slow_squares + fast_squares).sum(axis=-1, keepdims=True) / np.maximum(df, 1)
+    error = np.sqrt(variance * (1 / np.maximum(slow, 1) + 1 / np.maximum(fast, 1)))
+    gaps = slow_mean - fast_mean - special.stdtrit(np.maximum(df, 1), GAP_LEVEL) * error
+    widest: Floats = np.where((slow > 0) & (fast > 0), gaps, 0.0).max(axis=-1)
+    return np.maximum(widest, 0.0)
 
 
 def _with_mean(states: Floats) -> Floats:

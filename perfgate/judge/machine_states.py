@@ -31,6 +31,10 @@ CARDS_APART: Final[dict[Source, float]] = {"probe": SLOWER, "steps": 1.02}
 """So much more one card of a kind may show than another in the same state: on H200s the probe 1 % and steps 1.6 %, and
 between two states a fifth and 3 % (docs/states.md)."""
 
+GAP_LEVEL: Final = 0.05
+"""How often a metric's own gap may be more than it is taken for. One build is blocked for it far less often, as its
+pairs have to exceed that by what they spread."""
+
 LEAST_STEPS = 4
 """Decode steps that an iteration needs to be split into an early and a late half."""
 
@@ -101,14 +105,24 @@ class Found:
         return _sample(rows), apart
 
     def gap_of(self, metric: Metric, pairs: Pairs) -> float:
-        """How much worse a metric is in the slow state, as a natural logarithm: of the side where that is more.
+        """How much worse a metric may be in the slow state, as a natural logarithm: of the side where that is more.
 
-        It may be more than steps are apart, like that of a p99. 0 where no side has the metric in both states.
+        It may be more than steps are apart, like that of a p99. Each side's is the difference of its means, and what
+        that may be at most by the spread of all trials of one side and state (Student's, at :data:`GAP_LEVEL`): it may
+        rest on a single trial. 0 where no side has the metric in both states.
         """
+        sides = [
+            [np.array([math.log(own[state]) for own in trials if own.get(state, 0) > 0]) for state in STATES]
+            for trials in zip(*self._values(metric, pairs), strict=True)
+        ]
+        groups = [logs for side in sides for logs in side if len(logs)]
+        df = sum(len(logs) - 1 for logs in groups)
+        squares = math.fsum(float(((logs - logs.mean()) ** 2).sum()) for logs in groups)
         gaps = [0.0]
-        for trials in zip(*self._values(metric, pairs), strict=True):
-            slow, fast = ([math.log(own[state]) for own in trials if own.get(state, 0) > 0] for state in STATES)
-            gaps += [metric.sign * float(np.median(slow) - np.median(fast))] if slow and fast else []
+        for slow, fast in (side for side in sides if all(map(len, side))):
+            error = math.sqrt(squares / df * (1 / len(slow) + 1 / len(fast))) if df else 0.0
+            apart = metric.sign * float(slow.mean() - fast.mean())
+            gaps.append(stats.Estimate(apart, error, max(df, 1)).upper(GAP_LEVEL))
         return max(gaps)
 
     def _values(self, metric: Metric, pairs: Pairs) -> Iterator[tuple[InStates, InStates]]:

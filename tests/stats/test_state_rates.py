@@ -22,6 +22,7 @@ twin: Any = importlib.import_module("state_twin")
 page: Any = importlib.import_module("state_page")
 moderated: Any = importlib.import_module("moderated_rates")
 summary: Any = importlib.import_module("state_summary")
+gaps: Any = importlib.import_module("gap_rates")
 
 RUNS = 200
 CLAIMED = [place for place in places.PLACES if place.part == "claims" and place.model.claims]
@@ -51,6 +52,18 @@ def test_twin(one: Any) -> None:
 def test_twin_where_the_head_causes_the_state(source: str) -> None:
     """Also where the share decides."""
     assert rates.check_twin(place("caused", "from the middle on", source), 4) == (4, 0)
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.3])
+def test_twin_where_a_gap_rests_on_one_trial(slower: float) -> None:
+    """Also where what a tail's gap may be at most decides."""
+    assert twin.disagreements(gaps.draw(np.random.default_rng(1), 3, 1, 0.04, slower), (2,)) == 0
+
+
+def test_a_gap_that_rests_on_one_trial_keeps_the_rate() -> None:
+    """A noisy tail whose gap one trial tells blocks one build no more often than declared, and still a large plant."""
+    assert gaps.blocked(1, 0.04, runs=1000)[-1] <= ALPHA / gaps.FAMILY
+    assert gaps.blocked(1, 0.04, 1.5, runs=1000)[1] >= 0.85
 
 
 @pytest.mark.slow

@@ -1,0 +1,75 @@
+"""How often one build is blocked for a state gap that was measured too small: ``python benchmarks/gap_rates.py``.
+
+A gate on a noisy tail beside one on steps. The head is slow in every pair, and so is the base in the first few alone:
+what the tail differs by between the states rests on these. The share of the slow state, which tells such runs apart as
+well, is left aside. A minute on one core.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from rule_twin import Margins
+from state_models import E2E_NS, GAP, ITERATIONS, PAIRS, PROBE_GAP, PROBE_NS, PROBE_SD, RESTART_SD, STEP_NS, Drawn
+from state_twin import LOOKS, Measured
+
+from perfgate.scenario.plan import ALPHA
+
+RUNS = 4_000
+BATCH = 1_000
+TAIL_GAP = 0.12
+"""Slow over fast of the tail, a natural logarithm; steps are :data:`state_models.GAP` apart."""
+MARGINS = Margins(0.01, 0.05)
+FAMILY = 4
+"""Gates that share the error: two metrics, each in the slow state and in the mean over both."""
+
+
+def draw(rng: np.random.Generator, runs: int, slow_bases: int, tail_sd: float, slower: float = 1.0) -> Measured:
+    """Simulated runs whose head's tail is slower by a ratio.
+
+    Args:
+        rng: Draws.
+        runs: How many.
+        slow_bases: Pairs, from the first, whose base is slow, too; in the first it becomes fast.
+        tail_sd: Standard deviation of ln(tail) between trials of one side and state.
+        slower: The head's ratio.
+    """
+    slow = np.zeros((runs, 1 + PAIRS, 2, ITERATIONS), bool)
+    slow[:, :, 1] = True
+    slow[:, : 1 + slow_bases, 0] = True
+    slow[:, 1, 0, ITERATIONS // 2 :] = False
+    seen = slow[:, 1:]
+    steps = GAP * seen + RESTART_SD * rng.standard_normal((runs, PAIRS, 2, 1))
+    of_state = tail_sd * rng.standard_normal((2, runs, PAIRS, 2, 1))
+    tails = TAIL_GAP * seen + np.where(seen, *of_state) + np.log([1.0, slower])[:, None]
+    probes = PROBE_GAP * slow[..., None] + PROBE_SD * rng.standard_normal((*slow.shape, 2))
+    marks = np.repeat(STEP_NS * np.exp(steps)[..., None], 2, axis=-1)
+    drawn = Drawn(np.round(marks), np.round(PROBE_NS * np.exp(probes)), np.round(E2E_NS * np.exp(tails))[None])
+    return Measured(drawn, (0.0, 0.0), MARGINS, "probe")
+
+
+def blocked(slow_bases: int, tail_sd: float, slower: float = 1.0, runs: int = RUNS) -> list[float]:
+    """Share of runs that the tail blocks by each look, without correction for the metrics beside it."""
+    rng = np.random.default_rng([20261128, slow_bases, round(tail_sd * 1e6), round(slower * 1e6)])
+    counts = np.zeros(len(LOOKS), int)
+    for _ in range(0, runs, BATCH):
+        measured = draw(rng, BATCH, slow_bases, tail_sd, slower)
+        every = np.arange(BATCH)
+        least = np.ones(BATCH)
+        for number in range(len(LOOKS)):
+            least = np.minimum(least, measured.look(number, every, 2).p_in[-1, 1])
+            counts[number] += (least <= ALPHA / FAMILY).sum()
+    return [count / (BATCH * -(-runs // BATCH)) for count in counts.tolist()]
+
+
+def main() -> None:
+    """Say it for some spreads, slow bases and slowdowns."""
+    print("spread  slow bases  head's ratio  blocked by", *(f"{look} pairs" for look in LOOKS))
+    for tail_sd in (0.02, 0.04):
+        for slow_bases in (1, 2, 3):
+            for slower in (1.0, 1.1, 1.2, 1.5):
+                shares = (f"{share:.2%}" for share in blocked(slow_bases, tail_sd, slower))
+                print(f"{tail_sd:.0%}  {slow_bases}  {slower}", *shares, sep="  ", flush=True)
+
+
+if __name__ == "__main__":
+    main()
