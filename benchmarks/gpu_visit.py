@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
+import itertools
 import json
 import os
 import signal
@@ -33,6 +34,8 @@ ROOT = Path(__file__).parents[1]
 TASKS = Path(__file__).with_suffix(".toml")
 CUT_SHORT = 130
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "NVSHMEM_DISABLE_NVLS": "1", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+OF_ENGINES = {**NO_MULTICAST, "VLLM_ALLREDUCE_USE_SYMM_MEM": "0", "VLLM_USE_NCCL_SYMM_MEM": "0"}
+"""What an engine over several GPUs is given for that; perfgate passes on no variable that a build does not name."""
 POLL_S = 0.5
 END_S = 30.0
 """For a task to end its engine and to judge what it has."""
@@ -46,7 +49,7 @@ class Task:
         name: Unique; also the name of its folder.
         words: ``perfgate`` is left out; a first word that ends in ``.py`` is a benchmark. ``{build}``, ``{gpus}``,
             ``{minutes}``, ``{root}``, ``{into}``, ``{plant}`` and, for one of several that are alike, ``{each}`` are
-            filled in.
+            filled in; ``{no_multicast}`` stands for the words that give the base :data:`OF_ENGINES`.
         minutes: What it takes at most; it is stopped then.
         gpus: How many it takes.
         alone: Whether it takes all there are, whatever it needs, so that nothing runs beside it.
@@ -209,6 +212,9 @@ class Visit:
 
 def tasks_of(declared: dict[str, Any]) -> list[Task]:
     """A task, or one for each value of ``each``."""
+    variables = [word for name, value in OF_ENGINES.items() for word in ("--base", f"env.{name}={value}")]
+    words = ([word] if word != "{no_multicast}" else variables for word in declared["words"])
+    declared["words"] = [*itertools.chain.from_iterable(words)]
     values = declared.pop("each", None)
     if values is None:
         return [Task(**declared)]
