@@ -16,7 +16,7 @@ from stub_engine import write_stub
 
 from perfgate.machine.processes import OWNER
 
-DEADLINE_S = 180.0
+DEADLINE_S = 300.0
 
 MARKED = """
 import os

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fake_nvml import FakeMachine
+from perfgate_process import DEADLINE_S
 
 from perfgate.machine.locks import STATE
 
@@ -93,4 +94,4 @@ class Host:
 
 
 def _run(words: Sequence[str], variables: dict[str, str]) -> Ended:
-    return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=DEADLINE_S, check=False)

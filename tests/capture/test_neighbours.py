@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from fake_collector import FakeCollector, FakeSpec
 from fake_nvml import FakeMachine, fake_uuid
 from hand_made import cell, gate, iteration, run, trial
+from perfgate_process import DEADLINE_S
 
 from perfgate.capture.gpus import VISIBLE
 from perfgate.capture.job import Job
@@ -30,7 +31,6 @@ from perfgate.scenario.plan import Cell
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
-DEADLINE_S = 20.0
 TEN_SECONDS = Expect.model_validate({"trial_s": 10, "pair_sd": {"itl_median": "0.1%"}})
 DIED = Failure(code="engine-died", text="died")
 BESIDE = (2, 3)

@@ -17,7 +17,7 @@ from typing import Any, cast
 import psutil
 import pytest
 from conftest import CONFIG
-from perfgate_process import marked_processes
+from perfgate_process import DEADLINE_S, marked_processes
 
 from perfgate.capture import server_driver
 from perfgate.capture.driver_protocol import Launch
@@ -63,7 +63,6 @@ cuda = types.SimpleNamespace(is_initialized=lambda: os.environ.get("STUB_MODE") 
 """
 
 Jobs = Callable[..., list[Job]]
-DEADLINE_S = 20.0
 
 
 @pytest.fixture(autouse=True)

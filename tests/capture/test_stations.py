@@ -14,6 +14,7 @@ import pytest
 from fake_collector import FakeCollector, FakeSpec
 from fake_nvml import FakeMachine, fake_uuid
 from hand_made import BASE, cell, run
+from perfgate_process import DEADLINE_S
 
 from perfgate.capture.engine import APART, BLOCKS, engine_settings
 from perfgate.capture.gpus import VISIBLE, find_gpus, stations
@@ -31,8 +32,6 @@ from perfgate.record.run_record import Record
 from perfgate.scenario.declaration import Choose
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
-
-DEADLINE_S = 20.0
 
 
 class AtOnce(FakeCollector):

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+from perfgate_process import DEADLINE_S
 from stub_engine import write_stub
 
 from perfgate.capture import drivers
@@ -430,7 +431,7 @@ def test_interpreter_that_cannot_run(prepare: Callable[..., Job], tmp_path: Path
 def test_profile_before_start_is_refused(prepare: Callable[..., Job]) -> None:
     """Without an engine there is nothing to profile: a protocol-error, and the worker goes on answering."""
     with Worker(prepare()) as worker:
-        limit = Limit(time.monotonic() + 20, "engine-start-timeout", "engine-died")
+        limit = Limit(time.monotonic() + DEADLINE_S, "engine-start-timeout", "engine-died")
         with pytest.raises(InvalidTrialError, match="profile: before start") as caught:
             worker.request("profile", limit, on=True, window=True)
         assert caught.value.code == "protocol-error"
@@ -449,7 +450,7 @@ def test_worker_ends_with_its_descriptors(tmp_path: Path) -> None:
         os.close(request_in)
         os.close(answer_out)
         os.close(requests)
-        assert worker.wait(20) == 0
+        assert worker.wait(DEADLINE_S) == 0
     os.close(answers)
 
 
@@ -472,7 +473,7 @@ EngineCollector().collect(job, print)
 """
     log = job.folder / "engine.log"
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as perfgate:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + DEADLINE_S
         while not (log.exists() and "loading weights" in log.read_text()):
             assert time.monotonic() < deadline
             assert perfgate.poll() is None
@@ -480,7 +481,7 @@ EngineCollector().collect(job, print)
         assert len(remaining(job)) == 1
         perfgate.send_signal(signal.SIGKILL)
         perfgate.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + DEADLINE_S
     while remaining(job):
         assert time.monotonic() < deadline
         time.sleep(0.05)

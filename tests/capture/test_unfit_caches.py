@@ -10,6 +10,7 @@ import pytest
 from compiling import Compiling, measure, visit
 from fake_nvml import FakeMachine
 from hand_made import cell, gate
+from perfgate_process import DEADLINE_S
 
 from perfgate.capture.job import Job
 from perfgate.machine.sealed_folders import Store, UnfitError
@@ -171,7 +172,7 @@ class Together(Unfit):
         """Take one."""
         if job.side == self._side and job.station in self._first:
             self._first.discard(job.station)
-            self._both.wait(10)
+            self._both.wait(DEADLINE_S)
         return super().collect(job, progress)
 
 

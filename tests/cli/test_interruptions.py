@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from fake_collector import FakeCollector, FakeSpec
 from hand_made import scenario_file
-from perfgate_process import PerfgateProcess, fake_words, marked_processes, stub_words
+from perfgate_process import DEADLINE_S, PerfgateProcess, fake_words, marked_processes, stub_words
 
 from perfgate import gate
 from perfgate.capture.job import Job
@@ -297,7 +297,7 @@ def test_signal(started: PerfgateProcess, number: signal.Signals) -> None:
     started.worker()
     started.process.send_signal(number)
 
-    assert started.process.wait(60) == 130
+    assert started.process.wait(DEADLINE_S) == 130
     folder = started.run_folder
     *_, text, way_on = started.stderr.splitlines()
     assert text.startswith("perfgate: interrupted: stopped; ")
@@ -424,7 +424,7 @@ def test_kill(started: PerfgateProcess, victims: tuple[str, ...]) -> None:
         with contextlib.suppress(ProcessLookupError):  # it dies with perfgate
             os.kill(pids[victim], signal.SIGKILL)
 
-    assert started.process.wait(60) == -signal.SIGKILL
+    assert started.process.wait(DEADLINE_S) == -signal.SIGKILL
     folder = started.run_folder
     kept = trials_on_disk(folder)
     assert started.reported() <= set(kept)
@@ -443,7 +443,7 @@ def test_kill_of_the_worker(started: PerfgateProcess) -> None:
     assert worker is not None
     worker.kill()
 
-    assert started.process.wait(60) == 0
+    assert started.process.wait(DEADLINE_S) == 0
     (caution,) = (
         note for note in gate.judge_folder(started.run_folder).cells[0].cautions if note.code == "dropped-pairs"
     )
@@ -456,7 +456,7 @@ def test_engine_that_breaks_off(tmp_path: Path, mode: str) -> None:
     """A head whose engine dies or babbles in mid-iteration ends 22 with the base unharmed and nothing left running."""
     started = PerfgateProcess(tmp_path, stub_words(tmp_path, mode))
 
-    assert started.process.wait(60) == 22
+    assert started.process.wait(DEADLINE_S) == 22
     (reason,) = gate.judge_folder(started.run_folder).cells[0].reasons
     assert reason.code == {"step dies": "engine-died", "garbage": "protocol-error"}[mode]
     assert marked_processes(started.run_folder.name) == []
@@ -482,11 +482,11 @@ def test_orphan_of_a_killed_run(tmp_path: Path) -> None:
         folder.mkdir()
     with telling(OWNER_OF_A_SLEEPER, first) as owner:
         assert len(marked_processes("killed-run")) == 2  # it and its supervisor
-        assert PerfgateProcess(second, [*fake_words(second), "--quick"], 0.001).process.wait(60) == 20
+        assert PerfgateProcess(second, [*fake_words(second), "--quick"], 0.001).process.wait(DEADLINE_S) == 20
         assert len(marked_processes("killed-run")) == 2  # it and its supervisor
         owner.kill()
 
-    assert PerfgateProcess(second, [*PARTS, "--quick"], 0.001).process.wait(60) == 20
+    assert PerfgateProcess(second, [*PARTS, "--quick"], 0.001).process.wait(DEADLINE_S) == 20
     assert marked_processes("killed-run") == []
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hand_made_cluster import Cluster, run_of
+from perfgate_process import DEADLINE_S
 
 from perfgate.capture.pace import Step
 from perfgate.cluster.cells_folder import UNREADABLE, CellsFolder
@@ -43,7 +44,7 @@ def test_two_that_look_on_end_alike(here: Path, monkeypatch: pytest.MonkeyPatch)
 
     assert slow.until_finished().endings == news.endings
     slow.leave()
-    leaving.join(timeout=60)
+    leaving.join(timeout=DEADLINE_S)
     assert not leaving.is_alive()
     assert not cluster.coordinator._folder.path.exists()
     outcomes = [

@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner
 from fake_nvml import FakeMachine
 from hand_made import scenario_file
+from perfgate_process import DEADLINE_S
 from stub_engine import write_stub
 
 from perfgate.capture import commands
@@ -310,7 +311,7 @@ def test_a_profiler_that_hangs_is_ended(
     finding = try_nsys(gpu_subject, place, gpu=True)
     assert finding.status == "failed"
     assert "still busy when its time was up" in finding.found
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + DEADLINE_S
     while psutil.pid_exists(int((place / "pid").read_text())):
         assert time.monotonic() < deadline, "it lives"
         time.sleep(0.05)

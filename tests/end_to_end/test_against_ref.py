@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from fake_collector import FakeCollector, FakeSpec
 from git_project import GitProject
 from hand_made import scenario_file
-from perfgate_process import marking
+from perfgate_process import DEADLINE_S, marking
 
 from perfgate.cli.main import main
 from perfgate.project.build import CACHE
@@ -179,14 +179,14 @@ def test_a_build_that_is_interrupted_leaves_nothing_running(project: GitProject,
     words = [*marking("PERFGATE_TESTED_BUILD"), "run", "tiny.yaml", "--against", "main"]
     with (tmp_path / "stderr").open("w") as stderr:
         process = subprocess.Popen(words, stderr=stderr)
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + DEADLINE_S
     while not (found := [file for file in tmp_path.glob("builds/*/tree/pid") if file.read_text()]):
         assert process.poll() is None
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(60) == 130
+    assert process.wait(DEADLINE_S) == 130
     assert "perfgate: interrupted" in (tmp_path / "stderr").read_text()
     assert not runs(int(found[0].read_text()))
     assert json.loads((found[0].parents[1] / "build.json").read_text())["finished_utc"] is None

@@ -13,14 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 from fake_nvml import FakeMachine
-from perfgate_process import marking
+from perfgate_process import DEADLINE_S, marking
 from runner_machine import HOOKS, JOB, Ended, Host
 
 from perfgate.machine.locks import STATE
 
 pytestmark = pytest.mark.usefixtures("orphans_alone")
 
-DEADLINE_S = 30.0
 
 HOLDER = """
 import os, signal, sys, time

@@ -210,7 +210,7 @@ def test_a_request_is_sent_no_more_than_twice(client: Client) -> None:
 
 
 def test_a_server_that_closes_every_connection_at_once_is_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request gets one more connection when it is due, and no more than that."""
+    """A request gets at most one more connection: in the place of one that was closed before it was due."""
     opened = []
 
     class Closing(NullServer):
@@ -222,7 +222,7 @@ def test_a_server_that_closes_every_connection_at_once_is_told(client: Client, m
     with serving() as url:
         answers = client.drive(Window(requests=requests(3)), Target(url=url, model="null")).answers
     assert {answer.error.partition(":")[0] for answer in answers} == {"the connection was closed before an answer"}
-    assert len(opened) == 6
+    assert 3 <= len(opened) <= 6
 
 
 WRONG: dict[str, tuple[tuple[bytes, ...], bool, str]] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from perfgate_process import wait_for
+from perfgate_process import DEADLINE_S, wait_for
 
 from perfgate.machine import cgroup, orphans, processes
 from perfgate.machine.cgroup import Group, groups, own_folder, why_none
@@ -107,7 +107,7 @@ def test_a_start_without_a_cgroup(elsewhere: Path, tmp_path: Path) -> None:
     """The program runs and ends below its supervisor, as on every such system."""
     child = spawn(["true"], environment={"PATH": os.environ["PATH"]}, owner=owner_mark("tests"),
                   log=tmp_path / "log", folder=tmp_path)  # fmt: skip
-    assert child.wait(20.0) == 0
+    assert child.wait(DEADLINE_S) == 0
     assert child.end() == ()
     assert list(elsewhere.iterdir()) == []
 
@@ -224,7 +224,7 @@ def test_the_supervisor_stays_outside(start: Start) -> None:
 
     child._group.kill()
 
-    assert child.wait(20.0) == -signal.SIGKILL
+    assert child.wait(DEADLINE_S) == -signal.SIGKILL
     assert child.end() == ()
 
 

@@ -14,6 +14,7 @@ import fake_nvml as nvml_stand_in
 import psutil
 import pytest
 from fake_nvml import FakeMachine, fake_uuid
+from perfgate_process import DEADLINE_S
 
 from perfgate.machine import clock_helper
 from perfgate.machine.clock_helper import ask_helper, helper_command
@@ -145,7 +146,7 @@ def test_helper_that_does_not_end_leaves_no_child(ask: Asking, monkeypatch: pyte
     ask(f"sleep 600 & echo $! > {tmp_path / 'child'}; wait")
 
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(int((tmp_path / "child").read_text())).wait(20)
+        psutil.Process(int((tmp_path / "child").read_text())).wait(DEADLINE_S)
 
 
 def test_what_a_helper_says_is_cut(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:

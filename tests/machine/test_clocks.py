@@ -16,6 +16,7 @@ import fake_nvml as nvml_stand_in
 import pytest
 from click.testing import CliRunner
 from fake_nvml import FakeMachine, fake_uuid
+from perfgate_process import DEADLINE_S
 
 from perfgate.cli.main import main
 from perfgate.errors import ExitStatus, NotMeasuredError
@@ -240,7 +241,7 @@ def test_process_that_is_ended_by_a_signal_leaves_no_lock(
 
     holder.send_signal(number)
 
-    assert holder.wait(30) == -number
+    assert holder.wait(DEADLINE_S) == -number
     assert (fake_nvml.gpu(0).locked, find_leases([UUID])) == (FREE, ())
     assert setters(fake_nvml)[-2:] == [RESET_SM, RESET_MEMORY]
 
@@ -251,7 +252,7 @@ def test_process_whose_release_fails_still_ends(holder: subprocess.Popen[str], f
 
     holder.terminate()
 
-    assert holder.wait(30) == -signal.SIGTERM
+    assert holder.wait(DEADLINE_S) == -signal.SIGTERM
     assert len(find_leases([UUID])) == 1
 
 
@@ -521,7 +522,7 @@ def test_no_kill_leaves_a_lock_without_a_lease() -> None:
     script = HERE.parent / "benchmarks" / "clock_kills.py"
     command = [sys.executable, str(script), "--kills", "24", "--seed", "7"]
 
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "| all | 24 |" in ended.stdout

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fake_nvml import FakeMachine
 from filelock import FileLock
-from perfgate_process import PerfgateProcess, fake_words
+from perfgate_process import DEADLINE_S, PerfgateProcess, fake_words
 
 from perfgate.errors import InterruptedRunError, NotMeasuredError
 from perfgate.machine.locks import hold_devices, holder_of, open_shared, state_folder
@@ -35,7 +35,7 @@ def test_two_runs_on_one_gpu_run_one_after_the_other(
         folder.mkdir()
     started = [PerfgateProcess(folder, fake_words(folder), sleep_s=0.2) for folder in folders]
 
-    assert [one.process.wait(120) for one in started] == [0, 0], [one.stderr for one in started]
+    assert [one.process.wait(DEADLINE_S) for one in started] == [0, 0], [one.stderr for one in started]
 
     ends = sorted(_ends(next(read_records(one.run_folder, read_run(one.run_folder)))) for one in started)
     assert max(ends[0]) < min(ends[1])

@@ -14,14 +14,15 @@ from typing import Any
 
 import psutil
 import pytest
-from perfgate_process import wait_for
+from perfgate_process import DEADLINE_S, wait_for
 
-from perfgate.machine import cgroup, children, processes
+from perfgate.machine import cgroup, children, orphans, processes
 from perfgate.machine.children import Child, spawn
 from perfgate.machine.orphans import end_orphans, find_orphans
-from perfgate.machine.processes import CHILD, OWNER, carries_mark, owner_mark
+from perfgate.machine.processes import CHILD, carries_mark, owner_mark
 
-DEADLINE_S = 20.0
+OWNER = "PERFGATE_TESTED_PROCESSES"
+"""The variable that marks processes here: no perfgate of another test ends these as orphans."""
 DEAF = """
 import pathlib, signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -43,6 +44,13 @@ def runs(pid: int) -> bool:
 def no_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
     """What holds without a cgroup, which few systems let a user have; test_cgroup.py has the rest."""
     monkeypatch.setattr(cgroup, "own_folder", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def own_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are marked by :data:`OWNER`."""
+    for module in (children, orphans, processes):
+        monkeypatch.setattr(module, "OWNER", OWNER)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import fake_nvml as nvml_stand_in
 import pytest
 from fake_nvml import NVML_ERROR_GPU_IS_LOST, FakeMachine
+from perfgate_process import DEADLINE_S
 
 from perfgate.machine.nvml import GpuProcess, Nvml
 from perfgate.machine.processes import wait_until
@@ -103,7 +104,7 @@ def test_a_gpu_lost_in_mid_trial_ends_sampling_with_its_reason(fake_nvml: FakeMa
     gpu = fake_nvml.gpu()
     with Nvml() as nvml, Sampler(nvml, [gpu.uuid], lambda _: False) as sampler:
         gpu.update(lost=True)
-        until = time.monotonic() + 30
+        until = time.monotonic() + DEADLINE_S
         while sampler.error is None and time.monotonic() < until:
             time.sleep(0.01)
     assert sampler.error is not None
@@ -123,7 +124,7 @@ def test_a_gpu_lost_after_the_last_reading_is_told(fake_nvml: FakeMachine, monke
     monkeypatch.setattr(Sampler, "_see", noted)
     gpu = fake_nvml.gpu()
     with Nvml() as nvml, Sampler(nvml, [gpu.uuid], lambda _: False) as sampler:
-        assert wait_until(lambda: len(looks) == 2, 30.0)  # one before the thread began
+        assert wait_until(lambda: len(looks) == 2, DEADLINE_S)  # one before the thread began
         gpu.update(lost=True)
     assert sampler.error is not None
     assert sampler.error.code == "gpu-lost"
@@ -138,7 +139,7 @@ def test_sampling_that_breaks_is_an_error_of_the_trial(fake_nvml: FakeMachine, m
 
     monkeypatch.setattr(nvml_stand_in, "nvmlDeviceGetTemperatureV", missing)
     with Nvml() as nvml, Sampler(nvml, [fake_nvml.gpu().uuid], lambda _: False) as sampler:
-        until = time.monotonic() + 30
+        until = time.monotonic() + DEADLINE_S
         while sampler.error is None and time.monotonic() < until:
             time.sleep(0.01)
     assert sampler.error is not None

@@ -258,7 +258,7 @@ def test_an_interruption_before_the_command_is_known_ends_it(project: Project, m
     monkeypatch.setattr("perfgate.project.build.spawn", interrupted)
     with pytest.raises(KeyboardInterrupt):
         project.builder("main")
-    assert started[0].wait(20) is not None
+    assert started[0].wait(DEADLINE_S) is not None
     assert started[0].end() == ()
 
 
