@@ -123,11 +123,11 @@ class RankOutcome(Frozen):
         label: ``rank 0`` and so on.
         figures: Medians over the steps by name and side; what is not known is left out. ``slowest``: in which share of
             the steps it is the slowest. ``step_s``: from its first kernel to that of the next step. ``own_s``: busy,
-            without waiting. ``transfer_s`` and ``waiting_s``: communication, as far as it moves data and as far as it
-            waits for other ranks. ``hidden``: the share of communication beside which another kernel ran. ``last``: in
-            which share of the collectives it alone arrived last. ``work_s`` and ``slack_s``: of its host.
-            ``begins_s``: after the first rank. ``ends_s``: before the last one. ``outside``: the share of its steps
-            that leave the envelope, where one is declared.
+            without communication that nothing hides. ``transfer_s`` and ``waiting_s``: communication, as far as it
+            moves data and as far as it waits for other ranks. ``hidden``: the share of communication beside which
+            another kernel ran. ``last``: in which share of the collectives it alone arrived last. ``work_s`` and
+            ``slack_s``: of its host. ``begins_s``: after the first rank. ``ends_s``: before the last one. ``outside``:
+            the share of its steps that leave the envelope, where one is declared.
         change_s: By how much its steps differ, head less base; ``None`` without pairs.
         parts: The parts of a step that differ most, in seconds.
     """

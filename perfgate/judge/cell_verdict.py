@@ -31,7 +31,7 @@ from perfgate.judge.outcome import (
     Verdict,
     worst,
 )
-from perfgate.judge.ranks import ranks_outcome
+from perfgate.judge.ranks import of_slowest, ranks_outcome
 from perfgate.judge.rule import both_sides, judge_series
 from perfgate.judge.setting import setting_of
 from perfgate.judge.slow_share import states_outcome
@@ -332,7 +332,8 @@ def _attribution(evidence: Evidence) -> Attribution | None:
     known = [head - base for base, head in steps if base is not None and head is not None]
     measured_s = math.fsum(known) / len(known) if known else None
     traced = evidence.pairs("traced")
-    return attribute([(base.decode, head.decode) for base, head in traced if base.decode and head.decode], measured_s)
+    steps_of = [(base.decode, head.decode) for base, head in traced if base.decode and head.decode]
+    return attribute(steps_of, measured_s, of_slowest([(base.ranks, head.ranks) for base, head in traced]))
 
 
 def _met(evidence: Evidence) -> dict[str, dict[Side, MetRequests]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from perfgate.judge.cell_facts import RankOutcome, RanksOutcome
@@ -47,19 +48,35 @@ def ranks_outcome(
     )
 
 
+def of_slowest(pairs: Sequence[tuple[Ranks, Ranks]]) -> list[tuple[DecodeSteps, DecodeSteps]]:
+    """The steps of one rank on both sides: of the one that is the head's slowest in most steps; none without ranks."""
+    slow = Counter[str]()
+    for _, head in pairs:
+        slow.update({rank.label: rank.slowest for rank in head})
+    return _of_rank(max(slow, key=lambda label: slow[label]), pairs) if slow else []
+
+
+def _of_rank(label: str, pairs: Sequence[tuple[Ranks, Ranks]]) -> list[tuple[DecodeSteps, DecodeSteps]]:
+    own = [tuple(next((rank.decode for rank in side if rank.label == label), None) for side in pair) for pair in pairs]
+    return [(base, head) for base, head in own if base is not None and head is not None]
+
+
 def _figures(rank: RankSteps, expected: Expectation | None) -> dict[str, float]:
     """Medians over the steps, by name; what is not known is left out. See :class:`RankOutcome`."""
     decode, steps = rank.decode, len(rank.begins_ns)
     waits = [ns for ns in rank.waiting_ns if ns is not None]
     waiting = rank.waiting_ns or (None,) * steps
-    told = zip(decode.busy_ns, rank.communication_ns, rank.hidden_ns, waiting, strict=True)
-    known = [(busy, talk, hidden, waited) for busy, talk, hidden, waited in told if waited is not None]
+    told = zip(decode.busy_ns, rank.communication_ns, rank.hidden_ns, strict=True)
     talked = sum(rank.communication_ns)
     found: dict[str, float | None] = {
         "slowest": rank.slowest / steps,
         "step_s": _seconds(decode.step_ns),
-        "own_s": _seconds(busy - min(waited, talk - hidden) for busy, talk, hidden, waited in known),
-        "transfer_s": _seconds(max(talk - waited, 0) for _, talk, _, waited in known),
+        "own_s": _seconds(busy - (talk - hidden) for busy, talk, hidden in told),
+        "transfer_s": _seconds(
+            max(talk - waited, 0)
+            for talk, waited in zip(rank.communication_ns, waiting, strict=True)
+            if waited is not None
+        ),
         "waiting_s": _seconds(waits),
         "hidden": sum(rank.hidden_ns) / talked if talked else None,
         "last": rank.last / rank.collectives if rank.collectives else None,
@@ -79,8 +96,7 @@ def _outside_steps(expected: Expectation, decode: DecodeSteps) -> int:
 
 def _change(label: str, pairs: Sequence[tuple[Ranks, Ranks]]) -> dict[str, object]:
     """By how much the rank's steps differ, and the parts that differ most."""
-    own = [tuple(next((rank.decode for rank in side if rank.label == label), None) for side in pair) for pair in pairs]
-    change = attribute([(base, head) for base, head in own if base is not None and head is not None])
+    change = attribute(_of_rank(label, pairs))
     if change is None:
         return {}
     parts = sorted(change.parts, key=lambda part: -abs(part.difference_s))[:MOST_PARTS]

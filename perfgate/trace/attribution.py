@@ -86,12 +86,18 @@ class Attribution(Frozen):
     head_slack_s: float | None = None
 
 
-def attribute(pairs: Sequence[tuple[DecodeSteps, DecodeSteps]], measured_s: float | None = None) -> Attribution | None:
+def attribute(
+    pairs: Sequence[tuple[DecodeSteps, DecodeSteps]],
+    measured_s: float | None = None,
+    listed: Sequence[tuple[DecodeSteps, DecodeSteps]] = (),
+) -> Attribution | None:
     """Split the difference of the head's steps to the base's.
 
     Args:
         pairs: Paired traced trials as (base, head).
         measured_s: Head minus base of the step measured without a tracer, in seconds.
+        listed: The same of one rank, where an engine has several: what it runs says which launches are more or fewer.
+            Stages of a pipeline run other kernels, so that a step of one tells nothing of another one's.
 
     Returns:
         ``None`` where no pair has a step of known length on both sides.
@@ -100,7 +106,7 @@ def attribute(pairs: Sequence[tuple[DecodeSteps, DecodeSteps]], measured_s: floa
     if not whole:
         return None
     base, head = [b for b, _ in whole], [h for _, h in whole]
-    usual = (_usual_step(base), _usual_step(head))
+    usual = (_usual_step([b for b, _ in listed] or base), _usual_step([h for _, h in listed] or head))
     linked = _linked_roles(*usual)
     cost = [tuple(_merged(_cost_ns(side), linked) for side in pair) for pair in whole]
     names = dict.fromkeys(name for pair in cost for side in pair for name in side)

@@ -1,8 +1,9 @@
 """Decode steps of an engine whose model runs in several ranks: what all do in a step, and each one's part in it.
 
 A step begins with the first work of any rank and ends with the last. What it is made of is told by the rank that is the
-slowest in it: the one that is busy for the longest, waiting in communication left out. In tensor parallelism all ranks'
-steps are equally long, because the others wait for that one.
+slowest in it: the one that is busy for the longest, communication that nothing hides left out. In tensor parallelism
+all ranks' steps are equally long, because the others wait for that one. What of communication is waiting is not known
+everywhere, as where a stage waits for another one's broadcast, so none of it makes a rank slow.
 
 Steps belong together by the number that perfgate's ranges in each rank give them, elsewhere by the time at which the
 ranks' hosts begin them; how many steps a rank shows does not matter. Ranks wait for each other in collectives as
@@ -183,16 +184,11 @@ def _check_clock(parts: Sequence[_Part]) -> None:
 
 def _together(parts: Sequence[_Part], notes: list[Note]) -> tuple[DecodeSteps, tuple[RankSteps, ...]]:
     figures = [part.figures for part in parts]
-    begin, end, first, busy = (
-        np.stack(rows)
-        for rows in zip(*((f.begin_ns, f.begin_ns + f.span_ns, f.first_ns, f.busy_ns) for f in figures), strict=True)
-    )
+    begin = np.stack([f.begin_ns for f in figures])
+    end = np.stack([f.begin_ns + f.span_ns for f in figures])
+    first = np.stack([f.first_ns for f in figures])
     waits = _waits(parts, float(np.median(end.max(axis=0) - begin.min(axis=0))))
-    talked, hidden = (np.stack([getattr(f, name) for f in figures]) for name in ("communication_ns", "hidden_ns"))
-    waited = np.stack([wait.waiting_ns if wait.known else np.full(len(begin[0]), -1) for wait in waits])
-    # Waiting beside computation idles nothing; where one rank's waiting is not known, busy time alone compares.
-    unknown = ((waited < 0) & (talked > 0)).any(axis=0)
-    slowest = np.argmax(busy - np.where(unknown, 0, np.clip(waited, 0, talked - hidden)), axis=0)
+    slowest = np.argmax([f.busy_ns - (f.communication_ns - f.hidden_ns) for f in figures], axis=0)
     ranks = tuple(
         RankSteps(
             label=f"rank {number}",

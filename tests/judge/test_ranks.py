@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hand_made import cell, gate, judged, record, run
-from rank_traces import CUSTOM, LAYERS, REDUCE, engine, other_collective, pair, step_of, traced_ranks
+from rank_traces import CUSTOM, LAYERS, REDUCE, SEND, Told, Work, engine, other_collective, pair, step_of, traced_ranks
 
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.envelope import judge_envelope, learn
@@ -71,3 +71,27 @@ def test_sides_of_other_numbers_of_ranks_are_shown_rank_by_rank() -> None:
 def _only(outcome: Outcome) -> CellOutcome:
     (found,) = outcome.cells
     return found
+
+
+def test_launches_are_those_of_one_stage() -> None:
+    """A second stage that becomes slower launches what it launched, though one step of the first has a kernel more."""
+
+    def stages(gemm_ns: int, *more: Work) -> Told:
+        first = [("nvjet_a", 1000, 5000), ("rms_norm_kernel", 6000, 2000), (SEND, 8000, 1000)]
+        second = [(SEND, 500, 8500), ("nvjet_a", 9000, 4000), ("flash_fwd_kernel", 13_000, 1000),
+                  ("nvjet_b", 14_000, gemm_ns)]  # fmt: skip
+        return traced_ranks(dict.fromkeys(range(8), first) | {4: [*first, *more]}, dict.fromkeys(range(8), second))
+
+    odd = ("vectorized_elementwise_kernel<fill>", 7901, 50)
+    measured = cell()
+    taken = record(measured, pair(stages(4000), stages(12_000, odd)))
+    found = _only(judge(run([measured]), {measured.cell_id: taken}))
+
+    assert found.attribution is not None
+    kernels = [part for part in found.attribution.parts if part.kind == "kernels"]
+    assert [part.name for part in kernels if part.base_launches != part.head_launches] == []
+    assert found.ranks is not None
+    assert found.ranks.worst == "rank 1"
+    first, second = found.ranks.ranks
+    assert first.figures["own_s"] == pytest.approx({"base": 7e-6, "head": 7e-6})
+    assert second.figures["own_s"] == pytest.approx({"base": 9e-6, "head": 17e-6})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nsys_builder import ExportBuilder
-from rank_traces import NUMBERED, REDUCE, SEND, STEP_NS, add_rank, read, reduced, traced_ranks
+from rank_traces import NUMBERED, REDUCE, SEND, STEP_NS, Work, add_rank, read, reduced, traced_ranks
 
 from perfgate.errors import NotMeasuredError
 from perfgate.trace.rank_steps import pool_ranks, summarise_ranks
@@ -111,6 +111,53 @@ def test_a_pipeline() -> None:
     assert (one.slowest, two.slowest) == (3, 0)
     assert (one.waiting_ns, two.waiting_ns) == ((0,) * 3, (20_500,) * 3)
     assert one.ends_ns == (10_000,) * 3
+
+
+BROADCAST = "ncclDevKernel_Broadcast_RING_LL"
+
+
+def stages(first_ns: int, second_ns: int) -> list[list[Work]]:
+    """A step of two stages: the first sends, and waits in the broadcast of the tokens that the second has found."""
+    sent = 1000 + first_ns
+    early = [("nvjet", 1000, first_ns), (SEND, sent, 1000), (BROADCAST, sent + 1000, second_ns + 1000)]
+    late = [(SEND, 500, sent + 500), ("nvjet", sent + 1000, second_ns), (BROADCAST, sent + 1000 + second_ns, 1000)]
+    return [early, late]
+
+
+def pairs_of_stages(first_ns: int, second_ns: int) -> list[list[Work]]:
+    """Two stages of two ranks each, of which the second receives in both ranks at once."""
+    sent = 4000 + first_ns
+    early = [("nvjet", 1000, first_ns), (REDUCE, 1000 + first_ns, 2000), (SEND, 3000 + first_ns, 1000)]
+    late = [(SEND, 500, sent - 500), ("nvjet", sent, second_ns), (REDUCE, sent + second_ns, 2000)]
+    return [early, early, late, late]
+
+
+def three_stages(first_ns: int, second_ns: int) -> list[list[Work]]:
+    """Three stages, of which the middle one receives and sends; the last is as long as the second."""
+    sent, passed = 2000 + first_ns, 3001 + first_ns + second_ns
+    middle = [(SEND, 500, sent - 500), ("nvjet", sent, second_ns), (SEND, sent + second_ns, 1001)]
+    last = [(SEND, 500, passed - 500), ("nvjet", passed, second_ns)]
+    return [[("nvjet", 1000, first_ns), (SEND, 1000 + first_ns, 1000)], middle, last]
+
+
+@pytest.mark.parametrize(("works", "slowest"), [
+    (stages(5000, 40_000), 1), (stages(40_000, 5000), 0), (pairs_of_stages(40_000, 5000), 0),
+    (pairs_of_stages(5000, 40_000), 2), (three_stages(40_000, 5000), 0), (three_stages(5000, 40_000), 1),
+])  # fmt: skip
+def test_a_stage_that_waits_is_not_the_slowest(works: list[list[Work]], slowest: int) -> None:
+    """Whatever a stage waits in, a broadcast or a receive: the step is told by the one that computes for longest."""
+    every, ranks = traced_ranks(*(dict.fromkeys(range(3), own) for own in works))
+    assert [rank.slowest for rank in ranks] == [3 * (number == slowest) for number in range(len(works))]
+    assert every.role_ns["gemm"] == (40_000,) * 3
+
+
+def test_a_collective_of_one_rank_alone() -> None:
+    """Waiting is not known in that step, and the rank that computes for longest still tells it."""
+    first, second = reduced([20_000, 30_000])
+    more = [*first, ("ncclDevKernel_AllGather_RING_LL", 34_001, 500)]
+    every, (one, two) = traced_ranks({0: first, 1: more, 2: first}, dict.fromkeys(range(3), second))
+    assert (one.waiting_ns, one.slowest, two.slowest) == ((10_000, None, 10_000), 0, 3)
+    assert every.role_ns["gemm"] == (30_000,) * 3
 
 
 def test_groups_of_ranks_are_held_against_their_own() -> None:
