@@ -25,6 +25,10 @@ _FULL_EVERY = {"gemma2": 2, "gemma3_text": 6}
 say so (Gemma2Config and Gemma3TextConfig of transformers 5.19)."""
 _VOCABULARY = {"gemma3_text": 262_208}
 """Sizes of vocabularies that a configuration may leave out, as that of Gemma 3 27B does (transformers 5.19)."""
+_HEADS = {"gemma": 256, "gemma2": 256, "gemma3_text": 256, "qwen3": 128, "gpt_oss": 64}
+"""Widths of heads where ``head_dim`` is left out, as Gemma 3 12B does (transformers 5.19); of the other models, Qwen3's
+mixtures among them, vLLM then divides the hidden size by the heads."""
+_QUANTISED = ("quantization_config", "compression_config")
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -32,8 +36,11 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     inner = config.get("text_config")
     if not isinstance(inner, dict):
         return config
-    outer = {name: config[name] for name in ("quantization_config", "tie_word_embeddings") if name in config}
-    kind = config.get("torch_dtype") or config.get("dtype")  # vLLM asks the text part only where the whole has none
+    outer = {name: config[name] for name in ("tie_word_embeddings",) if name in config}
+    # vLLM asks the text part for a quantisation or a data type only where the whole has none.
+    if any(config.get(name) is not None for name in _QUANTISED):
+        outer |= {name: config.get(name) for name in _QUANTISED}
+    kind = config.get("torch_dtype") or config.get("dtype")
     return {**inner, **outer, **({"torch_dtype": kind} if kind else {})}
 
 
@@ -84,7 +91,8 @@ def expert_count(config: Mapping[str, Any]) -> int:
 
 def head_width(config: Mapping[str, Any]) -> int:
     """Elements of a head's query."""
-    return int(config.get("head_dim") or whole(config, "hidden_size") // whole(config, "num_attention_heads"))
+    told = config.get("head_dim") or _HEADS.get(str(config.get("model_type")))
+    return int(told or whole(config, "hidden_size") // whole(config, "num_attention_heads"))
 
 
 def vocabulary(config: Mapping[str, Any]) -> int:

@@ -15,11 +15,22 @@ WIDTHS = {"bfloat16": 2.0, "float16": 2.0, "half": 2.0}
 """Bytes of the data types that decode runs in unquantised; float32 runs on other pipes, and no roof is known for it."""
 _HALVED = ("float32", "float")
 """What vLLM runs at half the width where ``dtype`` is ``auto``: at bfloat16, or float16 where a GPU has none."""
-_UNTOUCHED = re.compile(r"lm_head|embed|norm|router|gate(?!_|\w)|shared_expert_gate|vision|visual|mm_projector")
-"""Modules that are never counted as quantised, so that an ignore list may name them."""
-_ATTENTION = re.compile(r"attn(?:[\W_]|\[qkvo\])*(?:proj)?[\W_]*$")
-"""Entries that end with attention as a whole, whatever wildcards follow."""
+_UNTOUCHED = re.compile(r"lm_head|\w*embed\w*|\w*norm\d*|router|gate|shared_expert_gate")
+"""Modules that are never counted as quantised, so that an ignore list may name them: the last part of their names."""
+_SEEING = re.compile(r"\w*vision\w*|visual\w*|mm_projector|multi_modal_projector")
+"""Parts of names below which nothing is counted: encoders of images, and what leads from them to the text part."""
+_ATTENTION = re.compile(r"[\w.*-]*attn[.*_]*(?:\[qkvo\][.*_]*)?(?:proj)?[.*]*")
+"""Names that end with attention as a whole, whatever wildcards follow."""
 _LISTS = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
+_RULES = ("dynamic", "lm_head", "modules_in_block_to_quantize")
+"""What GPTQ's and AWQ's configurations say of single modules; nothing and ``false`` change none."""
+_ANYTHING = re.compile(r"\.[*+]\??|\\d\+|\[0-9\]\+")
+_GROUP = re.compile(r"\((?:\?:)?([^()]*)\)")
+MOST_ALTERNATIVES = 64
+"""Of a regular expression in an ignore list, about as many; those of checkpoints have a handful."""
+LONGEST_ENTRY = 300
+"""Characters of an entry; one that is longer is refused unread."""
+_SHOWN = 100
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ def weight_formats(config: Mapping[str, Any], args: Mapping[str, Any]) -> Format
     """
     plain = _plain(config, args)
     linear = frozenset({"attention", "mlp", "experts"})
-    quantisation = config.get("quantization_config")
+    quantisation = checkpoint_quantisation(config)
     if not quantisation:
         method = args.get("quantization")
         if method is None:
@@ -76,12 +87,33 @@ def weight_formats(config: Mapping[str, Any], args: Mapping[str, Any]) -> Format
         if (online := _ONLINE.get(str(method))) is not None:  # vLLM quantises while it loads
             return Formats(plain, online(plain), linear)
         raise UsageError(f"quantization {method!r} without a quantization_config in config.json is not counted")
-    method = str(quantisation.get("quant_method", "")).lower()
+    method = quantisation["quant_method"]
     known = _METHODS.get(method)
     if known is None:
         raise UsageError(f"quant_method {method!r} is not counted", remedy=f"Counted are {', '.join(_METHODS)}.")
-    families = frozenset({"experts"}) if method == "mxfp4" else linear - _ignored(quantisation)
+    families = (frozenset({"experts"}) if method == "mxfp4" else linear) - _ignored(quantisation)
     return Formats(plain, known(quantisation, plain), families)
+
+
+def checkpoint_quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a checkpoint says of its quantisation, its method named as vLLM names it; empty if it is not quantised.
+
+    As vLLM 0.32 reads it: ``compression_config`` where there is no ``quantization_config``, and ModelOpt's known by its
+    producer.
+
+    Args:
+        config: As :func:`perfgate.counters.model_shape.text_part` returns it.
+    """
+    found = config.get("quantization_config")
+    found = config.get("compression_config") if found is None else found
+    if not found:
+        return {}
+    method, inner = str(found.get("quant_method") or "").lower(), found.get("quantization")
+    if isinstance(inner, dict) and inner.get("quant_algo") and (
+        (found.get("producer") or {}).get("name") == "modelopt" or "modelopt_quant_config" in inner
+    ):  # fmt: skip
+        method = "modelopt"
+    return {**found, "quant_method": method.replace("compressed_tensors", "compressed-tensors")}
 
 
 def _plain(config: Mapping[str, Any], args: Mapping[str, Any]) -> Format:
@@ -103,7 +135,14 @@ def _grouped(quantisation: Mapping[str, Any], plain: Format) -> Format:
     """GPTQ and AWQ: a group shares a 16-bit scale and a zero point; multiplied at the plain precision.
 
     Symmetric weights have no zero points: a checkpoint may store them, no kernel reads them.
+
+    Raises:
+        UsageError: It has rules for single modules.
     """
+    for name in _RULES:
+        if rule := quantisation.get(name):
+            raise UsageError(f"quantization_config has {name} {_shown(rule)}: single modules are not counted",
+                             remedy="Counted is one format of all linear layers but lm_head.")  # fmt: skip
     bits, group = _bits(quantisation.get("bits", quantisation.get("w_bit"))), quantisation.get("group_size", 128)
     symmetric = quantisation.get("sym") is True or quantisation.get("zero_point") is False
     return _scaled(bits / 8, group, 2 + (0.0 if symmetric else bits / 8), plain.operations)
@@ -120,20 +159,29 @@ def _mxfp4(_quantisation: Mapping[str, Any], plain: Format) -> Format:
 
 
 def _modelopt(quantisation: Mapping[str, Any], plain: Format) -> Format:
+    """FP8 or NVFP4, in vLLM 0.32 of the output matrix as well unless the checkpoint leaves it out.
+
+    Raises:
+        UsageError: It does not, or the algorithm is not counted.
+    """
     algorithm = str(
         quantisation.get("quant_algo") or (quantisation.get("quantization") or {}).get("quant_algo")
     ).upper()
-    if algorithm == "FP8":
-        return _fp8({}, plain)
-    if algorithm == "NVFP4":
-        return Format(0.5 + 1 / 16, "fp4")
-    raise UsageError(f"quant_algo {algorithm!r} is not counted", remedy="Counted are FP8 and NVFP4.")
+    if algorithm not in ("FP8", "NVFP4"):
+        raise UsageError(f"quant_algo {algorithm!r} is not counted", remedy="Counted are FP8 and NVFP4.")
+    if not any("lm_head" in entry for entry in _entries(quantisation)):
+        raise UsageError("quantization_config of ModelOpt does not leave out lm_head: a quantised one is not counted",
+                         remedy="Counted is what exclude_modules (or ignore) leaves unquantised there.")  # fmt: skip
+    return _fp8({}, plain) if algorithm == "FP8" else Format(0.5 + 1 / 16, "fp4")
 
 
 def _compressed(quantisation: Mapping[str, Any], plain: Format) -> Format:
     groups = list((quantisation.get("config_groups") or {}).values())
     if len(groups) != 1:
         raise UsageError(f"quantization_config has {len(groups)} config_groups; one is counted")
+    if (targets := groups[0].get("targets")) != ["Linear"]:
+        raise UsageError(f"quantization_config has a group with targets {_shown(targets)}, which is not counted",
+                         remedy='Counted is ["Linear"]: all linear layers but those that ignore names.')  # fmt: skip
     weights, inputs = groups[0].get("weights") or {}, groups[0].get("input_activations")
     bits, group = _bits(weights.get("num_bits")), weights.get("group_size") or 0
     real, strategy = weights.get("type") == "float", weights.get("strategy")
@@ -185,14 +233,62 @@ def _ignored(quantisation: Mapping[str, Any]) -> frozenset[str]:
         UsageError: It names modules that are not a whole family.
     """
     families = set()
-    for entry in (str(entry) for name in _LISTS for entry in quantisation.get(name) or ()):
-        if _UNTOUCHED.search(entry):
+    for entry in _entries(quantisation):
+        names = _names(entry)
+        if all(_is_untouched(name) for name in names):
             continue
-        if _ATTENTION.search(entry) and not re.search(r"\d", entry.replace("[0-9]", "")):  # no layer by its number
+        if len(names) == 1 and _ATTENTION.fullmatch(names[0]) and not re.search(r"\d", names[0]):  # no layer by number
             families.add("attention")
             continue
-        raise UsageError(f"quantization_config leaves out {entry!r}: single modules are not counted")
+        raise UsageError(f"quantization_config leaves out {_shown(entry)}: single modules are not counted",
+                         remedy="Counted are lists of what no method quantises (lm_head, embeddings, norms, routers, "
+                                "vision) and entries that are attention as a whole.")  # fmt: skip
     return frozenset(families)
+
+
+def _entries(quantisation: Mapping[str, Any]) -> list[str]:
+    """What is left out, by all names of such lists; ModelOpt's may be one level down, beside the algorithm."""
+    inner = quantisation.get("quantization") if quantisation["quant_method"].startswith("modelopt") else None
+    places = (quantisation, inner) if isinstance(inner, dict) else (quantisation,)
+    return [str(entry) for place in places for name in _LISTS for entry in place.get(name) or ()]
+
+
+def _names(entry: str) -> list[str]:
+    """The names that an entry is for, with ``*`` for anything; of a regular expression one for each alternative.
+
+    What is neither a name nor a wildcard stays as it is, and is then known as no module. An expression without an end
+    matches longer names too; vLLM starts no engine where one takes part of a fused matrix, as ``gate`` ``gate_proj``.
+    """
+    if len(entry) > LONGEST_ENTRY:
+        return [""]
+    if not entry.startswith("re:"):
+        return [entry.replace("[0-9]+", "*")]
+    text = entry.removeprefix("re:").removeprefix("^").removesuffix("$")
+    names = [_ANYTHING.sub("*", text).replace(r"\.", ".")]
+    while len(names) <= MOST_ALTERNATIVES:
+        group = next((found for name in names if (found := _GROUP.search(name))), None)
+        if group is None:
+            break
+        names = [name.replace(group[0], part, 1) for name in names for part in group[1].split("|")]
+    return [part for name in names for part in name.split("|")]
+
+
+def _is_untouched(name: str) -> bool:
+    """True where a name is that of modules which are never counted as quantised: by its last part, and only as a whole.
+
+    ``gate*`` is more than a router: in a layer with one MLP it takes ``gate_up_proj``.
+    """
+    parts = re.findall(r"[^.*]+", name)
+    if not parts or not re.fullmatch(r"[\w.*-]+", name):
+        return False
+    if any(_SEEING.fullmatch(part) for part in parts):
+        return True
+    return _UNTOUCHED.fullmatch(parts[-1]) is not None and not (parts[-1] == "gate" and name.endswith("gate*"))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _bits(value: Any) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 from perfgate.counters.gpu_roofs import Precision
 from perfgate.counters.model_shape import is_tied, layer_count, require_known, spans, text_part, vocabulary, whole
-from perfgate.counters.quantization import WIDTHS, Formats, weight_formats
+from perfgate.counters.quantization import WIDTHS, Formats, checkpoint_quantisation, weight_formats
 from perfgate.counters.weight_matrices import ABSORBED, attention, matrices
 from perfgate.errors import UsageError
 from perfgate.machine.json_text import read_json
@@ -30,6 +30,8 @@ REFUSED_ARGS = (
 )  # fmt: skip
 """Engine arguments under which a step is another one, or weights are in the host's memory; 0 and nothing are fine."""
 LONGEST_TEXT = 300
+QUANTISED_BESIDE = "hf_quant_config.json"
+"""Where ModelOpt before 0.31 wrote what it now writes into ``config.json``."""
 _KV_FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -63,6 +65,8 @@ class StepDemand:
 def read_config(folder: Path) -> dict[str, Any]:
     """The ``config.json`` of a model's folder.
 
+    Where vLLM would read :data:`QUANTISED_BESIDE` too, a key of that name says so: then no step is counted.
+
     Raises:
         UsageError: It is not there, or no JSON object.
     """
@@ -73,6 +77,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UsageError(f"cannot be read: {error}", where=str(file)) from error
     if not isinstance(config, dict):
         raise UsageError("not a JSON object", where=str(file))
+    if config.get("quantization_config") is None and (beside := folder / QUANTISED_BESIDE).is_file():
+        config[QUANTISED_BESIDE] = str(beside)
     return config
 
 
@@ -82,7 +88,7 @@ def step_demand(
     """What the mean decode step of a workload needs.
 
     Args:
-        config: The model's ``config.json``; of a multimodal one the text part is counted.
+        config: The model's ``config.json`` by :func:`read_config`; of a multimodal one the text part is counted.
         args: The scenario's engine arguments; ``dtype``, ``quantization``, ``kv_cache_dtype`` and
             ``tensor_parallel_size`` matter.
         batch: Requests decoded together, at least 1.
@@ -107,6 +113,7 @@ def _step_demand(
 ) -> StepDemand:
     if batch < 1 or input_tokens < 1 or output_tokens < 2:  # noqa: PLR2004 (see above)
         raise UsageError(f"batch {batch}, {input_tokens} + {output_tokens} tokens has no decode step")
+    _require_one_file(config)
     config = text_part(config)
     require_known(config)
     _refuse(args)
@@ -145,7 +152,7 @@ def _step_demand(
 def _kv_bytes(config: Mapping[str, Any], args: Mapping[str, Any], formats: Formats) -> float:
     kind = str(args.get("kv_cache_dtype") or "auto")
     if kind == "auto":
-        return _kv_bytes_of_checkpoint(config.get("quantization_config") or {}, formats)
+        return _kv_bytes_of_checkpoint(checkpoint_quantisation(config), formats)
     if kind in _KV_FP8:
         return 1.0
     if kind in WIDTHS:
@@ -166,6 +173,20 @@ def _kv_bytes_of_checkpoint(quantisation: Mapping[str, Any], formats: Formats) -
     if isinstance(asked, str) and asked.lower() == "fp8":
         return 1.0
     raise UsageError(f"quantization_config asks for a KV cache of {asked!r}, which is not counted"[:LONGEST_TEXT])
+
+
+def _require_one_file(config: Mapping[str, Any]) -> None:
+    """See that all that vLLM reads of a model's sizes is in ``config.json``, of which alone a cell holds the content.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if beside := config.get(QUANTISED_BESIDE):
+        raise UsageError(
+            f"{QUANTISED_BESIDE} beside config.json is not counted: a cell holds what config.json says alone",
+            where=str(beside),
+            remedy="Copy its content as quantization_config into config.json, where vLLM reads it first.",
+        )
 
 
 def _refuse(args: Mapping[str, Any]) -> None:

@@ -133,7 +133,7 @@ def test_operations_of_a_dense_model() -> None:
             "fp16",
         ),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}, 0.5 + 1 / 16, "fp4"),
-        ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}}, 1.0, "fp8"),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}, "ignore": ["lm_head"]}, 1.0, "fp8"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 0.5 + 4 / 64, "fp16"),
         (
             {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
@@ -146,6 +146,7 @@ def test_operations_of_a_dense_model() -> None:
                 "ignore": ["lm_head"],
                 "config_groups": {
                     "group_0": {
+                        "targets": ["Linear"],
                         "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"},
                         "input_activations": {"num_bits": 8, "type": "float"},
                     }
@@ -159,7 +160,11 @@ def test_operations_of_a_dense_model() -> None:
                 "quant_method": "compressed-tensors",
                 "ignore": ["lm_head"],
                 "config_groups": {
-                    "group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}, "input_activations": None}
+                    "group_0": {
+                        "targets": ["Linear"],
+                        "weights": {"num_bits": 4, "type": "int", "group_size": 128},
+                        "input_activations": None,
+                    }
                 },
             },
             0.5 + 2 / 128,
@@ -191,7 +196,8 @@ LLAMA_ROWS = 32 * (6144 + 4096 + 2 * 14336 + 4096)
 )
 def test_scales_of_compressed_tensors(weights: dict[str, Any], bytes_each: float, bytes_row: float) -> None:
     """A channel's scale comes once a row, a group's or block's with each of its weights, a zero point beside it."""
-    found = quantised(LLAMA, quant_method="compressed-tensors", config_groups={"group_0": {"weights": weights}})
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    found = quantised(LLAMA, quant_method="compressed-tensors", config_groups=groups)
     assert found.weights_held == pytest.approx(LLAMA_LINEAR * bytes_each + LLAMA_ROWS * bytes_row + LLAMA_REST * 2)
 
 
@@ -318,7 +324,8 @@ def test_the_kv_cache() -> None:
 )
 def test_a_cache_that_the_checkpoint_asks_for(method: str, cache: dict[str, Any]) -> None:
     """Where the argument is left to vLLM, a scheme or ModelOpt's algorithm halves the cache; an argument goes first."""
-    config = {**LLAMA, "quantization_config": {"quant_method": method, "quant_algo": "FP8", **cache}}
+    left_out = {"ignore": ["lm_head"]}
+    config = {**LLAMA, "quantization_config": {"quant_method": method, "quant_algo": "FP8", **left_out, **cache}}
     assert demand(config).kv_read == demand(LLAMA).kv_read / 2
     assert demand(config, kv_cache_dtype="bfloat16").kv_read == demand(LLAMA).kv_read
 
@@ -441,7 +448,14 @@ def test_more_work_is_never_less(batch: int, more: int, context: int) -> None:
         ({}, {"tensor_parallel_size": -2}, "tensor_parallel_size -2"),
         ({**MIXTRAL, "num_experts_per_tok": 9}, {}, "num_experts_per_tok 9 of 8 experts"),
         (
-            {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "INT3"}},
+            {
+                "quantization_config": {
+                    "quant_method": "modelopt",
+                    "quant_algo": "FP8",
+                    "ignore": ["lm_head"],
+                    "kv_cache_quant_algo": "INT3",
+                }
+            },
             {},
             "KV cache of 'INT3'",
         ),
