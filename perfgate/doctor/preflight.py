@@ -31,6 +31,7 @@ from perfgate.load.shape import Load
 from perfgate.machine.json_text import RECORD
 from perfgate.metrics.trial import SIDES
 from perfgate.models import FieldPath
+from perfgate.scenario.cache_size import PINNED, cannot_hold
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder
 from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.plan import points
@@ -43,7 +44,7 @@ from perfgate.units import NS_PER_S
 NOBODY_ASKED = "engine arguments are not checked: name a build with --base python=..., or as [subjects.base]"
 LEAST_CACHE_BYTES = 64 * 1024**2
 UNKNOWN_CACHE_BYTES = 1024**3
-CACHE_ARGS = ("kv_cache_memory_bytes", "num_gpu_blocks_override", "gpu_memory_utilization")
+CACHE_ARGS = (PINNED, "num_gpu_blocks_override", "gpu_memory_utilization")
 CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 THREADS_VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"
 
@@ -243,6 +244,13 @@ def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
             f"{names[0]} has no value; set max_num_seqs to at least {work.batch}, or batch to at most {seqs}"
         )
         yield cell.problem(cell.own("batch", "max_num_seqs"), text)
+    if kept := cannot_hold(model_folder(cell.loaded), args, work):
+        text = (
+            f"{work.batch} requests of {work.input_tokens} + {work.output_tokens} tokens keep {kept} bytes on each "
+            f"rank, and the cache has {args[PINNED]}: requests wait or are preempted; raise it, or lower batch or "
+            "lengths"
+        )
+        yield cell.problem(PINNED, text)
     tokens = work.input_tokens + work.output_tokens
     if length is not None and tokens > length:
         text = f"{work.input_tokens} + {work.output_tokens} tokens are more than max_model_len, {length}: "

@@ -14,8 +14,11 @@ from perfgate.units import format_value, percent, signed_percent
 
 SHOWN = ("itl_median", "ttft_median", "output_throughput")
 """Metrics of curves, where they were measured."""
-GPUS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-"""With so many times the GPUs an ideal engine takes so much less time, and gives so many times the tokens."""
+SPLIT = "tensor_parallel_size"
+"""With so many times the GPUs in each layer an ideal engine takes so much less time for a step."""
+GPUS = (SPLIT, "pipeline_parallel_size", "data_parallel_size")
+"""With so many times the GPUs an ideal engine gives so many times the tokens. Stages and replicas shorten no step: each
+token passes all layers, one after the other."""
 BATCH = "batch"
 """With a larger batch an ideal engine's step takes no longer, so it gives so many times the tokens."""
 HEADINGS = ("metric", "base", "head", "change", "verdict", "of ideal, base", "of ideal, head")
@@ -129,6 +132,8 @@ def efficiency(
     latency = row.better == "lower"
     if latency and key == BATCH and row.metric != "itl_median":
         return None, None  # a larger batch has a longer prefill
+    if latency and key in GPUS and key != SPLIT:
+        return None, None
     gain = more if key in GPUS or not latency else 1.0
     shares: list[float | None] = []
     for before, now in ((start.base, row.base), (start.head, row.head)):

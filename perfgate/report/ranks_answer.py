@@ -11,17 +11,27 @@ import numpy as np
 from perfgate.errors import UsageError
 from perfgate.models import Note
 from perfgate.report.answer import Answer, Table, count, share, time, word
-from perfgate.trace.kernel_table import Trace
+from perfgate.trace.kernel_table import Timed, Trace
 from perfgate.trace.rank_waits import RankComparison, compare_ranks, ranks_of
 from perfgate.trace.selection import Selection
 from perfgate.units import format_ns, percent, plural
 
+_SEVERAL = 2
 _RANKS = (
     word("rank", "rank"), time("step_median", "step"), time("kernels", "kernels"),
     time("communication", "communication"), time("waiting", "of it waiting"), count("last", "arrived last"),
     share("last_share", "share"), time("holds_up", "holds all up by"),
 )  # fmt: skip
-_BY_ORDER = "inferred steps have no numbers of the engine: ranks are compared as if all traces began with the same step"
+_BY_ORDER = (
+    "steps have no numbers of the engine, and the traces show no clock in common: ranks are compared as if all traces "
+    "began with the same step, and as one group, which is wrong for stages of a pipeline"
+)
+_ONE_GROUP = (
+    "the traces show no two ranks that leave their collectives at the same time, as without a clock in common: all are "
+    "compared as one group, which is wrong for stages of a pipeline"
+)
+_WHOLE = "traces without steps do not say which ranks leave their collectives together: all are compared as one group"
+_BY = {"number": "by their numbers", "time": "by the time at which hosts begin them", "order": "by their order"}
 
 
 def ranks_answer(selections: Sequence[tuple[str, Selection]]) -> Answer:
@@ -37,17 +47,17 @@ def ranks_answer(selections: Sequence[tuple[str, Selection]]) -> Answer:
         if _same_work(one.trace, same.trace):
             raise UsageError(f"{label} and {other} hold the same trace: give the trace of each rank once")
     ranks = [rank for label, selection in selections for rank in ranks_of(selection, label)]
-    found = compare_ranks(ranks)
+    found = compare_ranks(ranks, one_clock=sum(_begins_at_0(selection.trace) for _, selection in selections) < _SEVERAL)
     compared = f"{plural(found.steps, 'step')} and {plural(found.collectives, 'collective')} compared"
     headings = [f"{plural(len(ranks), 'rank')}: {compared}.", *_sentence(found)]
     rows: list[tuple[Any, ...]] = [
         (rank.label, rank.step_ns, rank.kernel_ns, rank.communication_ns, rank.waiting_ns, rank.last,
-         None if rank.last is None else rank.last / found.collectives, rank.holds_up_ns)
+         None if rank.last is None else rank.last / rank.collectives, rank.holds_up_ns)
         for rank in found.ranks
     ]  # fmt: skip
     notes = list(dict.fromkeys(note for _, selection in selections for note in selection.trace.cautions))
-    if len(ranks) > 1 and any(selection.trace.steps.inferred.any() for _, selection in selections):
-        notes.append(Note(code="steps-unclear", text=_BY_ORDER))
+    if len(ranks) > 1:
+        notes += _doubts(found)
     about = {"steps": found.steps, "collectives": found.collectives}
     return Answer(headings, about, [Table("ranks", "Ranks, mean of a step", _RANKS, rows)], (*notes, *_missing(found)))
 
@@ -58,11 +68,33 @@ def _same_work(one: Trace, other: Trace) -> bool:
     return one.names.demangled == other.names.demangled and all(np.array_equal(*pair) for pair in times)
 
 
+def _begins_at_0(trace: Trace) -> bool:
+    """Whether its times are since its own first event, as those of a scrubbed copy are."""
+    tables: tuple[Timed, ...] = (trace.kernels, trace.copies, trace.memsets, trace.overhead, trace.calls)
+    starts = [table.start_ns for table in tables] + [trace.steps.start_ns]
+    return min((int(own.min()) for own in starts if len(own)), default=0) == 0
+
+
+def _doubts(found: RankComparison) -> list[Note]:
+    """What the comparison takes for granted."""
+    notes = []
+    if found.matched == "order" and max(found.shown) > 1:
+        notes.append(Note(code="steps-unclear", text=_BY_ORDER))
+    elif found.collectives and not found.grouped:
+        text = _ONE_GROUP if max(found.shown) > 1 else _WHOLE
+        notes.append(Note(code="ranks-unmatched", text=text))
+    alone = [rank.label for rank in found.ranks if not rank.collectives and rank.communication_ns]
+    if alone and found.collectives:
+        text = f"{', '.join(alone)}: no other rank leaves collectives with it, so its waiting is not known"
+        notes.append(Note(code="not-recorded", text=text))
+    return notes
+
+
 def _sentence(found: RankComparison) -> list[str]:
     worst = max(found.ranks, key=lambda rank: rank.holds_up_ns or 0)
     if not worst.holds_up_ns or worst.last is None:
         return []
-    often, late = percent(worst.last / found.collectives), format_ns(worst.holds_up_ns)
+    often, late = percent(worst.last / worst.collectives), format_ns(worst.holds_up_ns)
     return [f"{worst.label} arrives last in {often} of the collectives; each step waits {late} for it alone."]
 
 
@@ -82,6 +114,6 @@ def _missing(found: RankComparison) -> list[Note]:
     if found.steps and max(found.shown) > shared:
         shown = ", ".join(f"{rank.label} {count}" for rank, count in zip(found.ranks, found.shown, strict=True))
         missing.append(
-            Note(code="ranks-differ", text=f"steps shown: {shown}; {shared} are of all ranks, by their numbers")
+            Note(code="ranks-differ", text=f"steps shown: {shown}; {shared} are of all ranks, {_BY[found.matched]}")
         )
     return missing

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from perfgate.counters.model_shape import text_part
 from perfgate.counters.transformer import read_config
 from perfgate.errors import UsageError
+from perfgate.scenario.cache_size import cannot_hold
 from perfgate.scenario.declaration import LoadedScenario, loads, model_folder
 from perfgate.scenario.workload import Workload
 from perfgate.scenario.yaml_writing import replace_block
@@ -18,6 +19,8 @@ ENVELOPE = ("per_decode_step", "unlisted")
 """Of the ``kernels:`` block."""
 OTHER_GROUPS = ("pipeline_parallel_size", "data_parallel_size")
 """Engine arguments that multiply the GPUs which tensor parallelism takes."""
+CAPTURED, MOST_CAPTURED = "cudagraph_capture_sizes", "max_cudagraph_capture_size"
+"""Sizes of CUDA graphs, and the largest of them; engine arguments of their own, or of ``compilation_config``."""
 BATCH_STEP = 4
 """Each batch of a curve is so many times the one before it."""
 
@@ -28,8 +31,9 @@ def with_preset(loaded: LoadedScenario, preset: str, gpus: int) -> LoadedScenari
     Args:
         loaded: The scenario.
         preset: ``quick``: the first cell of its matrix, few iterations. ``comprehensive``: as it is. ``scaling``: a
-            matrix over batch, lengths and tensor parallel size; what its own matrix has is kept. Its envelope was
-            learnt of other batches, and is left out where there are cells that it does not declare.
+            matrix over batch, lengths and tensor parallel size; what its own matrix has is kept. What a pinned size
+            of the KV cache cannot hold is left out. Where sizes of CUDA graphs are declared, each batch has one. Its
+            envelope was learnt of other batches, and is left out where there are cells that it does not declare.
         gpus: How many GPUs there are; tensor parallelism is scaled to at most so many.
 
     Raises:
@@ -57,6 +61,10 @@ def with_preset(loaded: LoadedScenario, preset: str, gpus: int) -> LoadedScenari
     if sizes | own == own:
         return loaded
     scaled = _replaced(loaded, "matrix", sizes | own)
+    engine = loaded.content["engine"]
+    captured = _captured(scenario.engine.args, _whole(scaled, "batch", [scenario.workload.batch]))
+    if captured != scenario.engine.args:
+        scaled = _replaced(scaled, "engine", engine | {"args": captured})
     kernels = loaded.content.get("kernels") or {}
     traced = {key: value for key, value in kernels.items() if key not in ENVELOPE}
     return _replaced(scaled, "kernels", traced) if traced != kernels else scaled
@@ -71,18 +79,35 @@ def _sizes(loaded: LoadedScenario, workload: Workload, gpus: int) -> Iterator[tu
     args = loaded.scenario.engine.args
     most = args.get("max_num_seqs")
     most = most if isinstance(most, int) else workload.batch
-    yield "batch", sorted({*_steps(1, most - 1, BATCH_STEP), workload.batch, most})
+    folder = model_folder(loaded)
+
+    def fits(batch: int, input_tokens: int) -> bool:
+        sizes = {"batch": batch, "input_tokens": input_tokens}
+        return cannot_hold(folder, args, workload.model_copy(update=sizes)) is None
+
+    batches = sorted({*_steps(1, most - 1, BATCH_STEP), workload.batch, most})
+    prompt = max(_whole(loaded, "input_tokens", [workload.input_tokens]))
+    batches = [batch for batch in batches if batch == workload.batch or fits(batch, prompt)]
+    largest = max(_whole(loaded, "batch", batches))
+    yield "batch", batches
     longest = args.get("max_model_len")
     room = workload.input_tokens
     if isinstance(longest, int) and workload.images is None:  # how much of it images take is not known
         room = longest - workload.output_tokens
-    yield "input_tokens", [*dict.fromkeys([workload.input_tokens, *_steps(workload.input_tokens, room, 2)[-1:]])]
+    longer = [tokens for tokens in _steps(workload.input_tokens, room, 2) if fits(largest, tokens)]
+    yield "input_tokens", [*dict.fromkeys([workload.input_tokens, *longer[-1:]])]
     others = [args.get(key, 1) for key in OTHER_GROUPS]
     known = [size for size in others if isinstance(size, int)]
     if known == others and not loaded.scenario.matrix.keys() & {*OTHER_GROUPS}:
-        heads, least = _heads(loaded), args.get("tensor_parallel_size", 1)
+        least = args.get("tensor_parallel_size", 1)
         sizes = _steps(least if isinstance(least, int) else 1, gpus // math.prod(known), 2)
-        yield "tensor_parallel_size", [size for size in sizes if heads % size == 0]
+        config = text_part(read_config(folder)) if folder else {}
+        yield "tensor_parallel_size", [size for size in sizes if _divides(size, config)]
+
+
+def _whole(loaded: LoadedScenario, key: str, default: list[int]) -> list[int]:
+    """The numbers of a key of a scenario's matrix; the default where it has none."""
+    return [value for value in loaded.scenario.matrix.get(key, ()) if isinstance(value, int)] or default
 
 
 def _steps(first: int, most: int, factor: int) -> list[int]:
@@ -94,8 +119,37 @@ def _steps(first: int, most: int, factor: int) -> list[int]:
     return found
 
 
-def _heads(loaded: LoadedScenario) -> int:
-    """Attention heads of the model, which tensor parallelism divides; 0, which any number divides, if unknown."""
-    folder = model_folder(loaded)
-    heads = text_part(read_config(folder)).get("num_attention_heads") if folder else None
-    return heads if isinstance(heads, int) else 0
+def _divides(size: int, config: Mapping[str, Any]) -> bool:
+    """Whether so many GPUs may share the model's heads; any number may where they are not known.
+
+    Each GPU has as many attention heads. Of keys and values it has whole heads, or each head is on whole GPUs; a latent
+    is on every GPU.
+    """
+    heads, shared = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if isinstance(heads, int) and heads % size:
+        return False
+    latent = config.get("kv_lora_rank") is not None
+    return latent or not isinstance(shared, int) or shared < 1 or shared % size == 0 or size % shared == 0
+
+
+def _captured(args: Mapping[str, Any], batches: Sequence[int]) -> dict[str, Any]:
+    """Engine arguments with a CUDA graph for each batch, where the sizes of graphs are declared.
+
+    A batch beyond the largest size runs without graphs, and one between two sizes as the larger one: neither is what
+    the curve is of. Sizes are tokens, so a batch that also checks drafts has one for all of them.
+    """
+    speculation = args.get("speculative_config")
+    drafts = speculation.get("num_speculative_tokens") if isinstance(speculation, dict) else 0
+    tokens = {1, 1 + drafts} if isinstance(drafts, int) else {1}
+    compilation = args.get("compilation_config")
+    inner = _with_sizes(compilation, batches, tokens) if isinstance(compilation, dict) else compilation
+    return _with_sizes(args, batches, tokens) | ({"compilation_config": inner} if inner != compilation else {})
+
+
+def _with_sizes(declared: Mapping[str, Any], batches: Sequence[int], tokens: Collection[int]) -> dict[str, Any]:
+    sizes = declared.get(CAPTURED)
+    if not isinstance(sizes, list) or not all(type(size) is int for size in sizes):
+        return dict(declared)
+    every = sorted({*sizes, *(batch * each for batch in batches for each in tokens)})
+    largest = {MOST_CAPTURED: every[-1]} if declared.get(MOST_CAPTURED) is not None else {}
+    return dict(declared) if every == sorted(sizes) else {**declared, CAPTURED: every, **largest}

@@ -27,13 +27,10 @@ from perfgate.models import Frozen, Note
 from perfgate.trace.breakdown import StepFigures
 from perfgate.trace.decode_step import COLUMNS, DecodeSteps, decode_figures, pool, summarise_steps
 from perfgate.trace.kernel_table import NO_TIME, Trace, combinations
-from perfgate.trace.rank_waits import Collectives, collectives_of, waits_in
+from perfgate.trace.rank_waits import Collectives, collectives_of, group_by_leaving, matched_by_time, waits_in
 from perfgate.units import format_ns, plural
 
 Ints = NDArray[np.int64]
-OF_A_STAGE = 4
-"""Ranks leave a collective together where their ends are closer than this part of what a stage of a pipeline would take
-if every rank were one: clocks of two GPUs differ by microseconds."""
 
 
 class RankSteps(Frozen):
@@ -147,22 +144,7 @@ def _matched(parts: Sequence[_Part]) -> list[Ints]:
         common = sorted(set.intersection(*({*part.numbers.tolist()} for part in parts)))
         places = [{number: row for row, number in enumerate(part.numbers.tolist())} for part in parts]
         return [np.array([place[number] for number in common], np.int64) for place in places]
-    first = parts[0].host_ns
-    rows = [np.arange(len(first))]
-    kept = np.ones(len(first), bool)
-    for part in parts[1:]:
-        nearest = _nearest(first, part.host_ns)
-        kept &= _nearest(part.host_ns, first)[nearest] == rows[0]
-        rows.append(nearest)
-    return [own[kept] for own in rows]
-
-
-def _nearest(times: Ints, others: Ints) -> Ints:
-    """For each time the row of the nearest of others, which are in order."""
-    after = np.clip(np.searchsorted(others, times), 1, max(len(others) - 1, 1))
-    before = after - 1
-    after = np.minimum(after, len(others) - 1)
-    return np.asarray(np.where(times - others[before] <= np.abs(others[after] - times), before, after))
+    return matched_by_time([part.host_ns for part in parts])
 
 
 def _check_clock(parts: Sequence[_Part]) -> None:
@@ -260,16 +242,8 @@ class _Wait:
 def _waits(parts: Sequence[_Part], span_ns: float) -> list[_Wait]:
     """The waits of each rank, held against the ranks that leave collectives with it."""
     called = [_called(part) for part in parts]
-    apart_ns = span_ns / (OF_A_STAGE * len(parts))
-    groups: list[list[int]] = []
-    for number, own in enumerate(called):
-        group = next((group for group in groups if _leave_together(called[group[0]], own, apart_ns)), None)
-        if group is None:
-            groups.append([number])
-        else:
-            group.append(number)
     found: dict[int, _Wait] = {}
-    for group in groups:
+    for group in group_by_leaving(called, span_ns):
         found |= dict(zip(group, _group_waits([called[number] for number in group]), strict=True))
     return [found[number] for number in range(len(parts))]
 
@@ -281,13 +255,6 @@ def _called(part: _Part) -> list[Collectives]:
     kernels = kernels.take(np.flatnonzero(np.isin(kernels.step, steps)))
     found = collectives_of(part.trace, kernels, kernels.step.astype(np.int64))
     return [found[step] for step in steps.tolist()]
-
-
-def _leave_together(one: Sequence[Collectives], other: Sequence[Collectives], apart_ns: float) -> bool:
-    """Whether two ranks' collectives of one name and order end at the same time."""
-    ends = [(np.add(a.start_ns, a.duration_ns), np.add(b.start_ns, b.duration_ns))
-            for a, b in zip(one, other, strict=True) if a.names and a.names == b.names]  # fmt: skip
-    return bool(ends) and float(np.median(np.concatenate([np.abs(a - b) for a, b in ends]))) <= apart_ns
 
 
 def _group_waits(called: Sequence[Sequence[Collectives]]) -> list[_Wait]:

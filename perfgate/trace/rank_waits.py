@@ -2,9 +2,12 @@
 
 All ranks leave a collective together, because none can have its result before the last has brought its part. So the
 rank that is in it for the shortest time arrived last, and what another one was in it for longer it waited ("Wait at
-N x N": Geimer et al., "The Scalasca performance toolset architecture", Concurrency and Computation 22(6), 2010). That
-needs no common clock: only durations are compared. It does not hold for a broadcast or a reduction to one rank, which
-are left out. Sending and receiving, by which NCCL also does an all-to-all, ends together where all ranks do as much.
+N x N": Geimer et al., "The Scalasca performance toolset architecture", Concurrency and Computation 22(6), 2010). It
+does not hold for a broadcast or a reduction to one rank, which are left out. Sending and receiving, by which NCCL also
+does an all-to-all, ends together where all ranks do as much.
+
+The wait itself needs no common clock: only durations are compared. Which ranks belong together does: several groups may
+run collectives of one name, as the stages of a pipeline do, and a group is those that leave at the same time.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +31,13 @@ _ONE_SIDED = re.compile(r"nccl\w*?_(Broadcast|Reduce_)")
 
 WHOLE = -1
 """The number of the one step of a trace without steps."""
+OF_A_STAGE = 4
+"""Ranks leave a collective together where their ends are closer than this part of what a stage of a pipeline would take
+if every rank were one: clocks of two GPUs differ by microseconds."""
+
+Ints = NDArray[np.int64]
+Matched = Literal["number", "time", "order"]
+"""By what steps of several ranks belong together."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +49,20 @@ class Rank:
         step_ns: The lengths of its steps of known length.
         kernel_ns: Kernel time without communication, by the step's number.
         communication_ns: Kernel time of communication, by the step's number.
-        collectives: By the step's number the names of its collectives, in alphabetical order, and how long each took;
-            those of one name in order of start.
+        collectives: Those of each step, by its number.
+        numbered: Whether perfgate numbered its steps in the rank, so that one number is one step in all ranks.
+        begins_ns: When its host began each step, by its number; empty where the trace has no steps.
+        work_ns: When the work of each step began and ended, by its number; empty where the trace has no steps.
     """
 
     label: str
     step_ns: tuple[int, ...]
     kernel_ns: dict[int, int]
     communication_ns: dict[int, int]
-    collectives: dict[int, tuple[tuple[str, ...], NDArray[np.int64]]]
+    collectives: dict[int, Collectives]
+    numbered: bool
+    begins_ns: dict[int, int]
+    work_ns: dict[int, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,8 @@ class RankWaits:
         kernel_ns: Kernel time without communication.
         communication_ns: Kernel time of communication.
         waiting_ns: By how much it was in its collectives for longer than the rank that was shortest in each.
-        last: In how many collectives it alone arrived last.
+        collectives: In how many it was compared, with the ranks that leave them together with it.
+        last: In how many of them it alone arrived last.
         holds_up_ns: How much sooner those would have ended, had it arrived with the last but one.
     """
 
@@ -70,6 +87,7 @@ class RankWaits:
     kernel_ns: float | None
     communication_ns: float | None
     waiting_ns: float | None
+    collectives: int
     last: int | None
     holds_up_ns: float | None
 
@@ -80,10 +98,12 @@ class RankComparison:
 
     Args:
         ranks: In the order given.
-        steps: Steps in which all ran the same collectives.
+        steps: Steps in which all ranks of each group ran the same collectives.
         other_steps: Steps that all have, in which they did not.
-        collectives: Collectives compared.
+        collectives: Collectives compared, over all groups.
         shown: How many steps each rank shows.
+        matched: By what steps belong together.
+        grouped: Whether ranks leave collectives at the same time, so that those that do are a group; else all are one.
     """
 
     ranks: tuple[RankWaits, ...]
@@ -91,6 +111,8 @@ class RankComparison:
     other_steps: int
     collectives: int
     shown: tuple[int, ...]
+    matched: Matched
+    grouped: bool
 
 
 def ranks_of(selection: Selection, label: str) -> list[Rank]:
@@ -116,14 +138,17 @@ def _rank(label: str, trace: Trace, kernels: Kernels, figures: StepFigures) -> R
     talking = np.array([role == COMMUNICATION for role in trace.names.role])[kernels.name]
     numbers = np.append(trace.steps.index, WHOLE)  # the last one is of kernels in no step
     number = numbers[kernels.step]
+    own = trace.steps.index[figures.step].tolist()
+    work = zip(figures.begin_ns.tolist(), (figures.begin_ns + figures.span_ns).tolist(), strict=True)
     return Rank(
         label=label,
         step_ns=tuple(figures.step_ns[figures.step_ns != NO_TIME].tolist()),
         kernel_ns=_sums(number[~talking], kernels.duration_ns[~talking]),
         communication_ns=_sums(number[talking], kernels.duration_ns[talking]),
-        collectives={
-            step: (found.names, found.duration_ns) for step, found in collectives_of(trace, kernels, number).items()
-        },
+        collectives=collectives_of(trace, kernels, number),
+        numbered=bool(trace.steps.own[figures.step].all()),
+        begins_ns=dict(zip(own, trace.steps.start_ns[figures.step].tolist(), strict=True)),
+        work_ns=dict(zip(own, work, strict=True)),
     )
 
 
@@ -174,30 +199,160 @@ def _sums(number: NDArray[np.int64], duration_ns: NDArray[np.int64]) -> dict[int
     return dict(zip(numbers.tolist(), np.bincount(group, duration_ns).astype(np.int64).tolist(), strict=True))
 
 
-def compare_ranks(ranks: Sequence[Rank]) -> RankComparison:
-    """Each rank's waits in the steps that all have, by their numbers, and in which all ran the same collectives.
+def compare_ranks(ranks: Sequence[Rank], *, one_clock: bool = True) -> RankComparison:
+    """Each rank's waits in the steps that all have, held against the ranks that leave collectives with it.
+
+    Args:
+        ranks: At least one.
+        one_clock: Whether their traces may have a clock in common; steps without numbers of perfgate's are matched by
+            time only then.
 
     Raises:
         ValueError: There is no rank.
     """
-    shared = sorted(set.intersection(*({*rank.collectives} for rank in ranks)))
-    steps = [step for step in shared if len({rank.collectives[step][0] for rank in ranks}) == 1]
-    table = np.array([np.concatenate([rank.collectives[step][1] for step in steps] or [_NOTHING]) for rank in ranks])
-    some, mean = bool(steps), max(len(steps), 1)
-    compared, shown = [], tuple(len(rank.collectives) for rank in ranks)
-    for rank, waited, held_up in zip(ranks, *waits_in(table), strict=True):
-        compared.append(
+    matched, rows = _same_steps(ranks, one_clock=one_clock)
+    groups = [] if matched == "order" else _groups_of(ranks, rows)
+    grouped = any(len(group) > 1 for group in groups)
+    if matched == "time" and not (grouped and all(_met(ranks, group, rows) for group in groups)):
+        matched, rows, grouped = "order", _by_number(ranks), False
+    groups = groups if grouped else [[*range(len(ranks))]]
+    shared = len(rows)
+    rows = [row for row in rows if all(len({_names(ranks, row, n) for n in group}) == 1 for group in groups)]
+    found: dict[int, RankWaits] = {}
+    for group in groups:
+        found |= dict(zip(group, _waits_of(ranks, group, rows), strict=True))
+    compared = tuple(found[number] for number in range(len(ranks)))
+    return RankComparison(
+        ranks=compared,
+        steps=len(rows),
+        other_steps=shared - len(rows),
+        collectives=sum(found[group[0]].collectives for group in groups),
+        shown=tuple(len(rank.collectives) for rank in ranks),
+        matched=matched,
+        grouped=grouped,
+    )
+
+
+_Row = tuple[int, ...]
+"""A step's number in each rank."""
+
+
+def _names(ranks: Sequence[Rank], row: _Row, number: int) -> tuple[str, ...]:
+    return ranks[number].collectives[row[number]].names
+
+
+def _waits_of(ranks: Sequence[Rank], group: Sequence[int], rows: Sequence[_Row]) -> list[RankWaits]:
+    """What the ranks of a group do in these steps."""
+    taken = [[ranks[number].collectives[row[number]].duration_ns for row in rows] for number in group]
+    table = np.array([np.concatenate(own or [_NOTHING]) for own in taken])
+    count = table.shape[1] if len(group) > 1 or len(ranks) == 1 else 0
+    waits = []
+    for number, waited, held_up in zip(group, *waits_in(table), strict=True):
+        rank, steps = ranks[number], [row[number] for row in rows]
+        waits.append(
             RankWaits(
                 label=rank.label,
                 step_ns=statistics.median(rank.step_ns) if rank.step_ns else None,
-                kernel_ns=sum(rank.kernel_ns.get(step, 0) for step in steps) / mean if some else None,
-                communication_ns=sum(rank.communication_ns.get(step, 0) for step in steps) / mean if some else None,
-                waiting_ns=int(waited.sum()) / mean if len(waited) else None,
-                last=int((held_up > 0).sum()) if len(waited) else None,
-                holds_up_ns=int(held_up.sum()) / mean if len(waited) else None,
+                kernel_ns=sum(rank.kernel_ns.get(step, 0) for step in steps) / len(steps) if steps else None,
+                communication_ns=sum(rank.communication_ns.get(step, 0) for step in steps) / len(steps)
+                if steps
+                else None,
+                waiting_ns=int(waited.sum()) / len(steps) if count else None,
+                collectives=count,
+                last=int((held_up > 0).sum()) if count else None,
+                holds_up_ns=int(held_up.sum()) / len(steps) if count else None,
             )
         )
-    return RankComparison(tuple(compared), len(steps), len(shared) - len(steps), table.shape[1], shown)
+    return waits
+
+
+def _same_steps(ranks: Sequence[Rank], *, one_clock: bool) -> tuple[Matched, list[_Row]]:
+    """The steps that all ranks show, and by what they belong together."""
+    if all(rank.numbered for rank in ranks):
+        return "number", _by_number(ranks)
+    if not one_clock or not all(rank.begins_ns for rank in ranks):
+        return "order", _by_number(ranks)
+    numbers = [sorted(rank.begins_ns, key=rank.begins_ns.__getitem__) for rank in ranks]
+    begins = [np.array([rank.begins_ns[step] for step in own]) for rank, own in zip(ranks, numbers, strict=True)]
+    places = matched_by_time(begins)
+    rows = zip(*([own[row] for row in taken] for own, taken in zip(numbers, places, strict=True)), strict=True)
+    known = [{*rank.collectives} for rank in ranks]
+    return "time", [row for row in rows if all(step in own for step, own in zip(row, known, strict=True))]
+
+
+def _by_number(ranks: Sequence[Rank]) -> list[_Row]:
+    return [(step,) * len(ranks) for step in sorted(set.intersection(*({*rank.collectives} for rank in ranks)))]
+
+
+def matched_by_time(begins_ns: Sequence[Ints]) -> list[Ints]:
+    """The rows of each rank's steps that all ranks show, in one order: each is the nearest of the other's.
+
+    Args:
+        begins_ns: When each rank's host began its steps, in order; at least one of each.
+    """
+    first = begins_ns[0]
+    rows = [np.arange(len(first))]
+    kept = np.ones(len(first), bool)
+    for own in begins_ns[1:]:
+        nearest = _nearest(first, own)
+        kept &= _nearest(own, first)[nearest] == rows[0]
+        rows.append(nearest)
+    return [own[kept] for own in rows]
+
+
+def _nearest(times: Ints, others: Ints) -> Ints:
+    """For each time the row of the nearest of others, which are in order."""
+    after = np.clip(np.searchsorted(others, times), 1, max(len(others) - 1, 1))
+    before = after - 1
+    after = np.minimum(after, len(others) - 1)
+    return np.asarray(np.where(times - others[before] <= np.abs(others[after] - times), before, after))
+
+
+def _groups_of(ranks: Sequence[Rank], rows: Sequence[_Row]) -> list[list[int]]:
+    """Ranks that leave collectives together, by their place; each for itself where no step says how long a stage is."""
+    stepped = all(rank.work_ns and (rank.numbered or len(rank.work_ns) > 1) for rank in ranks)
+    works = [[rank.work_ns[step] for rank, step in zip(ranks, row, strict=True)] for row in rows] if stepped else []
+    if not works:
+        return [[number] for number in range(len(ranks))]
+    span_ns = statistics.median(max(end for _, end in work) - min(begin for begin, _ in work) for work in works)
+    called = [[rank.collectives[row[number]] for row in rows] for number, rank in enumerate(ranks)]
+    return group_by_leaving(called, span_ns)
+
+
+def _met(ranks: Sequence[Rank], group: Sequence[int], rows: Sequence[_Row]) -> bool:
+    """Whether the ranks of a group were in most collectives at the same time, as they were if their clock is one."""
+    met = []
+    for row in rows:
+        run = [ranks[number].collectives[row[number]] for number in group]
+        if len({one.names for one in run}) == 1:
+            ends = np.min([one.start_ns + one.duration_ns for one in run], axis=0)
+            met += (np.max([one.start_ns for one in run], axis=0) < ends).tolist()
+    return 2 * sum(met) >= len(met)
+
+
+def group_by_leaving(called: Sequence[Sequence[Collectives]], span_ns: float) -> list[list[int]]:
+    """Ranks that leave their collectives together, by their place.
+
+    Args:
+        called: The collectives of each step of each rank; the steps are the same in all.
+        span_ns: How long a step of all ranks takes.
+    """
+    apart_ns = span_ns / (OF_A_STAGE * len(called))
+    groups: list[list[int]] = []
+    for number, own in enumerate(called):
+        group = next((group for group in groups if _leave_together(called[group[0]], own, apart_ns)), None)
+        if group is None:
+            groups.append([number])
+        else:
+            group.append(number)
+    return groups
+
+
+def _leave_together(one: Sequence[Collectives], other: Sequence[Collectives], apart_ns: float) -> bool:
+    """Whether two ranks' collectives of one name and order end at the same time."""
+    ends = [(np.add(a.start_ns, a.duration_ns), np.add(b.start_ns, b.duration_ns))
+            for a, b in zip(one, other, strict=True) if a.names and a.names == b.names]  # fmt: skip
+    return bool(ends) and float(np.median(np.concatenate([np.abs(a - b) for a, b in ends]))) <= apart_ns
 
 
 def waits_in(duration_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

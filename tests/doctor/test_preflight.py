@@ -327,6 +327,25 @@ def test_the_size_of_the_cache_follows_the_model(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
+    ("args", "told"),
+    [("{size}", False), ("{less}", True), ("{less}, num_gpu_blocks_override: 512", False), ("auto", False),
+     ("{less}, tensor_parallel_size: 2", False), ("{less}, speculative_config: {{method: ngram}}", False)],
+)  # fmt: skip
+def test_a_cache_that_cannot_hold_the_batch(check: Check, args: str, *, told: bool) -> None:
+    """Eight requests keep 47 tokens each in their last step; a byte less is refused: requests would be preempted."""
+    Path("model/config.json").write_text(json.dumps(CONFIG))
+    layers, width = CONFIG["num_hidden_layers"], CONFIG["hidden_size"] // CONFIG["num_attention_heads"]
+    size = 8 * (32 + 16 - 1) * layers * 2 * CONFIG["num_key_value_heads"] * width * 2
+    written = args.format(size=size, less=size - 1).replace(", ", "\n    ")
+    said = check(f"max_num_seqs: 8\n    kv_cache_memory_bytes: {written}").stderr
+
+    assert said == (told * (
+        f"mine.yaml:8:28: engine.args.kv_cache_memory_bytes: 8 requests of 32 + 16 tokens keep {size} bytes on each "
+        f"rank, and the cache has {size - 1}: requests wait or are preempted; raise it, or lower batch or lengths\n"
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize(
     ("config", "known"),
     [({"vocab_size": 100}, False), ({"vocab_size": 101}, True), ({"vocab_size": 100, "image_token_index": 100}, True),
      ({"text_config": {"vocab_size": 99}}, False), ({}, True)],

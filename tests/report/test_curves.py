@@ -39,6 +39,15 @@ def test_scaling_over_gpus() -> None:
     assert found == pytest.approx([1, 1 / 1.2, 1 / 1.6])
 
 
+@pytest.mark.parametrize("key", ["pipeline_parallel_size", "data_parallel_size"])
+def test_stages_and_replicas_shorten_no_step(key: str) -> None:
+    """Each token still passes all layers, one after the other: twice the GPUs may give twice the tokens, no sooner."""
+    outcome = measured({f"{key}=1": 1.0, f"{key}=2": 1.0})
+    assert shares(outcome) == [None, None]
+    assert shares(outcome, "ttft_median") == [None, None]
+    assert shares(outcome, "output_throughput") == pytest.approx([1, 0.5], rel=0.05)
+
+
 def test_scaling_over_the_batch() -> None:
     """A step that takes a tenth longer with eight times the batch is 91 % of ideal, in time and in tokens."""
     outcome = measured({"batch=8": 1.1, "batch=1": 1.0})

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from nsys_builder import ExportBuilder
+from rank_traces import Work, add_rank, reduced
 
 from perfgate.cli.main import main
 from perfgate.cli.profiles import ANSWERS
@@ -205,8 +206,51 @@ def test_one_rank_has_nobody_to_wait_for(tmp_path: Path) -> None:
     assert "no step ran the same collectives on every rank" in run(files[0], str(CAPTURE)).stdout
 
 
+def traced_ranks(folder: Path, ranks: Sequence[Mapping[int, Sequence[Work]]], name: str) -> list[str]:
+    """A file for each rank with these steps, all on one clock."""
+    files = []
+    for number, steps in enumerate(ranks):
+        builder = ExportBuilder()
+        add_rank(builder, number, steps, name=name)
+        files.append(str(builder.write(folder / f"rank-{number}.sqlite")))
+    return files
+
+
+def test_ranks_whose_traces_begin_with_other_steps(tmp_path: Path) -> None:
+    """Steps that vLLM's ranges mark belong together by time; who waits is told, and how steps were matched."""
+    turns = [reduced([14_000, 9000]), reduced([9000, 14_000])]
+    steps = [{step: turns[step % 2][rank] for step in range(1 + rank, 9)} for rank in range(2)]
+    shown = run(*traced_ranks(tmp_path, steps, "execute_context_0(0)_generation_8({})"), "--format", "json")
+    found = json.loads(shown.stdout)
+    assert found["steps"] == 6
+    assert [rank["waiting_ns"] for rank in found["ranks"]] == [2500, 2500]
+    (caution,) = found["cautions"]
+    assert "rank-1.sqlite 6; 6 are of all ranks, by the time at which hosts begin them" in caution["text"]
+
+
+def test_stages_of_a_pipeline_in_files_of_their_own(tmp_path: Path) -> None:
+    """Each rank is held against its own stage; ranks of two stages alone are one group, with a caution."""
+    late = [[(name, at + 40_000, ns) for name, at, ns in own] for own in reduced([30_000, 24_000], 9000)]
+    files = traced_ranks(
+        tmp_path, [dict.fromkeys(range(6), own) for own in (*reduced([5000, 8000]), *late)], "perfgate.step.{}.decode"
+    )
+    found = json.loads(run(*files, "--format", "json").stdout)
+    assert [(rank["waiting_ns"], rank["last_share"]) for rank in found["ranks"]] == [
+        (3000, 0),
+        (0, 1),
+        (0, 1),
+        (6000, 0),
+    ]
+    assert found["cautions"] == []
+    three = run(*files[:3]).stdout
+    assert "rank-2.sqlite: no other rank leaves collectives with it, so its waiting is not known" in three
+    assert "compared as one group, which is wrong for stages of a pipeline" in " ".join(
+        run(files[0], files[2]).stdout.split()
+    )
+
+
 def test_inferred_steps_of_ranks_may_not_be_the_same_ones(tmp_path: Path) -> None:
-    """No engine numbered them, so a caution says that they are compared by their order."""
+    """No engine numbered them, and each trace begins at 0 of its own: they are compared by order, with a caution."""
     names = ("nvjet", "flash_fwd_kernel", "ncclDevKernel_AllReduce_Sum", "act_and_mul_kernel", "_gumbel_sample_kernel")
     files = []
     for rank in range(2):
@@ -218,7 +262,10 @@ def test_inferred_steps_of_ranks_may_not_be_the_same_ones(tmp_path: Path) -> Non
                 builder.launch(name, begin, begin + 2000, begin + 9000 + rank)
             builder.call("cudaStreamSynchronize", at + 60_000, at + 70_000)
         files.append(str(builder.write(tmp_path / f"rank-{rank}.sqlite")))
-    assert "ranks are compared as if all traces began with the same step" in run(*files).stdout
+    (caution,) = [
+        one for one in json.loads(run(*files, "--format", "json").stdout)["cautions"] if "one group" in one["text"]
+    ]
+    assert "ranks are compared as if all traces began with the same step" in caution["text"]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from conftest import CONFIG
 from fake_collector import FakeCollector
 from hand_made import scenario_file
 
@@ -15,6 +16,7 @@ from perfgate.errors import UsageError
 from perfgate.record.manifest import read_manifest
 from perfgate.scenario.declaration import LoadedScenario, load
 from perfgate.scenario.presets import with_preset
+from perfgate.scenario.workload import Workload
 
 SERVED = """schema: 1
 name: served
@@ -68,6 +70,75 @@ def test_scaling_takes_no_more_gpus_than_there_are(
     declared.file.write_text(declared.text.replace("max_num_seqs: 8", f"max_num_seqs: 8, {args}"))
 
     assert with_preset(load(declared.file), "scaling", gpus).scenario.matrix.get("tensor_parallel_size") == sizes
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        ({"num_attention_heads": 40, "num_key_value_heads": 10}, (1, 2)),
+        ({"num_attention_heads": 8, "num_key_value_heads": 2}, (1, 2, 4, 8)),
+        ({"num_attention_heads": 16, "num_key_value_heads": 3}, None),
+        ({"num_attention_heads": 8, "num_key_value_heads": 3, "kv_lora_rank": 4}, (1, 2, 4, 8)),
+    ],
+)
+def test_scaling_to_gpus_that_divide_key_value_heads(
+    declared: LoadedScenario, config: dict[str, int], sizes: tuple[int, ...] | None
+) -> None:
+    """Each GPU has whole heads of keys and values, or each head is on whole GPUs; a latent is on every GPU."""
+    (declared.file.parent / "model" / "config.json").write_text(json.dumps(config))
+
+    assert with_preset(declared, "scaling", 8).scenario.matrix.get("tensor_parallel_size") == sizes
+
+
+@pytest.mark.parametrize(
+    ("args", "sizes"),
+    [
+        ("compilation_config: {mode: 0, cudagraph_capture_sizes: [1, 3]}", [1, 2, 3, 4, 8]),
+        ("compilation_config: {cudagraph_capture_sizes: [1, 2, 4, 8, 16]}", [1, 2, 4, 8, 16]),
+        (
+            "speculative_config: {num_speculative_tokens: 1}, compilation_config: {cudagraph_capture_sizes: [4]}",
+            [1, 2, 4, 8, 16],
+        ),
+    ],
+)
+def test_scaling_captures_a_graph_of_each_batch(declared: LoadedScenario, args: str, sizes: list[int]) -> None:
+    """A batch beyond the declared sizes runs without graphs, and one between them as the next larger one."""
+    declared.file.write_text(declared.text.replace("max_num_seqs: 8", f"max_num_seqs: 8, {args}"))
+    scaled = with_preset(load(declared.file), "scaling", 1).scenario
+
+    assert scaled.matrix["batch"] == (1, 2, 4, 8)
+    compilation = scaled.engine.args["compilation_config"]
+    assert isinstance(compilation, dict)
+    assert compilation["cudagraph_capture_sizes"] == sizes
+
+
+def test_scaling_captures_to_the_largest_size_declared(declared: LoadedScenario) -> None:
+    """A largest size that is not the list's own is refused by vLLM, so it is raised; without a list none is added."""
+    both = "cudagraph_capture_sizes: [1, 2], max_cudagraph_capture_size: 2"
+    declared.file.write_text(declared.text.replace("max_num_seqs: 8", f"max_num_seqs: 8, {both}"))
+    args = with_preset(load(declared.file), "scaling", 1).scenario.engine.args
+
+    assert (args["cudagraph_capture_sizes"], args["max_cudagraph_capture_size"]) == ([1, 2, 4, 8], 8)
+    assert with_preset(declared, "scaling", 1).scenario.engine == declared.scenario.engine
+
+
+def test_scaling_leaves_out_what_the_cache_cannot_hold(declared: LoadedScenario) -> None:
+    """Batches whose keys and values are more than the pinned size, and the longer prompt where all batches would be."""
+    (declared.file.parent / "model" / "config.json").write_text(json.dumps(CONFIG))
+    a_token = CONFIG["num_hidden_layers"] * 2 * CONFIG["num_key_value_heads"] * 2
+    a_token *= CONFIG["hidden_size"] // CONFIG["num_attention_heads"]
+    work = declared.scenario.workload
+    assert isinstance(work, Workload)
+    kept = work.input_tokens + work.output_tokens - 1
+    for size, batches, prompts in (
+        (4 * kept * a_token, (1, 2, 4), None),
+        (8 * kept * a_token, (1, 2, 4, 8), None),
+        (8 * 2 * kept * a_token, (1, 2, 4, 8), (4, 8)),
+    ):
+        pinned = f"max_num_seqs: 8, kv_cache_memory_bytes: {size}"
+        declared.file.write_text(declared.text.replace("max_num_seqs: 8", pinned))
+        matrix = with_preset(load(declared.file), "scaling", 1).scenario.matrix
+        assert (matrix["batch"], matrix.get("input_tokens")) == (batches, prompts)
 
 
 def test_scaling_of_a_matrix_that_is_there(declared: LoadedScenario) -> None:

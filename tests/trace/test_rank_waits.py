@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nsys_builder import ExportBuilder
+from rank_traces import NUMBERED, Work, add_rank, read, reduced
 
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.rank_waits import Rank, compare_ranks, ranks_of
-from perfgate.trace.selection import select
+from perfgate.trace.selection import as_one_step, select
 
 REDUCE, GATHER = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ncclDevKernel_AllGather_RING_LL"
 STEP_NS = 100_000
@@ -90,13 +93,94 @@ def test_ranks_without_steps_are_compared_as_a_whole() -> None:
     assert [each.waiting_ns for each in compare_ranks(ranks).ranks] == [3000, 0]
 
 
+UNNUMBERED = "execute_context_0(0)_generation_8({})"
+TURNS = [reduced([14_000, 9000]), reduced([9000, 14_000])]
+"""Two steps of two ranks that take turns in computing for longer."""
+
+
+def traced(
+    *ranks: Mapping[int, Sequence[Work]], name: str = NUMBERED, late_ns: int = 0, whole: bool = False
+) -> list[Rank]:
+    """A rank of each trace, on one clock; the second one's is off by ``late_ns``."""
+    found = []
+    for number, steps in enumerate(ranks):
+        builder = ExportBuilder()
+        add_rank(builder, number, steps, name=name, late_ns=late_ns * (number == 1))
+        trace = read(builder)
+        found += ranks_of(select(as_one_step(trace) if whole else trace), f"rank {number}")
+    return found
+
+
+def in_turns(second: int) -> list[dict[int, list[Work]]]:
+    """Eight steps of two ranks that take turns; the second one's trace begins with the step of this number."""
+    return [{step: TURNS[step % 2][n] for step in range(first, first + 8)} for n, first in enumerate((0, second))]
+
+
+def test_steps_without_numbers_belong_together_by_time() -> None:
+    """A rank whose trace begins a step later waits for as long as one whose trace does not."""
+    for second, steps in ((0, 7), (1, 6)):
+        found = compare_ranks(traced(*in_turns(second), name=UNNUMBERED))
+        assert (found.matched, found.grouped, found.steps) == ("time", True, steps)
+        waits = {step % 2: 5000 for step in range(second, 7)}
+        assert waits == {0: 5000, 1: 5000}
+        assert [each.waiting_ns for each in found.ranks] == pytest.approx(
+            [5000 * sum(step % 2 == n for step in range(second, second + steps)) / steps for n in (1, 0)]
+        )
+
+
+@pytest.mark.parametrize(("one_clock", "late_ns"), [(False, 0), (True, 5 * STEP_NS // 2)])
+def test_steps_without_numbers_or_clock_are_compared_by_order(one_clock: bool, late_ns: int) -> None:  # noqa: FBT001
+    """Where traces have no clock in common, as is known or as the ends of collectives show, order is all there is."""
+    found = compare_ranks(traced(*in_turns(0), name=UNNUMBERED, late_ns=late_ns), one_clock=one_clock)
+    assert (found.matched, found.steps) == ("order", 7)
+    assert not found.grouped
+    assert [each.waiting_ns for each in found.ranks] == [5000 * 3 / 7, 5000 * 4 / 7]
+
+
+def test_stages_of_a_pipeline_are_not_held_against_each_other() -> None:
+    """Two stages of two ranks run all-reduces of one name: each rank waits for the other one of its stage alone."""
+    first, last = reduced([5000, 8000]), reduced([30_000, 24_000], 9000)
+    late = [[(name, at + 40_000, length) for name, at, length in own] for own in last]
+    ranks = traced(*(dict.fromkeys(range(6), own) for own in (*first, *late)))
+    found = compare_ranks(ranks)
+    assert (found.matched, found.grouped, found.steps, found.collectives) == ("number", True, 6, 12)
+    assert [(each.waiting_ns, each.last, each.collectives) for each in found.ranks] == [
+        (3000, 0, 6), (0, 6, 6), (0, 6, 6), (6000, 0, 6),
+    ]  # fmt: skip
+    assert not compare_ranks([ranks[0], ranks[2]]).grouped
+
+
+def test_a_rank_that_leaves_with_no_other_waits_for_nobody_known() -> None:
+    """A stage of one rank beside one of two has nothing to be compared with."""
+    late = [(name, at + 40_000, length) for name, at, length in reduced([5000])[0]]
+    found = compare_ranks(traced(*(dict.fromkeys(range(6), own) for own in (*reduced([5000, 8000]), late))))
+    assert [(each.waiting_ns, each.last, each.collectives) for each in found.ranks] == [
+        (3000, 0, 6), (0, 6, 6), (None, None, 0),
+    ]  # fmt: skip
+    assert found.ranks[2].communication_ns == 2000
+
+
+def test_ends_that_meet_by_chance_are_no_common_clock() -> None:
+    """A clock that is off by less than a part of a step: a rank would leave before the other one comes."""
+    steps = dict.fromkeys(range(8), (("nvjet", 1000, 60_000), (REDUCE, 61_000, 3000)))
+    for late_ns, matched in ((1000, "time"), (5000, "order")):
+        assert compare_ranks(traced(steps, steps, name=UNNUMBERED, late_ns=late_ns)).matched == matched
+
+
+def test_a_whole_trace_does_not_say_who_leaves_together() -> None:
+    """The one step of it is as long as all: beside that, collectives of any two stages end at the same time."""
+    found = compare_ranks(traced(*in_turns(0), whole=True))
+    assert (found.grouped, found.steps) == (False, 1)
+
+
 DURATIONS = st.lists(st.lists(st.integers(1, 20), min_size=3, max_size=3), min_size=1, max_size=6)
 
 
 @given(DURATIONS)
 def test_waits_are_those_of_each_collective(durations: list[list[int]]) -> None:
     """Each rank waits for what is beyond the shortest; the last holds up by what the last but one waits."""
-    ranks = [one for r in range(3) for one in rank(str(r), [[(REDUCE, row[r]) for row in durations]])]
+    works = [[(REDUCE, 1000 * n - row[r], row[r]) for n, row in enumerate(durations, 1)] for r in range(3)]
+    ranks = traced(*({0: [("nvjet", 500, 10), *own]} for own in works))
     found = compare_ranks(ranks)
     for r, waits in enumerate(found.ranks):
         assert waits.waiting_ns == sum(row[r] - min(row) for row in durations)
