@@ -28,6 +28,12 @@ _VOCABULARY = {"gemma3_text": 262_208}
 _HEADS = {"gemma": 256, "gemma2": 256, "gemma3_text": 256, "qwen3": 128, "gpt_oss": 64}
 """Widths of heads where ``head_dim`` is left out, as Gemma 3 12B does (transformers 5.19); of the other models, Qwen3's
 mixtures among them, vLLM then divides the hidden size by the heads."""
+_KEY_VALUE_HEADS = {
+    "mistral": 8, "mixtral": 8, "gemma": 16, "gemma2": 4, "gemma3_text": 4, "qwen2": 32, "qwen2_moe": 16, "qwen3": 32,
+    "qwen3_moe": 4, "gpt_oss": 8, "glm4_moe": 8,
+}  # fmt: skip
+"""Heads of keys and values where ``num_key_value_heads`` is left out (transformers 5.19); other models, and those that
+give it as null, have as many as of queries."""
 _QUANTISED = ("quantization_config", "compression_config")
 
 
@@ -93,6 +99,12 @@ def head_width(config: Mapping[str, Any]) -> int:
     """Elements of a head's query."""
     told = config.get("head_dim") or _HEADS.get(str(config.get("model_type")))
     return int(told or whole(config, "hidden_size") // whole(config, "num_attention_heads"))
+
+
+def key_value_heads(config: Mapping[str, Any]) -> int:
+    """Heads of keys and values."""
+    default = None if "num_key_value_heads" in config else _KEY_VALUE_HEADS.get(str(config.get("model_type")))
+    return int(config.get("num_key_value_heads") or default or whole(config, "num_attention_heads"))
 
 
 def vocabulary(config: Mapping[str, Any]) -> int:

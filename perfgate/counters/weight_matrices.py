@@ -14,6 +14,7 @@ from perfgate.counters.model_shape import (
     LATENT,
     expert_count,
     head_width,
+    key_value_heads,
     layer_count,
     routed_layers,
     vocabulary,
@@ -78,7 +79,7 @@ def attention(config: Mapping[str, Any], parallel: int) -> Attention:
     if config["model_type"] in LATENT:
         latent, rope = whole(config, "kv_lora_rank"), whole(config, "qk_rope_head_dim")
         return Attention(cached=latent + rope, operations=2 * (2 * latent + rope) * heads / parallel)
-    width, shared = head_width(config), _kv_heads(config)
+    width, shared = head_width(config), key_value_heads(config)
     return Attention(cached=2 * max(shared / parallel, 1.0) * width, operations=4 * heads * width / parallel)
 
 
@@ -105,7 +106,7 @@ def _always(count: float) -> dict[str, float]:
 
 
 def _heads(config: Mapping[str, Any], hidden: int, parallel: int) -> Iterator[Matrix]:
-    heads, shared, width = whole(config, "num_attention_heads"), _kv_heads(config), head_width(config)
+    heads, shared, width = whole(config, "num_attention_heads"), key_value_heads(config), head_width(config)
     each = _always(layer_count(config))
     yield Matrix("attention", hidden, heads * width, parallel, **each)
     yield Matrix("attention", hidden, 2 * shared * width, min(parallel, shared), **each)
@@ -148,7 +149,3 @@ def _experts(config: Mapping[str, Any], hidden: int, layers: int, batch: int, pa
     shared = int(config.get("shared_expert_intermediate_size") or int(config.get("n_shared_experts") or 0) * inner)
     if shared:
         yield from _mlp("mlp", hidden, shared, parallel, _always(layers))
-
-
-def _kv_heads(config: Mapping[str, Any]) -> int:
-    return int(config.get("num_key_value_heads") or whole(config, "num_attention_heads"))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from perfgate.counters.model_shape import text_part
+from perfgate.counters.model_shape import key_value_heads, text_part
 from perfgate.counters.transformer import read_config
 from perfgate.errors import UsageError
 from perfgate.scenario.cache_size import cannot_hold
@@ -125,11 +125,11 @@ def _divides(size: int, config: Mapping[str, Any]) -> bool:
     Each GPU has as many attention heads. Of keys and values it has whole heads, or each head is on whole GPUs; a latent
     is on every GPU.
     """
-    heads, shared = config.get("num_attention_heads"), config.get("num_key_value_heads")
-    if isinstance(heads, int) and heads % size:
-        return False
-    latent = config.get("kv_lora_rank") is not None
-    return latent or not isinstance(shared, int) or shared < 1 or shared % size == 0 or size % shared == 0
+    heads = config.get("num_attention_heads")
+    if not isinstance(heads, int):
+        return True
+    shared, latent = key_value_heads(config), config.get("kv_lora_rank") is not None
+    return heads % size == 0 and (latent or shared % size == 0 or size % shared == 0)
 
 
 def _captured(args: Mapping[str, Any], batches: Sequence[int]) -> dict[str, Any]:

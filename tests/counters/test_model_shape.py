@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfgate.counters.model_shape import head_width
+from perfgate.counters.model_shape import head_width, key_value_heads
 from perfgate.counters.transformer import step_demand
 
 GEMMA_3_12B: dict[str, Any] = {
@@ -31,6 +31,21 @@ def test_the_width_of_a_head_that_is_left_out(kind: str, width: int) -> None:
     config = {"model_type": kind, "hidden_size": 5120, "num_attention_heads": 32}
     assert head_width(config) == width
     assert head_width({**config, "head_dim": 96}) == 96
+
+
+@pytest.mark.parametrize(
+    ("kind", "heads"),
+    [
+        ("mistral", 8), ("mixtral", 8), ("gemma", 16), ("gemma2", 4), ("gemma3_text", 4), ("qwen2", 32), ("qwen3", 32),
+        ("qwen2_moe", 16), ("qwen3_moe", 4), ("gpt_oss", 8), ("glm4_moe", 8), ("llama", 64), ("phi3", 64),
+    ],
+)  # fmt: skip
+def test_the_heads_of_keys_and_values_that_are_left_out(kind: str, heads: int) -> None:
+    """Left out they are the default of transformers 5.19; null, or without a default, they are all heads."""
+    config = {"model_type": kind, "num_attention_heads": 64}
+    assert key_value_heads(config) == heads
+    assert key_value_heads({**config, "num_key_value_heads": None}) == 64
+    assert key_value_heads({**config, "num_key_value_heads": 2}) == 2
 
 
 def test_gemma_3_12b_has_its_published_size() -> None:
