@@ -104,7 +104,8 @@ def head_width(config: Mapping[str, Any]) -> int:
 def key_value_heads(config: Mapping[str, Any]) -> int:
     """Heads of keys and values."""
     default = None if "num_key_value_heads" in config else _KEY_VALUE_HEADS.get(str(config.get("model_type")))
-    return int(config.get("num_key_value_heads") or default or whole(config, "num_attention_heads"))
+    told = config.get("num_key_value_heads") or default
+    return whole({"num_key_value_heads": told or whole(config, "num_attention_heads")}, "num_key_value_heads")
 
 
 def vocabulary(config: Mapping[str, Any]) -> int:
