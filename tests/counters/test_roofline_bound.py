@@ -64,7 +64,13 @@ def test_a_subjects_own_arguments_move_its_floor(args: dict[str, Any], share: fl
         ("model", {}, ("Tesla T4",), "peak bandwidth and FLOP/s of 'Tesla T4' are not in the table The table has H200"),
         ("model", {"model_type": "mamba"}, H200, "decode steps of model_type 'mamba' are not counted"),
         ("model", {"torch_dtype": "float64"}, H200, "dtype 'float64' is not counted"),
-        ("model", {"num_key_value_heads": "many"}, H200, "another shape than is counted: ValueError"),
+        (
+            "model",
+            {"num_key_value_heads": "many"},
+            H200,
+            "num_key_value_heads 'many', expected a positive whole number",
+        ),
+        ("model", {"head_dim": "wide"}, H200, "another shape than is counted: ValueError"),
         ("absent", {}, H200, "config.json: cannot be read"),
     ],
 )
