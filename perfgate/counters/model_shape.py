@@ -33,7 +33,7 @@ _KEY_VALUE_HEADS = {
     "qwen3_moe": 4, "gpt_oss": 8, "glm4_moe": 8,
 }  # fmt: skip
 """Heads of keys and values where ``num_key_value_heads`` is left out (transformers 5.19); other models, and those that
-give it as null, have as many as of queries."""
+give it as null, have one for each head of queries."""
 _QUANTISED = ("quantization_config", "compression_config")
 
 
