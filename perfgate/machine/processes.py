@@ -173,8 +173,10 @@ def _is_young(pid: int) -> bool:
 @contextlib.contextmanager
 def interruptions_blocked() -> Iterator[None]:
     """A block that no signal which asks perfgate to end interrupts: it takes effect at the end."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        # One that came just before raises from this very call, which has blocked them by then.
+        signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -509,3 +509,23 @@ def test_the_mark_of_a_process_just_started_is_seen(tmp_path: Path, monkeypatch:
         assert carries_mark(child.pid, owner_mark("soon"))
     finally:
         child.end()
+
+
+def test_an_interruption_on_the_way_blocks_none_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C that came just before is raised by the call that blocks; the next one is heard."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    block = signal.pthread_sigmask
+
+    def interrupted(how: int, mask: Sequence[int]) -> set[int]:
+        found = block(how, mask)
+        if how == signal.SIG_BLOCK and mask:
+            raise KeyboardInterrupt
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(signal, "pthread_sigmask", interrupted)
+        with pytest.raises(KeyboardInterrupt), processes.interruptions_blocked():
+            pass
+    after = signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    assert after == before
