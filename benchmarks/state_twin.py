@@ -21,7 +21,7 @@ from state_models import ITERATIONS, PAIRS, Bools, Drawn, Floats
 from perfgate.drill.peer_rules import INCONCLUSIVE, PASS, REGRESSED
 from perfgate.drill.replay import run_verdict
 from perfgate.gate import parse_gate
-from perfgate.judge.machine_states import GAP_LEVEL, Labeller, Source
+from perfgate.judge.machine_states import GAP_LEVEL, Labeller, Source, alike
 from perfgate.judge.rule import Series, decide
 from perfgate.judge.slow_share import LEANS, SlowShare, slow_share
 from perfgate.judge.state_series import AT_MOST, by_state
@@ -234,9 +234,9 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     for n, state in enumerate(STATES):
         kept = over[used] == state
         here[n, used] = (kept.sum(axis=-1) >= LEAST_ITERATIONS).any(axis=1).all(axis=-1)
-        above = measured.log_ratios(going[used], look, kept)
+        above = measured.log_ratios(going[used], look, alike(kept))
         below = above.copy()
-        below[:, differ] = measured.log_ratios(going[used][differ], look, under[used][differ] == state)
+        below[:, differ] = measured.log_ratios(going[used][differ], look, alike(under[used][differ] == state))
         samples.append((above - ignorable, must_catch - below))
     gap = np.maximum(
         widest, np.maximum(*(_metric_gaps(measured, look, going[used], own[used]) for own in (over, under)))
@@ -296,7 +296,7 @@ def _slower_in_all(common: Floats, others: Floats, used: Bools, lacking: Bools |
 
 def _metric_gaps(measured: Measured, look: int, chosen: Integers, labels: NDArray[np.int8]) -> Floats:
     """How much worse each gate's metric may be in the slow state, of the side where that is more, (gates, chosen)."""
-    groups = (measured.logs(chosen, look, labels == state).swapaxes(-1, -2) for state in STATES)
+    groups = (measured.logs(chosen, look, alike(labels == state)).swapaxes(-1, -2) for state in STATES)
     (slow, slow_mean, slow_squares), (fast, fast_mean, fast_squares) = map(_moments, groups)
     df = (np.maximum(slow - 1, 0) + np.maximum(fast - 1, 0)).sum(axis=-1, keepdims=True)
     variance = (slow_squares + fast_squares).sum(axis=-1, keepdims=True) / np.maximum(df, 1)

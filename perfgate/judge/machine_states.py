@@ -128,7 +128,9 @@ class Found:
     def _values(self, metric: Metric, pairs: Pairs) -> Iterator[tuple[InStates, InStates]]:
         """Of each pair's base and head the value in each state of which it has enough iterations."""
         for pair, labels in zip(pairs, self.compared, strict=False):
-            base, head = (_in_states(metric, trial, own) for trial, own in zip(pair, labels, strict=True))
+            kept = {state: alike(labels == label) for state, label in STATES.items()}
+            base, head = (_in_states(metric, trial, {state: own[n] for state, own in kept.items()})
+                          for n, trial in enumerate(pair))  # fmt: skip
             yield base, head
 
     def trials(self, side: Side, state: State) -> int:
@@ -194,11 +196,25 @@ def _common(pair: tuple[InStates, InStates]) -> dict[State, tuple[float, float]]
     return {state: (value, head[state]) for state, value in base.items() if state in head}
 
 
-def _in_states(metric: Metric, trial: Trial, labels: two_states.Labels) -> InStates:
+def alike(own: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which iterations of two trials are compared: where enough of them are in question on both sides, those alone.
+
+    The same iteration has the same prompts on both sides and another one has others, which may take longer: experts are
+    chosen by the tokens. So a trial that was slow in its first two iterations is compared with these two of the other.
+
+    Args:
+        own: Which are in question, of the base and of the head, shape (..., 2, iterations).
+    """
+    both = own.all(axis=-2, keepdims=True)
+    enough = both.sum(axis=-1, keepdims=True) >= least_iterations(own.shape[-1])
+    return np.where(enough, both, own)
+
+
+def _in_states(metric: Metric, trial: Trial, in_state: dict[State, NDArray[np.bool_]]) -> InStates:
     """The value of a trial in each state of which it has enough iterations."""
     values: InStates = {}
-    for state, label in STATES.items():
-        kept = tuple(itertools.compress(trial.iterations, (labels == label).tolist()))
+    for state, own in in_state.items():
+        kept = tuple(itertools.compress(trial.iterations, own.tolist()))
         if len(kept) >= least_iterations(len(trial.iterations)):
             value = metric.summarise(trial.model_copy(update={"iterations": kept}))
             if value is not None:
