@@ -189,13 +189,13 @@ class Station:
             self._caches.empty(job)
         if job.kind == "timed":
             self.state = state_after(trial, job.fastest_probe_ns)
-        return trial.model_copy(update={"gpus": self.gpus.of(job.cell), **self._floor(job)})
+        return trial.model_copy(update={"gpus": self.gpus.of(job.cell), **self._floor(job, trial)})
 
     def release(self) -> None:
         """End whatever was started for a later trial, because none comes."""
         self._collector.release()
 
-    def _floor(self, job: Job) -> dict[str, object]:
+    def _floor(self, job: Job, trial: Trial) -> dict[str, object]:
         """What the decode steps of a timed trial are held against, or why that is unknown."""
         if job.kind != "timed":
             return {}
@@ -205,11 +205,13 @@ class Station:
             return {"no_floor": "a server's steps have no fixed batch"}
         if workload.images is not None:
             return {"no_floor": "how many tokens an image becomes is not known"}
-        floor, no_floor = find_floor(
+        found = find_floor(
             job.cell.model_folder, job.engine_args, gpus,
             batch=workload.batch, input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,
+            loaded=trial.startup.model_memory_bytes if trial.startup else None,
         )  # fmt: skip
-        return {"floor": floor, "no_floor": no_floor}
+        cautions = (*trial.cautions, *filter(None, [found.caution]))
+        return {"floor": found.floor, "no_floor": found.why_not, "cautions": cautions}
 
     def _refused(self, job: Job) -> Trial | None:
         """A failed trial where an earlier one's process cannot be ended, or a stranger is there: engines run alone."""

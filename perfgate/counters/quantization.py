@@ -24,6 +24,9 @@ _ATTENTION = re.compile(r"[\w.*-]*attn[.*_]*(?:\[qkvo\][.*_]*)?(?:proj)?[.*]*")
 _LISTS = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
 _RULES = ("dynamic", "lm_head", "modules_in_block_to_quantize")
 """What GPTQ's and AWQ's configurations say of single modules; nothing and ``false`` change none."""
+_LINEAR = frozenset({"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
+                     "mlp.up_proj", "mlp.down_proj"})  # fmt: skip
+"""All linear layers of a dense model: without its weights' files vLLM quantises of GPTQ's only what is named."""
 _ANYTHING = re.compile(r"\.[*+]\??|\\d\+|\[0-9\]\+")
 _GROUP = re.compile(r"\((?:\?:)?([^()]*)\)")
 MOST_ALTERNATIVES = 64
@@ -140,12 +143,18 @@ def _grouped(quantisation: Mapping[str, Any], plain: Format) -> Format:
         UsageError: It has rules for single modules.
     """
     for name in _RULES:
-        if rule := quantisation.get(name):
+        if (rule := quantisation.get(name)) and not (name == "modules_in_block_to_quantize" and _names_all(rule)):
             raise UsageError(f"quantization_config has {name} {_shown(rule)}: single modules are not counted",
                              remedy="Counted is one format of all linear layers but lm_head.")  # fmt: skip
     bits, group = _bits(quantisation.get("bits", quantisation.get("w_bit"))), quantisation.get("group_size", 128)
     symmetric = quantisation.get("sym") is True or quantisation.get("zero_point") is False
     return _scaled(bits / 8, group, 2 + (0.0 if symmetric else bits / 8), plain.operations)
+
+
+def _names_all(modules: Any) -> bool:
+    """Whether a list of modules, or of lists of them, is of all linear layers of a dense model."""
+    lists = [each if isinstance(each, list) else [each] for each in modules] if isinstance(modules, list) else []
+    return {str(name) for each in lists for name in each} == _LINEAR
 
 
 def _scaled(width: float, group: int, scale: float, operations: Precision) -> Format:

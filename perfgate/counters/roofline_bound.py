@@ -7,14 +7,20 @@ rests on, so that utilisations can be judged anywhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from perfgate.counters.gpu_roofs import GpuRoof, gpu_called
 from perfgate.counters.roofline import Bound
 from perfgate.counters.transformer import StepDemand, read_config, step_demand
 from perfgate.errors import UsageError
 from perfgate.models import Frozen
+from perfgate.units import format_value
+
+WEIGHTS_APART: Final = 1.5
+"""An engine whose weights take so many times what is counted, or less by as much, runs another model than is counted.
+Recorded ones are within 1.03; what sees images beside a text model, and is not counted, adds up to 1.3."""
 
 
 class Floor(Frozen):
@@ -70,6 +76,21 @@ class Floor(Frozen):
         return max(self.memory_ns, self.compute_ns) / 1e9
 
 
+@dataclass(frozen=True)
+class FloorFound:
+    """What came of looking for an engine's floor.
+
+    Args:
+        floor: ``None`` where it is unknown.
+        why_not: Why it is, in words.
+        caution: What else that says of the trial: a reason code.
+    """
+
+    floor: Floor | None = None
+    why_not: str = ""
+    caution: str = ""
+
+
 def find_floor(
     model_folder: str | None,
     args: Mapping[str, Any],
@@ -78,7 +99,8 @@ def find_floor(
     batch: int,
     input_tokens: int,
     output_tokens: int,
-) -> tuple[Floor | None, str]:
+    loaded: int | None = None,
+) -> FloorFound:
     """The floor of an engine's decode steps, or why it is unknown: a reason is not an error and costs no trial.
 
     Args:
@@ -88,19 +110,23 @@ def find_floor(
         batch: Requests that are decoded at once.
         input_tokens: Tokens of each prompt.
         output_tokens: Tokens generated for each.
-
-    Returns:
-        The floor and no words, or no floor and the words.
+        loaded: Bytes of weights on all GPUs, where the engine tells.
     """
     if not gpus:
-        return None, "engines ran on the CPU, whose peak bandwidth and FLOP/s are not in the table"
+        return FloorFound(why_not="engines ran on the CPU, whose peak bandwidth and FLOP/s are not in the table")
     if len(set(gpus)) > 1:
-        return None, f"the GPUs differ, and with them their roofs: {', '.join(gpus)}"
+        return FloorFound(why_not=f"the GPUs differ, and with them their roofs: {', '.join(gpus)}")
     if model_folder is None:
-        return None, "the model is on the hub, and only a folder's config.json is read; name one by engine.model.path"
+        why_not = "the model is on the hub, and only a folder's config.json is read; name one by engine.model.path"
+        return FloorFound(why_not=why_not)
     try:
         gpu, config = gpu_called(gpus[0]), read_config(Path(model_folder))
         demand = step_demand(config, args, batch=batch, input_tokens=input_tokens, output_tokens=output_tokens)
     except UsageError as error:
-        return None, " ".join(str(error).split())
-    return Floor.of(demand, gpu, gpus[0]), ""
+        return FloorFound(why_not=" ".join(str(error).split()))
+    counted = demand.weights_held * len(gpus)
+    if loaded and not 1 / WEIGHTS_APART <= loaded / counted <= WEIGHTS_APART:
+        own, other = (format_value(of, "B") for of in (loaded, counted))
+        why_not = f"the engine loaded weights of {own}, and config.json is counted as {other}: it runs another model"
+        return FloorFound(why_not=why_not, caution="weights-apart")
+    return FloorFound(Floor.of(demand, gpu, gpus[0]))

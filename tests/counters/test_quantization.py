@@ -17,6 +17,9 @@ LLAMA = read_config(MODEL)
 MODELOPT = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
 """What ModelOpt writes beside ``config.json`` or, in the same words, into it."""
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+EVERY_LINEAR = [["self_attn.k_proj", "self_attn.v_proj", "self_attn.q_proj"], ["self_attn.o_proj"],
+                ["mlp.up_proj", "mlp.gate_proj"], ["mlp.down_proj"]]  # fmt: skip
+"""As GPTQ's checkpoints of dense models have it."""
 INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128}
 
 
@@ -45,12 +48,12 @@ def folder_of(place: Path, config: dict[str, Any]) -> Path:
 
 def test_a_quantisation_in_a_file_beside_the_configuration_is_refused(tmp_path: Path) -> None:
     """Where config.json has no quantization_config vLLM reads hf_quant_config.json, which is not part of a cell."""
-    floor, why = find_floor(
+    found = find_floor(
         str(folder_of(tmp_path, LLAMA)), {}, ["NVIDIA H200"], batch=8, input_tokens=512, output_tokens=128
     )
-    assert floor is None
-    assert "hf_quant_config.json" in why
-    assert "as quantization_config into config.json" in why
+    assert found.floor is None
+    assert "hf_quant_config.json" in found.why_not
+    assert "as quantization_config into config.json" in found.why_not
     with pytest.raises(UsageError, match=r"hf_quant_config\.json beside config\.json"):
         demand(read_config(tmp_path))
 
@@ -140,9 +143,12 @@ def test_single_modules_of_gptq_are_refused(method: str, name: str, value: Any) 
         quantised(**{**GPTQ, "quant_method": method, name: value})
 
 
-@pytest.mark.parametrize(("name", "value"), [("dynamic", {}), ("dynamic", None), ("lm_head", False)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("dynamic", {}), ("dynamic", None), ("lm_head", False), ("modules_in_block_to_quantize", EVERY_LINEAR)],
+)
 def test_empty_rules_of_gptq_change_nothing(name: str, value: Any) -> None:
-    """GPTQModel writes these keys into every checkpoint."""
+    """GPTQModel writes these keys into every checkpoint; a list of all linear layers is no rule for single ones."""
     assert quantised(**{**GPTQ, name: value}) == quantised(**GPTQ)
 
 

@@ -26,9 +26,9 @@ H200 = ("NVIDIA H200",)
 
 def llama_floor(gpu: str = "NVIDIA H200", **args: Any) -> Floor:
     """The floor of Llama 8B on one GPU."""
-    floor, words = find_floor(LLAMA, {"dtype": "bfloat16", **args}, (gpu,), **DECODE)
-    assert floor is not None, words
-    return floor
+    found = find_floor(LLAMA, {"dtype": "bfloat16", **args}, (gpu,), **DECODE)
+    assert found.floor is not None, found.why_not
+    return found.floor
 
 
 def floored(taken: tuple[Trial, ...], floor: Floor | None, words: str = "") -> tuple[Trial, ...]:
@@ -82,10 +82,25 @@ def test_why_there_is_no_floor(
     known = json.loads((Path(LLAMA) / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**known, **config}))
 
-    floor, words = find_floor(str(tmp_path / folder) if folder else None, {}, gpus, **DECODE)
+    found = find_floor(str(tmp_path / folder) if folder else None, {}, gpus, **DECODE)
 
-    assert floor is None
-    assert says in words
+    assert found.floor is None
+    assert says in found.why_not
+    assert not found.caution
+
+
+@pytest.mark.parametrize(
+    ("loaded", "gpus", "known"),
+    [(16.1e9, 1, True), (16.2e9, 2, True), (16.1e9, 2, True), (5.9e9, 1, False), (33e9, 1, False)],
+)
+def test_an_engine_that_loaded_another_model_has_no_floor(loaded: float, gpus: int, known: bool) -> None:
+    """Bytes of weights over all GPUs that are half as many again as counted, or less by as much, are a caution."""
+    args = {"tensor_parallel_size": gpus}
+    found = find_floor(LLAMA, args, H200 * gpus, loaded=round(loaded), **DECODE)
+
+    assert (found.floor is not None) is known
+    assert found.caution == ("" if known else "weights-apart")
+    assert known or "the engine loaded weights of" in found.why_not
 
 
 def test_utilisations_of_a_trial() -> None:
@@ -156,13 +171,14 @@ def test_a_run_keeps_floors_and_gates_on_them(tmp_path: Path, fake_nvml: FakeMac
     (tmp_path / "model" / "config.json").write_text((Path(LLAMA) / "config.json").read_text())
     subjects = {**BOTH, "head": BOTH["head"].model_copy(update={"args": {"quantization": "fp8"}})}
 
-    def run(sides: Any) -> tuple[use_cases.Finished, Record]:
-        collector = FakeCollector(FakeSpec(restart_sd=0.0003, sleep_s=0.001))
+    def run(sides: Any, weights: float = 1.0) -> tuple[use_cases.Finished, Record]:
+        spec = FakeSpec(restart_sd=0.0003, sleep_s=0.001, head_ratio={"model_memory": weights})
+        collector = FakeCollector(spec)
         finished = use_cases.run([scenario], sides, runs=tmp_path / "runs", seed=1, collector=collector)
         return finished, read_record(next((finished.folder / "records").iterdir()))
 
     same, _ = run(BOTH)
-    other, record = run(subjects)
+    other, record = run(subjects, weights=0.55)
 
     assert same.outcome.verdict == "pass"
     assert only(same.outcome).base == pytest.approx(0.6, rel=0.2)

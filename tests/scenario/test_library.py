@@ -50,6 +50,7 @@ HELD_GB = {
     "hybrid-gpt-oss": 12.8 * 2**30,
     "spec-ngram": 2 * LLAMA_8B,
     "spec-draft": 2 * LLAMA_8B,
+    "spec-eagle": 2 * LLAMA_8B,
     "long-context": 2 * LLAMA_8B,
     "kv-capacity": 2 * LLAMA_8B,
 }
@@ -92,7 +93,7 @@ def test_a_scenario_fits_where_it_is_meant_to_run(name: str) -> None:
     args: Mapping[str, Any] = cell.engine.args
     found, pinned, work = demand(cell), args.get("kv_cache_memory_bytes"), cell.batch
     needed = found.kv_written * (work.input_tokens + work.output_tokens)
-    drafter = {"spec-mtp": DEEPSEEK_DRAFTER, "spec-draft": 2 * LLAMA_1B}.get(name, 0)
+    drafter = {"spec-mtp": DEEPSEEK_DRAFTER, "spec-draft": 2 * LLAMA_1B, "spec-eagle": 2 * 0.252e9}.get(name, 0)
     assert found.weights_held + drafter + (pinned or needed) < 0.9 * H200_BYTES
     assert pinned is None or pinned > needed
     assert args["max_num_seqs"] >= work.batch
@@ -107,7 +108,7 @@ def test_the_library_covers_the_families() -> None:
     assert kinds == {"llama", "qwen3_moe", "mixtral", "deepseek_v3", "gemma3_text", "gpt_oss"}
     args: list[Mapping[str, Any]] = [CELLS[name].engine.args for name in GPU_CELLS]
     drafts = [one["speculative_config"] for one in args if "speculative_config" in one]
-    assert {draft["method"] for draft in drafts} == {"ngram", "mtp", "draft_model"}
+    assert {draft["method"] for draft in drafts} == {"ngram", "mtp", "draft_model", "eagle"}
     assert all(draft["rejection_sample_method"] == "synthetic" for draft in drafts)
     assert {CELLS[name].batch.batch for name in GPU_CELLS if name.startswith("dense-batches")} == {1, 8, 64, 256}
     assert {one.get("tensor_parallel_size", 1) for one in args} == {1, 2, 4}
@@ -115,6 +116,16 @@ def test_the_library_covers_the_families() -> None:
     capacity = CELLS["kv-capacity"]
     assert "kv_cache_memory_bytes" not in capacity.engine.args
     assert "kv_token_capacity" in {plan.gate.metric for plan in capacity.gates}
+
+
+@pytest.mark.parametrize("name", ["int4-gptq", "cpu-gptq"])
+def test_gptq_names_what_it_quantises(name: str) -> None:
+    """Without weights' files vLLM quantises the modules that the configuration names, and none where it names none."""
+    named = read_config(Path(str(CELLS[name].model_folder)))["quantization_config"]["modules_in_block_to_quantize"]
+    assert sorted(module for each in named for module in each) == [
+        *(f"mlp.{name}_proj" for name in ("down", "gate", "up")),
+        *(f"self_attn.{name}_proj" for name in ("k", "o", "q", "v")),
+    ]
 
 
 def test_windows_end_before_the_prompt_does() -> None:
