@@ -295,11 +295,11 @@ _TABLE = (
            "Explain the difference (numerics, kernels, sampling) before trusting the times."),
     Reason("outputs-unstable", "One side generated different tokens for the same prompts in different trials.",
            "Numerics depend on the batch or on a race; outputs-differ cannot be judged then."),
-    Reason("weights-apart", "The engine loaded half as many bytes of weights again as config.json is counted as, or more, "
-           "or less by as much: it runs another model than the scenario names, such as one that quantization_config does "
-           "not reach. There is no floor then.",
-           "Look in engine.log for what was loaded. GPTQ without its weights' files needs modules_in_block_to_quantize: "
-           "vLLM takes a module that nothing names for one that is not quantised."),
+    Reason("weights-apart", "The engine loaded half as many bytes of weights again as config.json is counted as, or "
+           "more, or less by as much: it runs another model than the scenario names, such as one that "
+           "quantization_config does not reach. There is no floor then.",
+           "Look in engine.log for what was loaded. GPTQ without its weights' files needs "
+           "modules_in_block_to_quantize: vLLM quantises no module that nothing names."),
     Reason("multi-token-deliveries", "Deliveries carried more than one token a request (speculative decoding); the gap "
            "was divided by the tokens.",
            "Keep acceptance comparable on both sides; ITL then includes it."),

@@ -90,17 +90,21 @@ def test_why_there_is_no_floor(
 
 
 @pytest.mark.parametrize(
-    ("loaded", "gpus", "known"),
-    [(16.1e9, 1, True), (16.2e9, 2, True), (16.1e9, 2, True), (5.9e9, 1, False), (33e9, 1, False)],
+    ("loaded", "gpus", "caution"),
+    [
+        (16.1e9, 1, ""),
+        (16.2e9, 2, ""),
+        (5.9e9, 1, "weights-apart"),
+        (5.9e9, 2, "weights-apart"),
+        (33e9, 1, "weights-apart"),
+    ],
 )
-def test_an_engine_that_loaded_another_model_has_no_floor(loaded: float, gpus: int, known: bool) -> None:
+def test_an_engine_that_loaded_another_model_has_no_floor(loaded: float, gpus: int, caution: str) -> None:
     """Bytes of weights over all GPUs that are half as many again as counted, or less by as much, are a caution."""
-    args = {"tensor_parallel_size": gpus}
-    found = find_floor(LLAMA, args, H200 * gpus, loaded=round(loaded), **DECODE)
+    found = find_floor(LLAMA, {"tensor_parallel_size": gpus}, H200 * gpus, loaded=round(loaded), **DECODE)
 
-    assert (found.floor is not None) is known
-    assert found.caution == ("" if known else "weights-apart")
-    assert known or "the engine loaded weights of" in found.why_not
+    assert (found.caution, found.floor is None) == (caution, bool(caution))
+    assert ("the engine loaded weights of" in found.why_not) == bool(caution)
 
 
 def test_utilisations_of_a_trial() -> None:
