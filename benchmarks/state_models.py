@@ -237,6 +237,7 @@ class StateModel:
         carried: Standard deviation of a subject that the error is to carry.
         slower: Share of its time that the head is in the slow state more than the base.
         moved: By what the head moves the probe, a natural logarithm.
+        prompts: Standard deviation of iterations by their prompts, which are the same in all trials.
     """
 
     name: str
@@ -248,6 +249,7 @@ class StateModel:
     carried: float = 0.0
     slower: float = 0.0
     moved: float = 0.0
+    prompts: float = 0.0
 
     def draw(self, rng: np.random.Generator, runs: int, gates: int) -> Drawn:
         """Simulated runs without a slowdown."""
@@ -259,6 +261,8 @@ class StateModel:
         restart = self.restarts(rng, gates, head_first)[..., None]
         noise = ITERATION_SD * rng.standard_normal((gates, *slow.shape[:-1]))
         level = restart + noise
+        if self.prompts:
+            level = level + self.prompts * rng.standard_normal((1, runs, 1, 1, ITERATIONS))
         halves = GAP * slow + level[0][..., None] + MARK_SD * rng.standard_normal(slow.shape)
         others = GAP * slow.mean(axis=-1) + level[1:]
         read = seen ^ (rng.random((*seen.shape[:-1], 1)) < self.mislabelled)

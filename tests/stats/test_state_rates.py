@@ -23,6 +23,7 @@ page: Any = importlib.import_module("state_page")
 moderated: Any = importlib.import_module("moderated_rates")
 summary: Any = importlib.import_module("state_summary")
 gaps: Any = importlib.import_module("gap_rates")
+prompts: Any = importlib.import_module("prompt_rates")
 
 RUNS = 200
 CLAIMED = [place for place in places.PLACES if place.part == "claims" and place.model.claims]
@@ -52,6 +53,17 @@ def test_twin(one: Any) -> None:
 def test_twin_where_the_head_causes_the_state(source: str) -> None:
     """Also where the share decides."""
     assert rates.check_twin(place("caused", "from the middle on", source), 4) == (4, 0)
+
+
+@pytest.mark.parametrize("case", places.CASES)
+def test_iterations_that_differ_by_their_prompts(case: str) -> None:
+    """Where they do by 3 % the declared rates are kept, most runs are decided rightly, and both copies agree."""
+    where = prompts.place(0.03, case)
+    assert rates.check_twin(where, 3) == (3, 0)
+    blocked, passed, _ = prompts.rates(0.03, case, runs=1000)
+    assert blocked <= ALPHA or case == "must_catch"
+    assert passed <= BETA or case != "must_catch"
+    assert (blocked if case == "must_catch" else passed) >= 0.5
 
 
 @pytest.mark.parametrize("slower", [1.0, 1.3])
