@@ -6,6 +6,7 @@ rests on, so that utilisations can be judged anywhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from perfgate.units import format_value
 
 WEIGHTS_APART: Final = 1.5
 """An engine whose weights take so many times what is counted, or less by as much, runs another model than is counted.
-Recorded ones are within 1.03; what sees images beside a text model, and is not counted, adds up to 1.3."""
+Recorded ones are within 1.03. Adapters, and what sees images, are not counted: there it may be more."""
 
 
 class Floor(Frozen):
@@ -125,7 +126,8 @@ def find_floor(
     except UsageError as error:
         return FloorFound(why_not=" ".join(str(error).split()))
     counted = demand.weights_held * len(gpus)
-    if loaded and not 1 / WEIGHTS_APART <= loaded / counted <= WEIGHTS_APART:
+    most = math.inf if args.get("enable_lora") or isinstance(config.get("text_config"), dict) else WEIGHTS_APART
+    if loaded and not 1 / WEIGHTS_APART <= loaded / counted <= most:
         own, other = (format_value(of, "B") for of in (loaded, counted))
         why_not = f"the engine loaded weights of {own}, and config.json is counted as {other}: it runs another model"
         return FloorFound(why_not=why_not, caution="weights-apart")

@@ -143,6 +143,13 @@ def test_single_modules_of_gptq_are_refused(method: str, name: str, value: Any) 
         quantised(**{**GPTQ, "quant_method": method, name: value})
 
 
+def test_a_list_of_gptq_is_refused_where_there_are_experts() -> None:
+    """Names of a dense model's layers reach no expert, so that those are not quantised."""
+    qwen = read_config(MODEL.parents[1] / "library/models/qwen3-30b-a3b")
+    with pytest.raises(UsageError, match="modules_in_block_to_quantize of a model with experts is not counted"):
+        demand({**qwen, "quantization_config": {**GPTQ, "modules_in_block_to_quantize": EVERY_LINEAR}})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("dynamic", {}), ("dynamic", None), ("lm_head", False), ("modules_in_block_to_quantize", EVERY_LINEAR)],

@@ -107,6 +107,19 @@ def test_an_engine_that_loaded_another_model_has_no_floor(loaded: float, gpus: i
     assert ("the engine loaded weights of" in found.why_not) == bool(caution)
 
 
+@pytest.mark.parametrize(("beside", "args"), [("adapters", {"enable_lora": True}), ("images", {})])
+def test_weights_beside_those_of_the_text_may_be_more(tmp_path: Path, beside: str, args: dict[str, Any]) -> None:
+    """Adapters and what sees images are not counted; fewer weights than counted are still another model's."""
+    known = json.loads((Path(LLAMA) / "config.json").read_text())
+    config = {"model_type": "seeing", "text_config": known} if beside == "images" else known
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    more, less = (find_floor(str(tmp_path), args, H200, loaded=round(own), **DECODE) for own in (33e9, 5.9e9))
+
+    assert more.floor is not None
+    assert less.caution == "weights-apart"
+
+
 def test_utilisations_of_a_trial() -> None:
     """Each is its part of the floor by the median step; a trial without a floor, or without a step, has none."""
     (one, _) = floored(trials([0.0]), llama_floor())
