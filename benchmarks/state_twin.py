@@ -274,7 +274,7 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
 
 def _apart(measured: Measured, look: int, chosen: Integers, over: NDArray[np.int8], gap: Floats) -> Floats:
     """Log ratios of pairs without a common state less what the states may add, (gates, chosen, pairs)."""
-    slow, fast = (measured.logs(chosen, look, over == state) for state in STATES)
+    slow, fast = (measured.logs(chosen, look, alike(over == state)) for state in STATES)
     none = np.isnan(np.diff(slow)).all(axis=-1) & np.isnan(np.diff(fast)).all(axis=-1)
     raised, lowered = slow[..., 1] - fast[..., 0] - AT_MOST * gap[..., None], fast[..., 1] - slow[..., 0]
     return np.where(none, np.where(np.isnan(raised), lowered, raised), np.nan)

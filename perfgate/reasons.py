@@ -295,9 +295,9 @@ _TABLE = (
            "Explain the difference (numerics, kernels, sampling) before trusting the times."),
     Reason("outputs-unstable", "One side generated different tokens for the same prompts in different trials.",
            "Numerics depend on the batch or on a race; outputs-differ cannot be judged then."),
-    Reason("weights-apart", "The engine loaded half as many bytes of weights again as config.json is counted as, or "
-           "more, or less by as much: it runs another model than the scenario names, such as one that "
-           "quantization_config does not reach. There is no floor then.",
+    Reason("weights-apart", "On a GPU the engine loaded more than 1.5 times the bytes of weights that config.json is "
+           "counted as, or less than two thirds: it seems to run another model, such as one that quantization_config "
+           "does not reach. There is no floor then.",
            "Look in engine.log for what was loaded. GPTQ without its weights' files needs "
            "modules_in_block_to_quantize: vLLM quantises no module that nothing names."),
     Reason("multi-token-deliveries", "Deliveries carried more than one token a request (speculative decoding); the gap "

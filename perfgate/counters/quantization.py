@@ -95,8 +95,8 @@ def weight_formats(config: Mapping[str, Any], args: Mapping[str, Any]) -> Format
     known = _METHODS.get(method)
     if known is None:
         raise UsageError(f"quant_method {method!r} is not counted", remedy=f"Counted are {', '.join(_METHODS)}.")
-    if quantisation.get("modules_in_block_to_quantize") and expert_count(config):
-        raise UsageError("modules_in_block_to_quantize of a model with experts is not counted")
+    if quantisation.get("modules_in_block_to_quantize") and (expert_count(config) or config.get("kv_lora_rank")):
+        raise UsageError("modules_in_block_to_quantize of a model with experts or latent attention is not counted")
     families = (frozenset({"experts"}) if method == "mxfp4" else linear) - _ignored(quantisation)
     return Formats(plain, known(quantisation, plain), families)
 

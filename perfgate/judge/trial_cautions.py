@@ -12,8 +12,9 @@ from perfgate.judge.unused_path import UNUSED
 from perfgate.metrics.trial import KINDS, SIDES, Side, Trial
 from perfgate.metrics.under_load import COUNTED_BY, COUNTS
 from perfgate.models import Note
-from perfgate.units import format_value, percent
+from perfgate.units import format_value, percent, plural
 
+WEIGHTS_APART: Final = "weights-apart"
 UNEVEN = 2.0
 """An iteration that takes this many times the median of its trial was disturbed: all have the same amount of work."""
 SLOW_TRIAL = 1.5
@@ -34,7 +35,7 @@ def trial_cautions(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
         sides: Timed and traced ones of base and head.
     """
     both = [*chain(*sides.values())]
-    codes = (code for trial in both for code in trial.cautions if code != UNUSED)
+    codes = (code for trial in both for code in trial.cautions if code not in {UNUSED, WEIGHTS_APART})
     for code, count in sorted(Counter(codes).items()):
         yield Note(code=code, text=f"in {count} of {len(both)} trials")
     for side, trials in sides.items():
@@ -44,8 +45,16 @@ def trial_cautions(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
             ("subject-changed", _changed_versions(trials)),
         ]
         yield from (Note(code=code, text=f"{side}: {text}") for code, text in cautions if text)
+    yield from _weights_apart(sides)
     yield from _counted_otherwise(sides)
     yield from _stalls([[trial for trial in trials if trial.kind == "timed"] for trials in sides.values()])
+
+
+def _weights_apart(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
+    """Says what an engine loaded and what is counted, of each side where these are apart."""
+    for side, trials in sides.items():
+        if own := [trial.no_floor for trial in trials if WEIGHTS_APART in trial.cautions]:
+            yield Note(code=WEIGHTS_APART, text=f"{side}, in {plural(len(own), 'trial')}: {own[0]}")
 
 
 def _counted_otherwise(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:

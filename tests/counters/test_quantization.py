@@ -143,11 +143,14 @@ def test_single_modules_of_gptq_are_refused(method: str, name: str, value: Any) 
         quantised(**{**GPTQ, "quant_method": method, name: value})
 
 
-def test_a_list_of_gptq_is_refused_where_there_are_experts() -> None:
-    """Names of a dense model's layers reach no expert, so that those are not quantised."""
-    qwen = read_config(MODEL.parents[1] / "library/models/qwen3-30b-a3b")
-    with pytest.raises(UsageError, match="modules_in_block_to_quantize of a model with experts is not counted"):
-        demand({**qwen, "quantization_config": {**GPTQ, "modules_in_block_to_quantize": EVERY_LINEAR}})
+@pytest.mark.parametrize(
+    ("model", "changes"), [("qwen3-30b-a3b", {}), ("deepseek-v3-6-layers", {"n_routed_experts": 0})]
+)
+def test_a_list_of_gptq_is_refused_where_layers_have_other_names(model: str, changes: dict[str, Any]) -> None:
+    """Names of a dense model's layers reach no shared expert and no latent projection, which then have 16 bits."""
+    config = {**read_config(MODEL.parents[1] / "library/models" / model), **changes}
+    with pytest.raises(UsageError, match="modules_in_block_to_quantize of a model with experts or latent attention"):
+        demand({**config, "quantization_config": {**GPTQ, "modules_in_block_to_quantize": EVERY_LINEAR}})
 
 
 @pytest.mark.parametrize(

@@ -92,26 +92,24 @@ def test_why_there_is_no_floor(
 @pytest.mark.parametrize(
     ("loaded", "gpus", "caution"),
     [
-        (16.1e9, 1, ""),
-        (16.2e9, 2, ""),
-        (5.9e9, 1, "weights-apart"),
-        (5.9e9, 2, "weights-apart"),
-        (33e9, 1, "weights-apart"),
+        *((16.06e9 * ratio, gpus, "") for gpus in (1, 2) for ratio in (1 / 1.49, 1, 1.49)),
+        *((16.06e9 * ratio, gpus, "weights-apart") for gpus in (1, 2) for ratio in (1 / 1.51, 1.51)),
     ],
 )
 def test_an_engine_that_loaded_another_model_has_no_floor(loaded: float, gpus: int, caution: str) -> None:
-    """Bytes of weights over all GPUs that are half as many again as counted, or less by as much, are a caution."""
+    """Bytes of weights over all GPUs of more than 1.5 times what is counted, or less than two thirds, are a caution."""
     found = find_floor(LLAMA, {"tensor_parallel_size": gpus}, H200 * gpus, loaded=round(loaded), **DECODE)
 
     assert (found.caution, found.floor is None) == (caution, bool(caution))
     assert ("the engine loaded weights of" in found.why_not) == bool(caution)
 
 
-@pytest.mark.parametrize(("beside", "args"), [("adapters", {"enable_lora": True}), ("images", {})])
+@pytest.mark.parametrize(("beside", "args"), [("adapters", {"enable_lora": True}), ("images", {}), ("flat", {})])
 def test_weights_beside_those_of_the_text_may_be_more(tmp_path: Path, beside: str, args: dict[str, Any]) -> None:
     """Adapters and what sees images are not counted; fewer weights than counted are still another model's."""
     known = json.loads((Path(LLAMA) / "config.json").read_text())
-    config = {"model_type": "seeing", "text_config": known} if beside == "images" else known
+    seeing = {"images": {"text_config": known}, "flat": {**known, "vision_config": {"depth": 1}}}
+    config = seeing.get(beside, known)
     (tmp_path / "config.json").write_text(json.dumps(config))
 
     more, less = (find_floor(str(tmp_path), args, H200, loaded=round(own), **DECODE) for own in (33e9, 5.9e9))
@@ -178,6 +176,22 @@ def test_a_gated_utilisation_stands_in_its_row_alone() -> None:
     """A gate's row has both sides' figures, so the floor's line leaves them out."""
     (one,) = judged(floored(trials(spread(0.0, 0.0002, 4)), llama_floor()), cell(gates=[gate("mbu")])).cells
     assert floor_line(one) == "3.243 ms by memory, mfu 2.476 % to 2.476 %"
+
+
+@pytest.mark.usefixtures("no_orphans")
+def test_a_run_says_which_side_loaded_another_model(tmp_path: Path, fake_nvml: FakeMachine) -> None:
+    """A head whose weights are twice what is counted has a caution with both figures, and no floor."""
+    assert fake_nvml.file.exists()
+    scenario = scenario_file(tmp_path, gates="{metric: itl_median, ignorable: 1%, must_catch: 5%}")
+    (tmp_path / "model" / "config.json").write_text((Path(LLAMA) / "config.json").read_text())
+    collector = FakeCollector(FakeSpec(restart_sd=0.0003, sleep_s=0.001, head_ratio={"model_memory": 2.0}))
+
+    outcome = use_cases.run([scenario], BOTH, runs=tmp_path / "runs", seed=1, collector=collector).outcome
+
+    (note,) = (one for one in outcome.cells[0].cautions if one.code == "weights-apart")
+    assert note.text.startswith("head, in ")
+    assert "loaded weights of 29.80 GiB, and config.json is counted as 14.96 GiB" in note.text
+    assert [*outcome.cells[0].floors] == ["base"]
 
 
 @pytest.mark.usefixtures("no_orphans")

@@ -145,7 +145,7 @@ def test_iterations_of_an_engine_are_compared_with_the_same_iterations() -> None
 
 @pytest.mark.parametrize(("run_name", "verdict", "common"), [("moe-same", "pass", 10), ("moe-plant", "regressed", 6)])
 def test_experts_recorded_on_h100s_are_judged(run_name: str, verdict: str, common: int) -> None:
-    """Iterations are up to 6 % apart within a state, by their prompts; a missing configuration costs 18 %."""
+    """Iterations are 4 % apart within a state, by their prompts; a missing configuration costs 18 %."""
     found = judged_on_gpu(
         probed(run_name, "h100-moe.csv"), [gate(ignorable="0.3%", must_catch="1%")], card=PROBED_GPUS[1]
     )
