@@ -30,7 +30,7 @@ def test_an_open_end_is_an_arrow() -> None:
     """Below six pairs no look blocks: the interval goes on to the left, across both margins."""
     first, *_ = interval_lines(recorded("states").outcome)
 
-    assert first == "itl_median, slow state   ◄─────────────┼───────╫────────●───────┤   +0.482 %  inconclusive !"
+    assert first == "itl_median, slow state   ◄────────────┼───────╫─────────●───────┤   +0.544 %  inconclusive !"
 
 
 def test_cells_are_named_and_what_is_left_out_is_counted() -> None:
