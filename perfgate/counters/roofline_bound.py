@@ -19,7 +19,9 @@ from perfgate.errors import UsageError
 from perfgate.models import Frozen
 from perfgate.units import format_value
 
-WEIGHTS_APART: Final = 1.5
+WEIGHTS_APART: Final = "weights-apart"
+"""The reason code of an engine that loaded other weights than are counted."""
+MOST_APART: Final = 1.5
 """An engine whose weights take so many times what is counted, or less by as much, runs another model than is counted.
 Recorded ones are within 1.03. Adapters, and what sees or hears, are not counted: there it may be more."""
 _BESIDE = ("text_config", "vision_config", "audio_config")
@@ -127,9 +129,9 @@ def find_floor(
     except UsageError as error:
         return FloorFound(why_not=" ".join(str(error).split()))
     counted = demand.weights_held * len(gpus)
-    most = math.inf if args.get("enable_lora") or any(config.get(name) for name in _BESIDE) else WEIGHTS_APART
-    if loaded and not 1 / WEIGHTS_APART <= loaded / counted <= most:
+    most = math.inf if args.get("enable_lora") or any(config.get(name) for name in _BESIDE) else MOST_APART
+    if loaded and not 1 / MOST_APART <= loaded / counted <= most:
         own, other = (format_value(of, "B") for of in (loaded, counted))
         why_not = f"the engine loaded weights of {own}, and config.json is counted as {other}: it runs another model"
-        return FloorFound(why_not=why_not, caution="weights-apart")
+        return FloorFound(why_not=why_not, caution=WEIGHTS_APART)
     return FloorFound(Floor.of(demand, gpu, gpus[0]))

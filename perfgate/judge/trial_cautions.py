@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
+from perfgate.counters.roofline_bound import WEIGHTS_APART
 from perfgate.judge.unused_path import UNUSED
 from perfgate.metrics.trial import KINDS, SIDES, Side, Trial
 from perfgate.metrics.under_load import COUNTED_BY, COUNTS
 from perfgate.models import Note
 from perfgate.units import format_value, percent, plural
 
-WEIGHTS_APART: Final = "weights-apart"
 UNEVEN = 2.0
 """An iteration that takes this many times the median of its trial was disturbed: all have the same amount of work."""
 SLOW_TRIAL = 1.5
