@@ -20,6 +20,10 @@ from perfgate.units import plural
 WARM_UP = "warm-up"
 """Fills caches and takes longer, so it counts only until there is a trial that is judged."""
 
+TRACED = 1.5
+"""The first traced trial of a cell takes at most so many times a timed one with its imports: 1.0 times on an H100, 1.3
+on an H200 (docs/measurements.md). A trial of warm-up, which fills caches, takes twice as long as either."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -63,6 +67,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._taken_s: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._with_imports_s: dict[str, list[float]] = defaultdict(list)
         self._known_s: dict[tuple[str, Kind], float] = {}
 
     def begin(self, cell_id: str, trials: Iterable[Trial], known_s: Mapping[Kind, float]) -> None:
@@ -82,9 +87,18 @@ class Pace:
         name = WARM_UP if trial.pair is None else trial.kind
         if trial.duration_ns:
             self._taken_s[cell_id, name].append(trial.duration_ns / 1e9)
+            if name == "timed":
+                beside_ns = trial.startup.import_ns if trial.startup and trial.startup.parked_ns else 0
+                self._with_imports_s[cell_id].append((trial.duration_ns + beside_ns) / 1e9)
 
     def measured_s(self, cell_id: str, kind: Kind) -> float:
-        """The median trial of a kind, of this cell or else of any; 0 where nothing was measured."""
+        """The median trial of a kind, of this cell or else of any; 0 where nothing was measured.
+
+        A traced trial is told by the cell's timed ones until it has one.
+        """
+        timed_s = self._with_imports_s.get(cell_id)
+        if kind == "traced" and timed_s and (cell_id, kind) not in self._taken_s:
+            return TRACED * statistics.median(timed_s)
         for name in (kind, WARM_UP):
             own = self._taken_s.get((cell_id, name))
             seconds = own or [s for (_, taken_as), taken in self._taken_s.items() if taken_as == name for s in taken]

@@ -126,14 +126,16 @@ class StateSeries(Series):
         return Note(code="too-few-pairs", text=f"{common} have {which} on both sides")
 
     def verdict(self, decision: Decision) -> Verdict:
-        """See :class:`Series`; what was taken off pairs without a common state makes no head faster.
+        """See :class:`Series`; what was taken off pairs without a common state makes no head faster, nor does one pair.
 
-        Nor does a head pass by some of the pairs that all of them together say is slower by more than ``must_catch``.
+        A single pair has a borrowed spread: enough to see that it is not slower. Nor does a head pass by some of the
+        pairs that all of them together say is slower by more than ``must_catch``.
         """
         found = super().verdict(decision)
         if found in PASSED and self._slower_in_all is not None:
             return "inconclusive"
-        return "pass" if found == "improved" and self._is_bounded else found
+        told_by_one = bool(decision.looks) and decision.looks[-1].pairs == 1
+        return "pass" if found == "improved" and (self._is_bounded or told_by_one) else found
 
     def outcome(self, decision: Decision) -> GateOutcome:
         """See :class:`Series`; how pairs without a common state spread says nothing of the builds."""

@@ -31,7 +31,7 @@ from perfgate.cli.status_block import status_lines
 from perfgate.gate import run as measure
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import WORST_FIRST
-from perfgate.metrics.trial import Kind, Trial
+from perfgate.metrics.trial import Kind, Startup, Trial
 from perfgate.record.run_record import read_records, read_run
 from perfgate.run_steps import RunStep
 
@@ -394,3 +394,18 @@ def test_pace() -> None:
     pace.note("a", trial(2, 0, "head", duration_ns=0))
     assert (pace.measured_s("a", "timed"), pace.expected_s("a", "timed")) == (12.0, 12.0)
     assert (pace.measured_s("b", "timed"), pace.expected_s("b", "timed")) == (12.0, 12.0)
+
+
+def test_the_pace_of_traced_trials() -> None:
+    """They go by timed ones with their imports, hidden or not, until one was measured, and by warm-up before that."""
+    pace, second = Pace(), 10**9
+    parked = Startup(import_ns=8 * second, engine_ns=second, ready_ns=3 * second, parked_ns=second)
+    pace.note("a", trial(0, None, "base", duration_ns=80 * second))
+    assert pace.measured_s("a", "traced") == 80.0
+    pace.note("a", trial(1, 0, "base", duration_ns=20 * second))
+    assert pace.measured_s("a", "traced") == 30.0
+    for n in range(2):
+        pace.note("a", trial(2 + n, 0, "head", duration_ns=12 * second, startup=parked))
+    assert pace.measured_s("a", "traced") == 30.0
+    pace.note("a", trial(4, 0, "base", kind="traced", duration_ns=24 * second))
+    assert (pace.measured_s("a", "traced"), pace.measured_s("a", "counted")) == (24.0, 80.0)
