@@ -58,10 +58,11 @@ class StatusBlock:
 
     def __init__(self, stream: TextIO) -> None:
         outlet = stream if isinstance(stream, Outlet) else Outlet(stream, watched=False, lasting=True)
-        drawing = cast("TextIO", outlet.for_drawing())
+        self._outlet = outlet.for_drawing()
         self._console = Console(
-            file=drawing, force_terminal=True, highlight=False, markup=False, emoji=False, soft_wrap=True
-        )
+            file=cast("TextIO", self._outlet), force_terminal=True, highlight=False, markup=False, emoji=False,
+            soft_wrap=True,
+        )  # fmt: skip
         self._stream = stream
         self._drawn: list[int] = []
 
@@ -80,29 +81,35 @@ class StatusBlock:
             lines: At most as many as :attr:`size` says; what is too long is cut.
         """
         width, _ = self.size
-        with self._console:  # one write
-            self._erase()
+        with self._console.capture() as drawn:
             if above:
                 self._console.print(styled(harmless(above), STYLES))
             for line in lines:
                 line.truncate(width, overflow="ellipsis")
             self._console.print(Text("\n").join(lines), end="")
-            self._drawn = [line.cell_len for line in lines]
+        self._write(f"{self._erasure()}{drawn.get()}", [line.cell_len for line in lines])
 
     def clear(self) -> None:
         """Take the lines away; the cursor is where the first began."""
-        with self._console:
-            self._erase()
+        self._write(self._erasure(), [])
 
-    def _erase(self) -> None:
+    def _write(self, text: str, drawn: list[int]) -> None:
+        """One write, and what is there then: Ctrl-C comes before or after it, so that all lines there are erased."""
+        try:
+            self._outlet.write(text)
+        finally:  # it also comes as a call returns, when all is written
+            self._drawn = drawn
+        self._outlet.flush()
+
+    def _erasure(self) -> str:
         """A terminal that has become narrower has wrapped what was drawn, so that it is in more rows now."""
         columns, _ = _terminal_size(self._stream)
         rows = sum(max(1, math.ceil(cells / columns)) for cells in self._drawn)
-        if rows:
-            line: tuple[ControlType | tuple[ControlType, int], ...] = ((ControlType.ERASE_IN_LINE, 2),)
-            up = ((ControlType.CURSOR_UP, 1), *line)
-            self._console.control(Control(ControlType.CARRIAGE_RETURN, *line, *up * (rows - 1)))
-        self._drawn = []
+        if not rows:
+            return ""
+        line: tuple[ControlType | tuple[ControlType, int], ...] = ((ControlType.ERASE_IN_LINE, 2),)
+        up = ((ControlType.CURSOR_UP, 1), *line)
+        return str(Control(ControlType.CARRIAGE_RETURN, *line, *up * (rows - 1)))
 
 
 def _terminal_size(stream: TextIO) -> tuple[int, int]:

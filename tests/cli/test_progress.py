@@ -7,12 +7,14 @@ import io
 import itertools
 import math
 import re
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO, cast
 
 import pytest
 from click.testing import CliRunner
@@ -21,6 +23,7 @@ from hand_made import BOTH, cell, failed, gate, record, run, scenario_file, spre
 from hypothesis import given
 from hypothesis import strategies as st
 from perfgate_process import DEADLINE_S, PROGRAM, fake_words
+from rich.text import Text
 from terminal import Terminal
 
 from perfgate.capture.pace import Pace, Step
@@ -307,6 +310,54 @@ def test_terminal_is_clean_after_an_error(terminal: Callable[..., Terminal]) -> 
     assert opened.lines == ["perfgate: one"]
     assert opened.is_clean
     assert "\x1b[?25l" not in opened.written
+
+
+class Interrupting(io.TextIOBase):
+    """What is written to a terminal; Ctrl-C is heard as its third write returns."""
+
+    def __init__(self, opened: Terminal) -> None:
+        self._stream, self._writes = opened.stream, 0
+
+    def write(self, text: str) -> int:
+        """Write to the terminal."""
+        self._stream.write(text)
+        self._writes += 1
+        if self._writes == 3:
+            raise KeyboardInterrupt
+        return len(text)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The terminal's."""
+        return self._stream.encoding
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+    def fileno(self) -> int:
+        """The terminal's."""
+        return self._stream.fileno()
+
+
+@pytest.mark.parametrize("at", ["rendered", "written"])
+def test_an_interrupted_drawing_leaves_no_line(
+    terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Whether Ctrl-C is heard before the lines are written or after that: what is there is erased."""
+    opened = terminal()
+
+    def interrupted() -> None:
+        with progress_to(cast("TextIO", Interrupting(opened))) as show:
+            show("one")
+            show(run_step(looked=4, target=6))
+            if at == "rendered":
+                monkeypatch.setattr(Text, "cell_len", property(lambda _: signal.raise_signal(signal.SIGINT)))
+            show(dataclasses.replace(run_step(looked=4, target=6), phase="iteration 4 of 10"))
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert opened.lines == ["perfgate: one"]
 
 
 @pytest.mark.parametrize("stop", ["^C", "SIGTERM"])
