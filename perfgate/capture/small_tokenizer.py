@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from perfgate.counters.transformer import read_config
+from perfgate.counters.transformer import QUANTISED_BESIDE, read_config
 from perfgate.errors import NotMeasuredError, UsageError
 
 SPECIAL: Final = ("<unk>", "<s>", "</s>")
@@ -57,7 +57,9 @@ def with_tokenizer(model: Path, folder: Path) -> Path:
         tokenizer, config = tokenizer_files(vocabulary_of(model))
         part = folder.with_name(f"{folder.name}.part")
         part.mkdir(parents=True, exist_ok=True)
-        shutil.copy(model / "config.json", part)
+        for name in ("config.json", QUANTISED_BESIDE):
+            if (model / name).is_file():
+                shutil.copy(model / name, part)
         for name, content in zip(FILES, (tokenizer, config), strict=True):
             (part / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
         part.rename(folder)

@@ -176,14 +176,14 @@ def _kv_bytes_of_checkpoint(quantisation: Mapping[str, Any], formats: Formats) -
 
 
 def _require_one_file(config: Mapping[str, Any]) -> None:
-    """See that all that vLLM reads of a model's sizes is in ``config.json``, of which alone a cell holds the content.
+    """See that all that vLLM reads of a model's sizes is in ``config.json``, which alone is counted.
 
     Raises:
         UsageError: It is not.
     """
     if beside := config.get(QUANTISED_BESIDE):
         raise UsageError(
-            f"{QUANTISED_BESIDE} beside config.json is not counted: a cell holds what config.json says alone",
+            f"{QUANTISED_BESIDE} beside config.json is not counted",
             where=str(beside),
             remedy="Copy its content as quantization_config into config.json, where vLLM reads it first.",
         )

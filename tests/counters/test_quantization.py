@@ -47,7 +47,7 @@ def folder_of(place: Path, config: dict[str, Any]) -> Path:
 
 
 def test_a_quantisation_in_a_file_beside_the_configuration_is_refused(tmp_path: Path) -> None:
-    """Where config.json has no quantization_config vLLM reads hf_quant_config.json, which is not part of a cell."""
+    """Where config.json has no quantization_config vLLM reads hf_quant_config.json, which is not counted."""
     found = find_floor(
         str(folder_of(tmp_path, LLAMA)), {}, ["NVIDIA H200"], batch=8, input_tokens=512, output_tokens=128
     )

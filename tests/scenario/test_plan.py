@@ -191,6 +191,15 @@ def test_a_model_whose_folders_no_argument_names_is_the_cell_that_it_was(reposit
     assert cell.model_digest == sha256_hex(f'{{"vocab_size": 100}}{listing}'.encode())
 
 
+def test_how_dummy_weights_are_quantised_is_part_of_the_cell(repository: Path) -> None:
+    """ModelOpt wrote it into a file beside config.json, which vLLM reads."""
+    digests = {only_cell(repository).model_digest}
+    for bits in "48":
+        (repository / "models" / "m" / "hf_quant_config.json").write_text(f'{{"quantization": {{"bits": {bits}}}}}')
+        digests.add(only_cell(repository).model_digest)
+    assert len(digests) == 3
+
+
 def test_a_prompt_begins_with_a_token_for_each_image() -> None:
     """Which stands nowhere else in it; a prompt is no longer for that."""
     images = Images(count=2, width=8, height=8, token=20)
