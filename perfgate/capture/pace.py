@@ -20,9 +20,9 @@ from perfgate.units import plural
 WARM_UP = "warm-up"
 """Fills caches and takes longer, so it counts only until there is a trial that is judged."""
 
-TRACED = 1.5
-"""The first traced trial of a cell takes at most so many times a timed one with its imports: 1.0 times on an H100, 1.3
-on an H200 (docs/measurements.md). A trial of warm-up, which fills caches, takes twice as long as either."""
+TRACED = 2.0
+"""A traced trial takes at most about so many times a timed one with its imports: 1.0 to 2.0 times on H100s and H200s
+(docs/measurements.md). It is no longer than one of warm-up, which has caches to fill."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._taken_s: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self._with_imports_s: dict[str, list[float]] = defaultdict(list)
+        self._on_filled_caches_s: dict[str, list[float]] = defaultdict(list)
         self._known_s: dict[tuple[str, Kind], float] = {}
 
     def begin(self, cell_id: str, trials: Iterable[Trial], known_s: Mapping[Kind, float]) -> None:
@@ -80,31 +80,35 @@ class Pace:
         """
         self._known_s |= {(cell_id, kind): seconds for kind, seconds in known_s.items()}
         for trial in trials:
-            self.note(cell_id, trial)
+            self._count(cell_id, trial)
 
     def note(self, cell_id: str, trial: Trial) -> None:
-        """Count a trial that has ended, but for one that was refused before it began."""
-        name = WARM_UP if trial.pair is None else trial.kind
+        """Count a trial that has ended in this visit, but for one that was refused before it began."""
+        self._count(cell_id, trial)
+        if trial.kind == "timed" and trial.pair is not None and trial.duration_ns:
+            beside_ns = trial.startup.import_ns if trial.startup and trial.startup.parked_ns else 0
+            self._on_filled_caches_s[cell_id].append((trial.duration_ns + beside_ns) / 1e9)
+
+    def _count(self, cell_id: str, trial: Trial) -> None:
         if trial.duration_ns:
-            self._taken_s[cell_id, name].append(trial.duration_ns / 1e9)
-            if name == "timed":
-                beside_ns = trial.startup.import_ns if trial.startup and trial.startup.parked_ns else 0
-                self._with_imports_s[cell_id].append((trial.duration_ns + beside_ns) / 1e9)
+            self._taken_s[cell_id, WARM_UP if trial.pair is None else trial.kind].append(trial.duration_ns / 1e9)
 
     def measured_s(self, cell_id: str, kind: Kind) -> float:
         """The median trial of a kind, of this cell or else of any; 0 where nothing was measured.
 
-        A traced trial is told by the cell's timed ones until it has one.
+        Until there is a traced one, this visit's timed trials of the cell tell what it takes at most, beside warm-up.
         """
-        timed_s = self._with_imports_s.get(cell_id)
-        if kind == "traced" and timed_s and (cell_id, kind) not in self._taken_s:
-            return TRACED * statistics.median(timed_s)
+        found_s = 0.0
         for name in (kind, WARM_UP):
             own = self._taken_s.get((cell_id, name))
             seconds = own or [s for (_, taken_as), taken in self._taken_s.items() if taken_as == name for s in taken]
             if seconds:
-                return statistics.median(seconds)
-        return 0.0
+                found_s = statistics.median(seconds)
+                break
+        timed_s = self._on_filled_caches_s.get(cell_id)
+        if kind == "traced" and timed_s and (cell_id, kind) not in self._taken_s:
+            return min(found_s, TRACED * statistics.median(timed_s))
+        return found_s
 
     def afford(self, cell_id: str, trials: int, deadline_s: float, kind: Kind = "timed", *, warm: bool = False) -> None:
         """Stop before that many more trials if, by the median of those finished, they would end after the deadline.
@@ -125,7 +129,9 @@ class Pace:
         if not trial_s:
             raise InterruptedRunError("nothing is left of the budget", code="out-of-budget")
         takes = f"the next {plural(trials, 'trial')} take about {math.ceil(trial_s * trials)} s"
-        least = least_budget(trial_s * trials * (1 + (warm and kind == "timed")))
+        # The next visit may find caches empty: its trials then take as long as those of warm-up.
+        first_s = statistics.median(self._taken_s.get((cell_id, WARM_UP)) or [0.0]) if kind != "timed" else 0.0
+        least = least_budget(max(trial_s, first_s) * trials * (1 + (warm and kind == "timed")))
         text = f"{takes}, more than is left of the budget; the next visit gets on with --budget {least}"
         raise InterruptedRunError(text, code="out-of-budget")
 

@@ -45,55 +45,61 @@ class Outlet:
     """
 
     def __init__(self, stream: TextIO, *, watched: bool, lasting: bool = False, drawn: bool = False) -> None:
-        self._stream = stream
+        self.stream = stream
         self._watched = watched
         self._lasting = lasting
         self._drawn = drawn
 
     def for_drawing(self) -> Outlet:
         """The same stream for what draws on a terminal."""
-        return Outlet(self._stream, watched=self._watched, lasting=self._lasting, drawn=True)
+        return Outlet(self.stream, watched=self._watched, lasting=self._lasting, drawn=True)
 
     @property
     def in_colours(self) -> bool:
         """Whether its reader wants colours, as https://no-color.org and https://force-color.org say."""
-        plain = not self._stream.isatty() or os.environ.get("TERM") in ("dumb", "unknown")
+        plain = not self.stream.isatty() or os.environ.get("TERM") in ("dumb", "unknown")
         return not os.environ.get("NO_COLOR") and (not plain or bool(os.environ.get("FORCE_COLOR")))
 
     def write(self, text: str | bytes, *, obeyed: bool = False) -> int:
         """Write text; ``obeyed``: with the commands that are in it. click hands completions over as bytes."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
+        shown = self.shown(text, obeyed=obeyed)
+        with self.failures():
+            self.stream.write(shown)
+        return len(text)
+
+    def shown(self, text: str, *, obeyed: bool = False) -> str:
+        """What is written of a text."""
         shown = text if self._drawn else harmless(text)
         if self._watched and not obeyed:
             shown = _COMMAND.sub(lambda found: f"{found[0]}{_BREAK}", shown)
-        encoding = self._stream.encoding or "utf-8"
+        encoding = self.stream.encoding or "utf-8"
         if not encoding.lower().startswith("utf"):
             shown = shown.translate(_PLAIN)
-        with self._failures():
-            self._stream.write(shown.encode(encoding, "replace").decode(encoding))
-        return len(text)
+        return shown.encode(encoding, "replace").decode(encoding)
 
     def flush(self) -> None:
         """Flush."""
-        with self._failures():
-            self._stream.flush()
+        with self.failures():
+            self.stream.flush()
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
+    def failures(self) -> Iterator[None]:
+        """Around what writes to the stream: where writing never fails, what failed is dropped."""
         try:
             yield
         except OSError as error:
             if not self._lasting:
                 raise
             if not isinstance(error, BlockingIOError):  # its reader is slow: only this piece is lost
-                abandon(self._stream)
+                abandon(self.stream)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the stream's own, but for its bytes, which would go past this."""
         if name == "buffer":
             raise AttributeError(name)
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
 
 
 @contextmanager

@@ -8,13 +8,14 @@ process that is killed leaves the terminal as it was.
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
 import re
 import shutil
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TextIO, cast
+from typing import TextIO
 
 from rich.console import Console
 from rich.control import Control
@@ -60,9 +61,8 @@ class StatusBlock:
         outlet = stream if isinstance(stream, Outlet) else Outlet(stream, watched=False, lasting=True)
         self._outlet = outlet.for_drawing()
         self._console = Console(
-            file=cast("TextIO", self._outlet), force_terminal=True, highlight=False, markup=False, emoji=False,
-            soft_wrap=True,
-        )  # fmt: skip
+            file=io.StringIO(), force_terminal=True, highlight=False, markup=False, emoji=False, soft_wrap=True
+        )
         self._stream = stream
         self._drawn: list[int] = []
 
@@ -94,11 +94,13 @@ class StatusBlock:
         self._write(self._erasure(), [])
 
     def _write(self, text: str, drawn: list[int]) -> None:
-        """One write, and what is there then: Ctrl-C comes before or after it, so that all lines there are erased."""
-        try:
-            self._outlet.write(text)
-        finally:  # it also comes as a call returns, when all is written
-            self._drawn = drawn
+        """One write, and what is there then: Ctrl-C is heard before or after it, and all lines there can be erased."""
+        shown, write = self._outlet.shown(text), self._outlet.stream.write
+        with self._outlet.failures():
+            try:
+                write(shown)
+            finally:  # a signal is heard as the call returns, and not before it
+                self._drawn = drawn
         self._outlet.flush()
 
     def _erasure(self) -> str:

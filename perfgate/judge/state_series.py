@@ -134,8 +134,7 @@ class StateSeries(Series):
         found = super().verdict(decision)
         if found in PASSED and self._slower_in_all is not None:
             return "inconclusive"
-        told_by_one = bool(decision.looks) and decision.looks[-1].pairs == 1
-        return "pass" if found == "improved" and (self._is_bounded or told_by_one) else found
+        return "pass" if found == "improved" and (self._is_bounded or _of_one_pair(decision)) else found
 
     def outcome(self, decision: Decision) -> GateOutcome:
         """See :class:`Series`; how pairs without a common state spread says nothing of the builds."""
@@ -145,6 +144,8 @@ class StateSeries(Series):
             of_the_mean = (note for note in found.cautions if note.code in OF_THE_MEAN)
             told |= {"cautions": (*of_the_mean, self._bounded()), "pair_sd": None, "detectable": None,
                      "detectable_at": None}  # fmt: skip
+        elif _of_one_pair(decision) and super().verdict(decision) == "improved":
+            told |= {"cautions": (*found.cautions, self._faster_once())}
         if (slower := self._slower_in_all) and super().verdict(decision) in PASSED:
             # The bounds are of the pairs that have a state in common, and the change that is shown of all.
             told |= {"reasons": (slower,), "passed_at": None, "change_high": None, "q": 1.0}
@@ -167,6 +168,11 @@ class StateSeries(Series):
         )
         return Note(code="slower-apart", text=text)
 
+    def _faster_once(self) -> Note:
+        mean = float(stats.log_ratios(self.base, self.head, self.metric.sign).mean())
+        text = f"only one pair has the {self.state} state in common, faster by {percent(-stats.to_ratio(mean))}"
+        return Note(code="one-pair", text=text)
+
     def _bounded(self) -> Note:
         last = self.compared[-1]
         text = (
@@ -174,6 +180,10 @@ class StateSeries(Series):
             f"{stats.to_ratio(last.taken_off):.2%} is taken off those whose head was in the slow one"
         )
         return Note(code="bounded-pairs", text=text)
+
+
+def _of_one_pair(decision: Decision) -> bool:
+    return bool(decision.looks) and decision.looks[-1].pairs == 1
 
 
 def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:

@@ -31,6 +31,7 @@ from perfgate.cli.main import main
 from perfgate.cli.outlet import harmless
 from perfgate.cli.progress import progress_to
 from perfgate.cli.status_block import status_lines
+from perfgate.errors import InterruptedRunError
 from perfgate.gate import run as measure
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import WORST_FIRST
@@ -313,16 +314,18 @@ def test_terminal_is_clean_after_an_error(terminal: Callable[..., Terminal]) -> 
 
 
 class Interrupting(io.TextIOBase):
-    """What is written to a terminal; Ctrl-C is heard as its third write returns."""
+    """What is written to a terminal; Ctrl-C is heard as one of its writes returns."""
 
     def __init__(self, opened: Terminal) -> None:
-        self._stream, self._writes = opened.stream, 0
+        self._stream = opened.stream
+        self.comes_at = math.inf
 
     def write(self, text: str) -> int:
         """Write to the terminal."""
         self._stream.write(text)
-        self._writes += 1
-        if self._writes == 3:
+        self.comes_at -= bool(text)
+        if self.comes_at <= 0:
+            self.comes_at = math.inf
             raise KeyboardInterrupt
         return len(text)
 
@@ -340,20 +343,27 @@ class Interrupting(io.TextIOBase):
         return self._stream.fileno()
 
 
-@pytest.mark.parametrize("at", ["rendered", "written"])
+@pytest.mark.parametrize(
+    ("at", "then"), [("rendered", "fewer"), ("rendered", "more"), ("written", "fewer"), ("written", "more")]
+)
 def test_an_interrupted_drawing_leaves_no_line(
-    terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch, at: str
+    terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch, at: str, then: str
 ) -> None:
-    """Whether Ctrl-C is heard before the lines are written or after that: what is there is erased."""
+    """Whether Ctrl-C is heard before the lines are written or after that: what is there is erased, and no more."""
     opened = terminal()
+    stream = Interrupting(opened)
+    drawings = [run_step(looked=4, target=6), step()]
 
     def interrupted() -> None:
-        with progress_to(cast("TextIO", Interrupting(opened))) as show:
+        with progress_to(cast("TextIO", stream)) as show:
             show("one")
-            show(run_step(looked=4, target=6))
+            before, after = drawings if then == "fewer" else reversed(drawings)
+            show(before)
             if at == "rendered":
                 monkeypatch.setattr(Text, "cell_len", property(lambda _: signal.raise_signal(signal.SIGINT)))
-            show(dataclasses.replace(run_step(looked=4, target=6), phase="iteration 4 of 10"))
+            else:
+                stream.comes_at = 1
+            show(after)
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
@@ -448,15 +458,21 @@ def test_pace() -> None:
 
 
 def test_the_pace_of_traced_trials() -> None:
-    """They go by timed ones with their imports, hidden or not, until one was measured, and by warm-up before that."""
+    """Until one was measured they go by warm-up, or by twice this visit's timed ones with imports if that is less."""
     pace, second = Pace(), 10**9
     parked = Startup(import_ns=8 * second, engine_ns=second, ready_ns=3 * second, parked_ns=second)
-    pace.note("a", trial(0, None, "base", duration_ns=80 * second))
+    pace.begin("a", [trial(0, None, "base", duration_ns=80 * second), trial(1, 0, "base", duration_ns=9 * second)], {})
     assert pace.measured_s("a", "traced") == 80.0
-    pace.note("a", trial(1, 0, "base", duration_ns=20 * second))
-    assert pace.measured_s("a", "traced") == 30.0
+    pace.note("a", trial(2, 1, "base", duration_ns=20 * second))
+    assert pace.measured_s("a", "traced") == 40.0
     for n in range(2):
-        pace.note("a", trial(2 + n, 0, "head", duration_ns=12 * second, startup=parked))
-    assert pace.measured_s("a", "traced") == 30.0
-    pace.note("a", trial(4, 0, "base", kind="traced", duration_ns=24 * second))
+        pace.note("a", trial(3 + n, 1, "head", duration_ns=13 * second, startup=parked))
+    assert pace.measured_s("a", "traced") == 42.0
+    with pytest.raises(InterruptedRunError, match=r"2 trials take about 84 s.*--budget 3\n"):
+        pace.afford("a", 2, 0.0, "traced", warm=True)
+    pace.note("a", trial(5, 2, "base", duration_ns=900 * second))
+    pace.note("a", trial(6, 2, "base", duration_ns=900 * second))
+    pace.note("a", trial(7, 3, "base", duration_ns=900 * second))
+    assert pace.measured_s("a", "traced") == 80.0
+    pace.note("a", trial(8, 0, "base", kind="traced", duration_ns=24 * second))
     assert (pace.measured_s("a", "traced"), pace.measured_s("a", "counted")) == (24.0, 80.0)

@@ -180,15 +180,17 @@ def test_a_small_slowdown_is_blocked_within_a_state() -> None:
     assert gates["slow"].change == pytest.approx(0.01, abs=0.001)
 
 
-@pytest.mark.parametrize(("in_it", "verdict"), [(1, "pass"), (3, "improved")])
-def test_one_pair_in_a_state_makes_no_head_faster(in_it: int, verdict: str) -> None:
+@pytest.mark.parametrize(("in_it", "verdict", "cautions"), [(1, "pass", ["one-pair"]), (2, "improved", [])])
+def test_one_pair_in_a_state_makes_no_head_faster(in_it: int, verdict: str, cautions: list[str]) -> None:
     """It borrows how the others spread, and may be alone with what disturbed it."""
-    trials = with_readings([(KEEPS, KEEPS)] * 5) + [
-        one.model_copy(update={"index": one.index + 10, "pair": (one.pair or 0) + 5})
+    others = 8 - in_it
+    trials = with_readings([(KEEPS, KEEPS)] * others) + [
+        one.model_copy(update={"index": one.index + 2 * others, "pair": (one.pair or 0) + others})
         for one in with_readings([(FASTER, FASTER)] * in_it, 0.97)
     ]
     found = by_state(judged_on_gpu(trials))
     assert (found["slow"].verdict, found["fast"].verdict, found["fast"].pairs) == ("pass", verdict, in_it)
+    assert codes(found["fast"].cautions) == cautions
 
 
 def test_a_slowdown_in_both_states_is_blocked_by_their_mean() -> None:
