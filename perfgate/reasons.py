@@ -267,7 +267,8 @@ _TABLE = (
            "was taken off, not a faster head. More pairs tell by how much."),
     Reason("one-pair", "A single pair has a state of the machine in common, and the head is faster in it. How pairs of "
            "that state spread is taken from the other one, so that it passes and is not called improved.",
-           "Nothing. Where the speed-up matters take more pairs: --more."),
+           "Nothing. Where the speed-up matters measure it anew, with more pairs at the first look (looks in the "
+           "scenario)."),
     Reason("waits-lean", "Warm-up went on until the GPU was fast, for one build in many more pairs than for the other. "
            "What is judged was taken after it: that engines of one build begin in the slow state shows nowhere else.",
            "Look at what the build does when it starts; PERFGATE_PROBE=0 in the engine's environment measures without "

@@ -21,8 +21,8 @@ WARM_UP = "warm-up"
 """Fills caches and takes longer, so it counts only until there is a trial that is judged."""
 
 TRACED = 2.0
-"""A traced trial takes at most about so many times a timed one with its imports: 1.0 to 2.0 times on H100s and H200s
-(docs/measurements.md). It is no longer than one of warm-up, which has caches to fill."""
+"""A traced trial takes up to so many times a timed one with its imports: 1.0 to 2.0 times on H100s and H200s
+(docs/measurements.md)."""
 
 
 @dataclass(frozen=True)
@@ -94,21 +94,26 @@ class Pace:
             self._taken_s[cell_id, WARM_UP if trial.pair is None else trial.kind].append(trial.duration_ns / 1e9)
 
     def measured_s(self, cell_id: str, kind: Kind) -> float:
-        """The median trial of a kind, of this cell or else of any; 0 where nothing was measured.
+        """The median trial of a kind, of this cell or else of any, else of warm-up; 0 where nothing was measured.
 
-        Until there is a traced one, this visit's timed trials of the cell tell what it takes at most, beside warm-up.
+        A cell's first traced trial counts as one of warm-up of its own, or as two timed ones of this visit, with which
+        caches are filled, where that is less.
         """
-        found_s = 0.0
+        timed_s = self._on_filled_caches_s.get(cell_id)
+        if kind != "traced" or not timed_s or (cell_id, kind) in self._taken_s:
+            return self._on_empty_caches_s(cell_id, kind)
+        warm_up_s = self._taken_s.get((cell_id, WARM_UP))
+        at_most_s = TRACED * statistics.median(timed_s)
+        return min(at_most_s, statistics.median(warm_up_s)) if warm_up_s else at_most_s
+
+    def _on_empty_caches_s(self, cell_id: str, kind: Kind) -> float:
+        """The same of a visit that has taken no timed trial of the cell."""
         for name in (kind, WARM_UP):
             own = self._taken_s.get((cell_id, name))
             seconds = own or [s for (_, taken_as), taken in self._taken_s.items() if taken_as == name for s in taken]
             if seconds:
-                found_s = statistics.median(seconds)
-                break
-        timed_s = self._on_filled_caches_s.get(cell_id)
-        if kind == "traced" and timed_s and (cell_id, kind) not in self._taken_s:
-            return min(found_s, TRACED * statistics.median(timed_s))
-        return found_s
+                return statistics.median(seconds)
+        return 0.0
 
     def afford(self, cell_id: str, trials: int, deadline_s: float, kind: Kind = "timed", *, warm: bool = False) -> None:
         """Stop before that many more trials if, by the median of those finished, they would end after the deadline.
@@ -121,7 +126,7 @@ class Pace:
             warm: Whether warm-up is behind them, which the next visit has to do again.
 
         Raises:
-            InterruptedRunError: ``out-of-budget``, with the smallest budget by which a visit gets on.
+            InterruptedRunError: ``out-of-budget``, with a budget by which the next visit gets on, whatever its caches.
         """
         trial_s = self.measured_s(cell_id, kind)
         if time.monotonic() + trial_s * trials <= deadline_s:
@@ -129,9 +134,8 @@ class Pace:
         if not trial_s:
             raise InterruptedRunError("nothing is left of the budget", code="out-of-budget")
         takes = f"the next {plural(trials, 'trial')} take about {math.ceil(trial_s * trials)} s"
-        # The next visit may find caches empty: its trials then take as long as those of warm-up.
-        first_s = statistics.median(self._taken_s.get((cell_id, WARM_UP)) or [0.0]) if kind != "timed" else 0.0
-        least = least_budget(max(trial_s, first_s) * trials * (1 + (warm and kind == "timed")))
+        next_s = max(trial_s, self._on_empty_caches_s(cell_id, kind))
+        least = least_budget(next_s * trials * (1 + (warm and kind == "timed")))
         text = f"{takes}, more than is left of the budget; the next visit gets on with --budget {least}"
         raise InterruptedRunError(text, code="out-of-budget")
 

@@ -57,9 +57,9 @@ def with_tokenizer(model: Path, folder: Path) -> Path:
         tokenizer, config = tokenizer_files(vocabulary_of(model))
         part = folder.with_name(f"{folder.name}.part")
         part.mkdir(parents=True, exist_ok=True)
-        for name in ("config.json", QUANTISED_BESIDE):
-            if (model / name).is_file():
-                shutil.copy(model / name, part)
+        shutil.copy(model / "config.json", part)
+        if (beside := model / QUANTISED_BESIDE).is_file():
+            shutil.copy(beside, part)
         for name, content in zip(FILES, (tokenizer, config), strict=True):
             (part / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
         part.rename(folder)

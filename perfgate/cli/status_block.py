@@ -99,7 +99,7 @@ class StatusBlock:
         with self._outlet.failures():
             try:
                 write(shown)
-            finally:  # a signal is heard as the call returns, and not before it
+            finally:  # a signal is heard as the call returns; before it only where a terminal holds its writers up
                 self._drawn = drawn
         self._outlet.flush()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import itertools
 import math
@@ -30,7 +31,7 @@ from perfgate.capture.pace import Pace, Step
 from perfgate.cli.main import main
 from perfgate.cli.outlet import harmless
 from perfgate.cli.progress import progress_to
-from perfgate.cli.status_block import status_lines
+from perfgate.cli.status_block import StatusBlock, status_lines
 from perfgate.errors import InterruptedRunError
 from perfgate.gate import run as measure
 from perfgate.judge.cell_verdict import judge
@@ -314,11 +315,12 @@ def test_terminal_is_clean_after_an_error(terminal: Callable[..., Terminal]) -> 
 
 
 class Interrupting(io.TextIOBase):
-    """What is written to a terminal; Ctrl-C is heard as one of its writes returns."""
+    """What is written to a terminal; Ctrl-C is heard as one of its writes returns, or before the next."""
 
     def __init__(self, opened: Terminal) -> None:
         self._stream = opened.stream
         self.comes_at = math.inf
+        self.comes_before = False
 
     def write(self, text: str) -> int:
         """Write to the terminal."""
@@ -331,7 +333,10 @@ class Interrupting(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The terminal's."""
+        """The terminal's, which is asked for before anything is written."""
+        if self.comes_before:
+            self.comes_before = False
+            raise KeyboardInterrupt
         return self._stream.encoding
 
     def isatty(self) -> bool:
@@ -343,9 +348,7 @@ class Interrupting(io.TextIOBase):
         return self._stream.fileno()
 
 
-@pytest.mark.parametrize(
-    ("at", "then"), [("rendered", "fewer"), ("rendered", "more"), ("written", "fewer"), ("written", "more")]
-)
+@pytest.mark.parametrize(("at", "then"), [*itertools.product(["rendered", "prepared", "written"], ["fewer", "more"])])
 def test_an_interrupted_drawing_leaves_no_line(
     terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch, at: str, then: str
 ) -> None:
@@ -361,13 +364,30 @@ def test_an_interrupted_drawing_leaves_no_line(
             show(before)
             if at == "rendered":
                 monkeypatch.setattr(Text, "cell_len", property(lambda _: signal.raise_signal(signal.SIGINT)))
-            else:
-                stream.comes_at = 1
+            stream.comes_before = at == "prepared"
+            stream.comes_at = 1 if at == "written" else math.inf
             show(after)
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert opened.lines == ["perfgate: one"]
+
+
+def test_each_drawing_is_one_write() -> None:
+    """Its end is known then; a terminal that is gone stops nothing."""
+
+    class Gone(io.StringIO):
+        writes = 0
+
+        def write(self, _: str) -> int:
+            self.writes += 1
+            raise OSError(errno.EIO, "gone")
+
+    stream = Gone()
+    block = StatusBlock(stream)
+    for number in range(3):
+        block.draw("one", [Text("two"), Text("three")])
+        assert stream.writes == number + 1
 
 
 @pytest.mark.parametrize("stop", ["^C", "SIGTERM"])
@@ -461,18 +481,31 @@ def test_the_pace_of_traced_trials() -> None:
     """Until one was measured they go by warm-up, or by twice this visit's timed ones with imports if that is less."""
     pace, second = Pace(), 10**9
     parked = Startup(import_ns=8 * second, engine_ns=second, ready_ns=3 * second, parked_ns=second)
+    pace.note("b", trial(0, 0, "base", kind="traced", duration_ns=12 * second))
     pace.begin("a", [trial(0, None, "base", duration_ns=80 * second), trial(1, 0, "base", duration_ns=9 * second)], {})
-    assert pace.measured_s("a", "traced") == 80.0
-    pace.note("a", trial(2, 1, "base", duration_ns=20 * second))
-    assert pace.measured_s("a", "traced") == 40.0
+    assert (pace.measured_s("a", "traced"), pace.measured_s("a", "counted")) == (12.0, 80.0)
+    pace.note("a", trial(2, None, "head", duration_ns=80 * second))
+    pace.note("a", trial(3, 1, "base", duration_ns=20 * second))
+    assert (pace.measured_s("a", "traced"), pace.measured_s("a", "counted")) == (40.0, 80.0)
     for n in range(2):
-        pace.note("a", trial(3 + n, 1, "head", duration_ns=13 * second, startup=parked))
+        pace.note("a", trial(4 + n, 1, "head", duration_ns=13 * second, startup=parked))
     assert pace.measured_s("a", "traced") == 42.0
-    with pytest.raises(InterruptedRunError, match=r"2 trials take about 84 s.*--budget 3\n"):
-        pace.afford("a", 2, 0.0, "traced", warm=True)
-    pace.note("a", trial(5, 2, "base", duration_ns=900 * second))
-    pace.note("a", trial(6, 2, "base", duration_ns=900 * second))
-    pace.note("a", trial(7, 3, "base", duration_ns=900 * second))
+    for n in range(4):
+        pace.note("a", trial(6 + n, 2, "base", duration_ns=900 * second))
     assert pace.measured_s("a", "traced") == 80.0
-    pace.note("a", trial(8, 0, "base", kind="traced", duration_ns=24 * second))
-    assert (pace.measured_s("a", "traced"), pace.measured_s("a", "counted")) == (24.0, 80.0)
+    pace.note("a", trial(10, 0, "base", kind="traced", duration_ns=90 * second))
+    assert pace.measured_s("a", "traced") == 90.0
+
+
+def test_the_budget_that_the_next_visit_needs() -> None:
+    """It may find caches empty, and its first traced trials then take as long as those of warm-up."""
+    pace, second = Pace(), 10**9
+    pace.note("a", trial(0, None, "base", duration_ns=80 * second))
+    pace.note("a", trial(1, 0, "base", duration_ns=20 * second))
+    with pytest.raises(InterruptedRunError, match=r"2 trials take about 80 s.*--budget 3\n"):
+        pace.afford("a", 2, 0.0, "traced", warm=True)
+    with pytest.raises(InterruptedRunError, match=r"2 trials take about 40 s.*--budget 2\n"):
+        pace.afford("a", 2, 0.0, "timed", warm=True)
+    pace.note("a", trial(2, 0, "base", kind="traced", duration_ns=40 * second))
+    with pytest.raises(InterruptedRunError, match=r"2 trials take about 80 s.*--budget 2\n"):
+        pace.afford("a", 2, 0.0, "traced", warm=True)

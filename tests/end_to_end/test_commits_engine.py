@@ -63,10 +63,9 @@ def plugin(tmp_path: Path, cache: Path, python: str, changes: Mapping[str, str])
     """A repository with a plugin of vLLM, which on topic sleeps 15 ms in each scheduler step.
 
     A step takes 1 to 2 ms, and up to 10 on a slow machine beside other tests, so that topic is slower by more than both
-    margins: of 5 ms it was slower by 50 % there, less than what these must catch, and passed. These
-    are wide because restarts of one commit differ by as much on a machine with other work, and each pair more is two
-    starts. The process that computes is the scheduler's, and that of a server is forked from it: one process imports
-    vllm in place of three.
+    margins: with 5 ms it was slower by 50 % there, less than what must be caught, and passed. The margins are wide
+    because restarts of one commit differ by as much on a machine with other work, and each pair more is two starts. A
+    server forks the process that schedules and computes: one imports vllm in place of three.
     """
     project = GitProject(tmp_path / "plugin")
     scenario = write_engine_scenario(project.folder, cache, MEASURE, 3)
