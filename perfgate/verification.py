@@ -194,6 +194,11 @@ def _longest_line(workload: AnyWorkload, trial: Trial) -> int:
     return min(MAX_ANSWER_BYTES + BYTES_A_TOKEN * tokens, MOST_A_LINE)
 
 
+def _as_kept(read: Iteration, kept: Iteration) -> Iteration:
+    """Without what the version that kept it did not note."""
+    return read if kept.step_tokens is not None else read.model_copy(update={"step_tokens": None})
+
+
 def _tells(file: Path, record: Record, trial: Trial) -> bool:
     """Whether a timeline gives the iterations of a trial; one that is damaged, or made to do harm, does not.
 
@@ -215,7 +220,8 @@ def _tells(file: Path, record: Record, trial: Trial) -> bool:
                 if answer["warmup"]:
                     warmup += 1
                 else:
-                    iterations.append(read_answer(answer, cell.workload))
+                    kept = trial.iterations[len(iterations)]
+                    iterations.append(_as_kept(read_answer(answer, cell.workload), kept))
             more = warmup - measure.warmup_iterations
             if more < 0 or (more and not {SETTLED, MORE_WARMUP, MAX_RATE} & trial.figures.keys()):
                 return False

@@ -19,7 +19,9 @@ ON_GPU = ("pass", "regressed", "states")
 """A build against itself; a head that copies from host memory in each step; a small plant on a GPU with two states."""
 FP32_LOGITS = "fp32-logits"
 """Logits in float32 on the CPU, measured."""
-RUNS = (*ON_GPU, FP32_LOGITS)
+RANKS = "ranks"
+"""Two ranks whose head reduces by NCCL; traced, the base waits for its host."""
+RUNS = (*ON_GPU, FP32_LOGITS, RANKS)
 
 
 def recorded(name: str) -> MeasuredRun:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from perfgate.errors import InterruptedRunError
-from perfgate.metrics.trial import Kind, Trial
+from perfgate.metrics.trial import SETTLED, Kind, Trial
 from perfgate.record.cost import least_budget
 from perfgate.units import plural
 
@@ -22,7 +22,7 @@ WARM_UP = "warm-up"
 
 TRACED = 2.0
 """A traced trial takes up to so many times a timed one with its imports: 1.0 to 2.0 times on H100s and H200s
-(docs/measurements.md)."""
+(docs/measurements.md). It waits for no state of the GPU, so what a timed one waited for that is left out."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ class Pace:
         self._count(cell_id, trial)
         if trial.kind == "timed" and trial.pair is not None and trial.duration_ns:
             beside_ns = trial.startup.import_ns if trial.startup and trial.startup.parked_ns else 0
-            self._on_filled_caches_s[cell_id].append((trial.duration_ns + beside_ns) / 1e9)
+            took_ns = trial.duration_ns + beside_ns - int(trial.figures.get(SETTLED, 0))
+            self._on_filled_caches_s[cell_id].append(took_ns / 1e9)
 
     def _count(self, cell_id: str, trial: Trial) -> None:
         if trial.duration_ns:

@@ -80,15 +80,19 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = 
         raise InvalidTrialError("protocol-error", f"tokens_digest is not a SHA-256: {_short(digest)}")
     _check_requests(answer, deliveries, workload)
     first, last = _first_and_last(deliveries, workload.batch)
+    steps = _steps(deliveries)
+    multi_token = any(count > 1 for delivery in deliveries for count in delivery.tokens)
+    several = sum(tokens for _, tokens in steps) / (len(steps) * workload.batch) if multi_token and steps else None
     return Iteration(
         ttft_ns=tuple(t - s for t, s in zip(first, submitted, strict=True)),
         e2e_ns=tuple(t - s for t, s in zip(last, submitted, strict=True)),
-        itl_ns=tuple(_steps(deliveries)),
+        itl_ns=tuple(round(ns * workload.batch / tokens) for ns, tokens in steps),
         output_tokens=workload.output_tokens,
         elapsed_ns=max(last) - submitted[0],
         tokens_digest=digest,
         begin_ns=submitted[0],
-        multi_token=any(count > 1 for delivery in deliveries for count in delivery.tokens),
+        multi_token=multi_token,
+        step_tokens=several,
         probe_ns=_probes(answer.get("probe_ns")),
     )
 
@@ -166,9 +170,10 @@ def _first_and_last(deliveries: Sequence[_Delivery], batch: int) -> tuple[list[i
     return [row[0] for row in stamps], [row[-1] for row in stamps]
 
 
-def _steps(deliveries: Sequence[_Delivery]) -> list[int]:
+def _steps(deliveries: Sequence[_Delivery]) -> list[tuple[int, int]]:
+    """How long each pure decode step took, and how many tokens all requests got in it."""
     return [
-        round((later.t_ns - earlier.t_ns) * len(later.tokens) / sum(later.tokens))
+        (later.t_ns - earlier.t_ns, sum(later.tokens))
         for earlier, later in pairwise(deliveries)
         if not (earlier.first or later.first) and all(earlier.tokens) and all(later.tokens)
     ]

@@ -37,7 +37,8 @@ from perfgate.judge.setting import setting_of
 from perfgate.judge.slow_share import states_outcome
 from perfgate.judge.state_cautions import state_cautions
 from perfgate.judge.state_series import ignored_states
-from perfgate.metrics.catalogue import METRICS, trial_value
+from perfgate.metrics.catalogue import METRICS
+from perfgate.metrics.summaries import step_median
 from perfgate.metrics.trial import KINDS, Kind, Side, key_of
 from perfgate.metrics.under_load import met_requests, write_objective
 from perfgate.models import Note
@@ -46,6 +47,7 @@ from perfgate.record.run_record import Record, Run
 from perfgate.scenario.part import Part
 from perfgate.scenario.plan import Cell, Plan
 from perfgate.trace.attribution import Attribution, attribute
+from perfgate.trace.rank_steps import slowest_waits_as_idle
 from perfgate.units import plural
 
 
@@ -328,11 +330,15 @@ def _next_look(evidence: Evidence, outcome: CellOutcome, kind: Kind) -> int | No
 
 def _attribution(evidence: Evidence) -> Attribution | None:
     """Where the steps' difference comes from, beside the one measured in timed trials."""
-    steps = [[trial_value("itl_median", trial) for trial in pair] for pair in evidence.pairs("timed")]
+    steps = [[step_median(trial) for trial in pair] for pair in evidence.pairs("timed")]
     known = [head - base for base, head in steps if base is not None and head is not None]
     measured_s = math.fsum(known) / len(known) if known else None
     traced = evidence.pairs("traced")
-    steps_of = [(base.decode, head.decode) for base, head in traced if base.decode and head.decode]
+    steps_of = [
+        (slowest_waits_as_idle(base.decode, base.ranks), slowest_waits_as_idle(head.decode, head.ranks))
+        for base, head in traced
+        if base.decode and head.decode
+    ]
     return attribute(steps_of, measured_s, of_slowest([(base.ranks, head.ranks) for base, head in traced]))
 
 

@@ -12,7 +12,7 @@ from perfgate.metrics.trial import Side
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.trace.attribution import attribute
 from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.rank_steps import RankSteps
+from perfgate.trace.rank_steps import RankSteps, waits_as_idle
 from perfgate.units import NS_PER_S
 
 MOST_PARTS = 3
@@ -57,7 +57,8 @@ def of_slowest(pairs: Sequence[tuple[Ranks, Ranks]]) -> list[tuple[DecodeSteps, 
 
 
 def _of_rank(label: str, pairs: Sequence[tuple[Ranks, Ranks]]) -> list[tuple[DecodeSteps, DecodeSteps]]:
-    own = [tuple(next((rank.decode for rank in side if rank.label == label), None) for side in pair) for pair in pairs]
+    own = [tuple(next((waits_as_idle(rank) for rank in side if rank.label == label), None) for side in pair)
+           for pair in pairs]  # fmt: skip
     return [(base, head) for base, head in own if base is not None and head is not None]
 
 

@@ -39,6 +39,16 @@ def pooled_percentile(values: Callable[[Iteration], Sequence[int]], percent: flo
 itl_median = nested_median(lambda i: i.itl_ns)
 
 
+def step_median(trial: Trial) -> float | None:
+    """The decode step behind :func:`itl_median`, in seconds: the time of all the tokens that a request gets in one.
+
+    ``None`` as well where deliveries carried several tokens and their number was not recorded.
+    """
+    if any(i.multi_token and i.step_tokens is None for i in trial.iterations):
+        return None
+    return nested_median(lambda i: [round(ns * (i.step_tokens or 1)) for ns in i.itl_ns])(trial)
+
+
 def tpot_mean(trial: Trial) -> float | None:
     """Mean over requests of (e2e - ttft) / (n - 1), as ``vllm bench serve`` defines TPOT; mean over iterations."""
     means = [mean for i in trial.iterations if (mean := _tpot(i)) is not None]

@@ -8,7 +8,7 @@ from perfgate.judge.outcome import EXACT_ENDS, CellOutcome, CounterRow, Counters
 from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.metrics.trial import SIDES
 from perfgate.report.document import Section
-from perfgate.trace.attribution import Attribution, Part
+from perfgate.trace.attribution import GRAPH_IDLE, SHARED, WAITING, Attribution, Part
 from perfgate.units import format_si, format_value, percent, plural
 
 CAUSES = (*EXACT_ENDS, "one-sided-failures", "preempted")
@@ -21,10 +21,13 @@ MOST_ROLES = 6
 """Roles with a row of their own; what the others changed by is one row, so that the table still adds up."""
 SHOWN_S = 0.05e-6
 """A smaller difference is shown as 0.0 us, so it needs no row."""
+COPYING, IDLE = "copies", "idle"
+IN_WORDS = {
+    COPYING: "copies take", IDLE: "the device is idle for", GRAPH_IDLE: "gaps within CUDA graphs take",
+    WAITING: "waiting for other ranks takes",
+}  # fmt: skip
 TOLD_S = 1e-6
 """A smaller difference is not worth a place in the sentence."""
-SHARED = 0.001
-"""A difference that is a smaller share of the step has no shares itself: its parts are noise."""
 TOLD_SHARE = 0.1
 """Nor is a smaller share of the whole difference."""
 MOST_ROWS = 12
@@ -67,33 +70,61 @@ def attribution_sentence(change: Attribution, *, grown: bool = False) -> str:
         change: The difference.
         grown: Tell only what made it longer: what took less time, and a base that waited, does not cause that.
     """
-    return f"{_us(change.difference_s)} us a step: {attribution_causes(change, grown=grown)}."
-
-
-def attribution_causes(change: Attribution, *, grown: bool = False) -> str:
-    """The same without the whole difference."""
-    told = [(part.difference_s, _told(part)) for part in change.parts if part.kind == "kernels"]
-    for kind, label in (("busy", "copies"), ("idle", "idle")):
-        _, _, difference_s = _sums([part for part in change.parts if part.kind == kind])
-        told.append((difference_s, f"{label} {_us(difference_s)} us"))
-    shown = [text for difference_s, text in told if _matters(difference_s, change) and (difference_s > 0 or not grown)]
-    causes = ", ".join(shown) or f"no part {'grew' if grown else 'changed'} by as much as 1 us"
+    if change.misled:
+        own = f"{_us(change.measured_s or 0.0)} us an untraced step, {_us(change.own_s)} us of it the device's own work"
+        return f"{own}: {_causes(change.own_parts, change.own_s, grown=grown)}; traced, {_waits(change)}."
     host = "" if grown and (change.head_slack_s is None or change.head_slack_s > 0) else _host(change)
-    return f"{causes}{host}"
+    causes = _causes(change.parts, change.difference_s, grown=grown)
+    return f"{_us(change.difference_s)} us a step: {causes}{host}."
 
 
-def causes_in_words(change: Attribution) -> str:
+def _causes(parts: Sequence[Part], whole_s: float, *, grown: bool) -> str:
+    """The parts that matter in a difference."""
+    told = [(part.difference_s, _told(part)) for part in parts if part.kind == "kernels"]
+    told += [(seconds, f"{label} {_us(seconds)} us") for label, seconds in _further(parts).items()]
+    shown = [text for seconds, text in told if _matters(seconds, whole_s) and (seconds > 0 or not grown)]
+    return ", ".join(shown) or f"no part {'grew' if grown else 'changed'} by as much as 1 us"
+
+
+def _further(parts: Sequence[Part]) -> dict[str, float]:
+    """What differs beside kernels: copies, idle time, and a kind of that which is by itself."""
+    idle = [part for part in parts if part.kind == "idle" and part.name != WAITING]
+    further = {COPYING: _sums([part for part in parts if part.kind == "busy"])[2]}
+    further[GRAPH_IDLE if all(part.name == GRAPH_IDLE for part in idle) else IDLE] = _sums(idle)[2]
+    return further | {part.name: part.difference_s for part in parts if part.name == WAITING}
+
+
+def _waits(change: Attribution) -> str:
+    """For how long a device waits in traces that mislead."""
+    waits = " and ".join(f"{format_value(s, 's')} on {side}" for side, s in zip(SIDES, change.waits_s, strict=True))
+    ranks = " and other ranks" if any(part.name == WAITING for part in change.parts) else ""
+    return f"it waits for the host{ranks} for {waits}, so that a step differs by {_us(change.difference_s)} us"
+
+
+def why_in_words(change: Attribution) -> str:
     """What made the step longer, for who does not know the parts of a step; the largest first."""
+    if change.misled and (change.measured_s or 0.0) > 0:
+        longer = f"Why: a decode step takes {format_value(change.measured_s or 0.0, 's')} longer"
+        own = f"the device's own work {format_value(change.own_s, 's')}: {_words(change.own_parts, change)}"
+        return f"{longer}, {own}. Traced, {_waits(change)}."
+    if change.difference_s <= 0:
+        return f"The traced decode step does not show why: {attribution_sentence(change)}"
+    longer = format_value(change.difference_s, "s")
+    return f"Why: a traced decode step takes {longer} longer: {_words(change.parts, change)}."
+
+
+def _words(parts: Sequence[Part], change: Attribution) -> str:
     told = []
-    for part in change.parts:
+    for part in parts:
         if part.kind == "kernels":
             words = part.name.rpartition(": ")[2].replace("+", " and ")
             told.append((part.difference_s, f"{words} kernels take {_more(part.difference_s)}{_launches(part)}"))
-    copies, idle = (_sums([p for p in change.parts if p.kind == kind])[2] for kind in ("busy", "idle"))
     waited = ", waiting for the host" if change.head_slack_s is not None and change.head_slack_s <= 0 else ""
-    told += [(copies, f"copies take {_more(copies)}"), (idle, f"the device is idle for {_more(idle)}{waited}")]
+    for label, seconds in _further(parts).items():
+        told.append((seconds, f"{IN_WORDS[label]} {_more(seconds)}{waited if label == IDLE else ''}"))
     told.sort(key=lambda one: -one[0])
-    grown = [text for difference_s, text in told if difference_s > 0 and _matters(difference_s, change)]
+    whole_s = sum(part.difference_s for part in parts)
+    grown = [text for seconds, text in told if seconds > 0 and _matters(seconds, whole_s)]
     return ", ".join(grown) or "no part grew by as much as 1 us"
 
 
@@ -119,8 +150,8 @@ def _host(change: Attribution) -> str:
     return f"; the device of {who} waited for the host, whose share is {_us(change.host_s)} us"
 
 
-def _matters(difference_s: float, change: Attribution) -> bool:
-    return abs(difference_s) >= max(TOLD_S, TOLD_SHARE * abs(change.difference_s))
+def _matters(difference_s: float, whole_s: float) -> bool:
+    return abs(difference_s) >= max(TOLD_S, TOLD_SHARE * abs(whole_s))
 
 
 def _sums(parts: Sequence[Part]) -> tuple[float, float, float]:
@@ -129,7 +160,7 @@ def _sums(parts: Sequence[Part]) -> tuple[float, float, float]:
 
 def _part_row(name: str, base_s: float, head_s: float, difference_s: float, change: Attribution) -> tuple[str, ...]:
     whole = change.difference_s
-    known = whole and abs(whole) >= SHARED * change.base_s
+    known = whole and abs(whole) >= SHARED * change.base_s and not change.misled
     share = percent(round(difference_s / whole, 2)) if known else "-"
     return (name, f"{base_s * 1e6:.1f}", f"{head_s * 1e6:.1f}", _us(difference_s), share)
 

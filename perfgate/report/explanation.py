@@ -12,7 +12,7 @@ from perfgate.judge.slow_share import SLOW_SHARE
 from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.models import Note
 from perfgate.record.stop import Stop
-from perfgate.report.causes import attribution_sentence, causes_in_words, why_slower
+from perfgate.report.causes import attribution_sentence, why_in_words, why_slower
 from perfgate.report.document import Document, NoteLine, Section, printable
 from perfgate.report.outcome_lines import (
     EXACTLY,
@@ -27,8 +27,7 @@ from perfgate.report.outcome_lines import (
 )
 from perfgate.report.setting_lines import counts_tell, edits, next_steps
 from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
-from perfgate.trace.attribution import Attribution
-from perfgate.units import format_value, percent, plural
+from perfgate.units import percent, plural
 
 MOST_COMMANDS = 3
 MOST_NAMES = 2
@@ -126,7 +125,7 @@ def _why(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
         why = [f"{sentence}." for sentence in why_slower(cell)]
         metric, _ = split_name(gate.metric)
         if cell.attribution is not None and metric in OF_THE_STEP:
-            why.insert(0, _longer(cell.attribution))
+            why.insert(0, why_in_words(cell.attribution))
         why += [
             f"The head's step runs something else{_places(note)}: {_first(note)}."
             for note in cell.cautions
@@ -153,13 +152,6 @@ def _settings(cell: CellOutcome) -> Iterator[str]:
     own = [word for word in words if word.startswith(("args.", "env."))]
     if 0 < len(own) <= MOST_NAMES and max(map(len, own)) <= LONGEST_SETTING:
         yield f"The head has {' and '.join(own)}."
-
-
-def _longer(change: Attribution) -> str:
-    if change.difference_s <= 0:
-        return f"The traced decode step does not show why: {attribution_sentence(change)}"
-    longer = format_value(change.difference_s, "s")
-    return f"Why: a traced decode step takes {longer} longer: {causes_in_words(change)}."
 
 
 def _unjudged(outcome: Outcome, cell: CellOutcome) -> tuple[str, str]:

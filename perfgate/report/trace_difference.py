@@ -9,8 +9,8 @@ from perfgate.errors import UsageError
 from perfgate.metrics.trial import SIDES, Side
 from perfgate.models import Note
 from perfgate.report.answer import Answer, Table, count, difference_of, share, time, word
-from perfgate.report.causes import SHARED, attribution_sentence
-from perfgate.trace.attribution import Attribution, attribute
+from perfgate.report.causes import attribution_sentence
+from perfgate.trace.attribution import SHARED, Attribution, attribute
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, summarise_steps
 from perfgate.trace.difference import difference
 from perfgate.trace.families import short_name

@@ -3,8 +3,9 @@
 A step runs from its first kernel to that of the next step. Its length is, exactly, the kernel time of all roles, plus
 copies and memsets that no kernel covers less the time in which kernels overlap, plus the idle time. So the differences
 of the parts add up to the difference of the steps; what the tracer hides or adds is the residual to the step measured
-without one. Means over the same steps keep the sum, and they are taken over the middle half of a trial's steps by
-length, so that a disturbed step does not enter.
+without one. What a rank waits for others in a collective can be idle time as well
+(:func:`perfgate.trace.rank_steps.waits_as_idle`). Means over the same steps keep the sum, and they are taken over the
+middle half of a trial's steps by length, so that a disturbed step does not enter.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Literal
 
 from perfgate.models import Frozen
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
+from perfgate.trace.idle_gaps import OTHER_RANKS
 from perfgate.units import NS_PER_S
 
 COPIES = "copies, less overlap"
@@ -26,6 +28,14 @@ BETWEEN = "idle between steps"
 """What a step's length has beyond its own work; where its work lasts into the next step it has nothing."""
 GRAPH_IDLE = "idle (graph)"
 """Between two kernels of one graph launch, where the host plays no part."""
+WAITING = f"idle ({OTHER_RANKS})"
+"""In collectives that the other ranks have not reached."""
+OF_NO_HOST = (GRAPH_IDLE, WAITING)
+"""Idle time in which the host plays no part."""
+UNTOLD = 0.5
+"""Where traces miss a larger share of what untraced steps differ by, their difference is not the cause."""
+SHARED = 0.001
+"""A difference that is a smaller share of the step has no shares itself: its parts are noise."""
 LONGEST_PLACE = 8
 """A longer stretch of other kernels is another step altogether, and says nothing about what replaced what."""
 
@@ -69,7 +79,7 @@ class Attribution(Frozen):
         measured_s: The difference of the steps measured without a tracer; ``None`` where there are none.
         residual_s: ``measured_s - difference_s``: what the traces do not explain.
         host_s: The share of ``difference_s`` in which the device waited for the host: the difference in idle time
-            outside graphs where a side's slack is used up, else 0.
+            outside graphs and collectives where a side's slack is used up, else 0.
         base_slack_s: How far ahead of the device the base's host was; negative where the device waited.
         head_slack_s: The head's.
     """
@@ -84,6 +94,35 @@ class Attribution(Frozen):
     host_s: float = 0.0
     base_slack_s: float | None = None
     head_slack_s: float | None = None
+
+    @property
+    def own_parts(self) -> list[Part]:
+        """What the device does whatever the host and other ranks do: kernels, copies, and the gaps within graphs."""
+        return [part for part in self.parts if part.kind != "idle" or part.name == GRAPH_IDLE]
+
+    @property
+    def own_s(self) -> float:
+        """By how much that differs."""
+        return sum(part.difference_s for part in self.own_parts)
+
+    @property
+    def waits_s(self) -> tuple[float, float]:
+        """For how long the device waits for the host or for other ranks, base and head."""
+        waits = [part for part in self.parts if part not in self.own_parts]
+        return sum(part.base_s for part in waits), sum(part.head_s for part in waits)
+
+    @property
+    def misled(self) -> bool:
+        """Whether the profiler made the device wait so differently that only its own work tells what changed.
+
+        A host that is slowed down by the profiler may be late for one build and not for the other. Then the traced
+        difference misses more than half of the untraced one, and its own work misses less.
+        """
+        if self.measured_s is None or self.residual_s is None:
+            return False
+        missed_s, measured_s = abs(self.residual_s), abs(self.measured_s)
+        told = measured_s < SHARED * self.base_s or missed_s <= UNTOLD * measured_s
+        return not told and abs(self.measured_s - self.own_s) < UNTOLD * missed_s
 
 
 def attribute(
@@ -125,7 +164,7 @@ def attribute(
         parts=tuple(parts),
         measured_s=measured_s,
         residual_s=None if measured_s is None else measured_s - difference_s,
-        host_s=sum(p.difference_s for p in parts if p.kind == "idle" and p.name != GRAPH_IDLE) if waited else 0.0,
+        host_s=sum(p.difference_s for p in parts if p.kind == "idle" and p.name not in OF_NO_HOST) if waited else 0.0,
         base_slack_s=slacks[0],
         head_slack_s=slacks[1],
     )

@@ -16,6 +16,9 @@ GAPS = ("graph", "launch", "copy", "synchronise", "nothing")
 """What an idle gap goes with. ``graph``: it is between two kernels of one graph launch, where the host plays no part.
 Otherwise the CUDA calls that the host had open during it, the first of these where threads differ, or ``nothing``."""
 
+OTHER_RANKS = "ranks"
+"""A further kind, for a rank that waits in a collective: its kernel runs, and does nothing until the others come."""
+
 GAP_CALLS = (("launch", "graph-launch"), ("copy",), ("synchronise",))
 
 

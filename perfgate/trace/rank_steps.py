@@ -20,12 +20,14 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from perfgate.errors import NotMeasuredError
 from perfgate.models import Frozen, Note
 from perfgate.trace.breakdown import StepFigures
 from perfgate.trace.decode_step import COLUMNS, DecodeSteps, decode_figures, pool, summarise_steps
+from perfgate.trace.families import COMMUNICATION
+from perfgate.trace.idle_gaps import OTHER_RANKS
 from perfgate.trace.kernel_table import NO_TIME, Trace, combinations
 from perfgate.trace.rank_waits import Collectives, collectives_of, group_by_leaving, matched_by_time, waits_in
 from perfgate.units import format_ns, plural
@@ -170,7 +172,7 @@ def _together(parts: Sequence[_Part], notes: list[Note]) -> tuple[DecodeSteps, t
     end = np.stack([f.begin_ns + f.span_ns for f in figures])
     first = np.stack([f.first_ns for f in figures])
     waits = _waits(parts, float(np.median(end.max(axis=0) - begin.min(axis=0))))
-    slowest = np.argmax([f.busy_ns - (f.communication_ns - f.hidden_ns) for f in figures], axis=0)
+    slowest = _slowest([(f.busy_ns, f.communication_ns, f.hidden_ns) for f in figures])
     ranks = tuple(
         RankSteps(
             label=f"rank {number}",
@@ -196,6 +198,12 @@ def _together(parts: Sequence[_Part], notes: list[Note]) -> tuple[DecodeSteps, t
     return _of_all(ranks, slowest, edges, notes), ranks
 
 
+def _slowest(columns: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]]) -> Ints:
+    """The rank that is the slowest in each step, of how long each one is busy, communicates, and hides of that."""
+    own: Ints = np.array([np.subtract(busy, np.subtract(talked, hidden)) for busy, talked, hidden in columns])
+    return np.asarray(own.argmax(axis=0))
+
+
 def _of_all(ranks: Sequence[RankSteps], slowest: Ints, edges: dict[str, Ints], notes: Sequence[Note]) -> DecodeSteps:
     """The steps of all ranks as one; the columns are of the rank that is the slowest in each, the host's the worst."""
     decodes = [rank.decode for rank in ranks]
@@ -214,6 +222,47 @@ def _of_all(ranks: Sequence[RankSteps], slowest: Ints, edges: dict[str, Ints], n
         columns[table] = {name: of_slowest([getattr(one, table).get(name, ()) for one in decodes]) for name in names}
     cautions = (*every.cautions, *((note.code, note.text) for note in notes))
     return every.model_copy(update={**columns, "cautions": cautions})
+
+
+def slowest_waits_as_idle(steps: DecodeSteps, ranks: Sequence[RankSteps]) -> DecodeSteps:
+    """The steps of all ranks, with what the slowest rank of each waits for others as idle time (:func:`waits_as_idle`).
+
+    Args:
+        steps: Of one trial.
+        ranks: Its ranks; none where the engine has one.
+    """
+    if not ranks:
+        return steps
+    slowest = _slowest([(rank.decode.busy_ns, rank.communication_ns, rank.hidden_ns) for rank in ranks])
+    waits = [_visible_waits(rank) for rank in ranks]
+    return _with_waits(steps, [waits[rank][step] for step, rank in enumerate(slowest.tolist())])
+
+
+def waits_as_idle(rank: RankSteps) -> DecodeSteps:
+    """The steps of one rank with what it waits for others in collectives as idle time, not as communication.
+
+    A rank that arrives early spends the time in a kernel, but that kernel would not be slower for it: what a build
+    changed is the transfer. Waiting beside which another kernel may have run stays communication.
+    """
+    return _with_waits(rank.decode, _visible_waits(rank))
+
+
+def _visible_waits(rank: RankSteps) -> list[int]:
+    """What of each step's waiting nothing hides, at most; 0 where it is not known."""
+    waits = rank.waiting_ns or (None,) * len(rank.communication_ns)
+    columns = zip(waits, rank.communication_ns, rank.hidden_ns, strict=True)
+    return [min(waited or 0, talked - hidden) for waited, talked, hidden in columns]
+
+
+def _with_waits(steps: DecodeSteps, waits_ns: Sequence[int]) -> DecodeSteps:
+    def less(column: Sequence[int]) -> tuple[int, ...]:
+        return tuple(ns - waited for ns, waited in zip(column, waits_ns, strict=True))
+
+    if COMMUNICATION not in steps.role_ns:
+        return steps
+    roles = steps.role_ns | {COMMUNICATION: less(steps.role_ns[COMMUNICATION])}
+    gaps = steps.gap_ns | {OTHER_RANKS: tuple(waits_ns)}
+    return steps.model_copy(update={"busy_ns": less(steps.busy_ns), "role_ns": roles, "gap_ns": gaps})
 
 
 def _by_step(decodes: Sequence[DecodeSteps], name: str) -> list[list[int]]:

@@ -83,6 +83,8 @@ def test_several_tokens_a_delivery() -> None:
     iteration = read_iteration(answer(rows), workload(2, 5))
     assert iteration.itl_ns == (200, 133)
     assert iteration.multi_token
+    assert iteration.step_tokens == 1.5
+    assert read_iteration(answer(PLAIN), workload(2, 4)).step_tokens is None
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(1, ()), (2, ()), (3, (105,))])

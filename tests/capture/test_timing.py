@@ -34,8 +34,10 @@ from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.children import Child
 from perfgate.machine.processes import CHILD, OWNER, Orphan, owner_mark
 from perfgate.metrics.trial import Trial
+from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell, prompts
 from perfgate.scenario.subject import Subject
+from perfgate.verification import _tells
 
 ROOT = Path(__file__).parents[2]
 LIMITS = ", start_timeout: 20s, iteration_timeout: 20s"
@@ -291,6 +293,19 @@ def test_no_timeline_without_an_iteration(prepare: Callable[..., Job]) -> None:
     job = prepare("start fails")
     assert collect(job).timeline is None
     assert list(job.folder.glob("timeline*")) == []
+
+
+def test_steps_of_several_tokens_can_be_verified(prepare: Callable[..., Job]) -> None:
+    """The timeline gives the trial's iterations, also where an older version noted no number of tokens a step."""
+    job = prepare("two tokens")
+    trial = collect(job)
+    older = [one.model_copy(update={"step_tokens": None}) for one in trial.iterations]
+    otherwise = [one.model_copy(update={"step_tokens": 3.0}) for one in trial.iterations]
+    assert trial.timeline is not None
+    file = job.run_folder / trial.timeline.path
+    record = Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,))
+    kept = [trial.model_copy(update={"iterations": tuple(own)}) for own in (trial.iterations, older, otherwise)]
+    assert [_tells(file, record, one) for one in kept] == [True, True, False]
 
 
 @pytest.mark.parametrize(

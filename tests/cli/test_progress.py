@@ -36,7 +36,7 @@ from perfgate.errors import InterruptedRunError
 from perfgate.gate import run as measure
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import WORST_FIRST
-from perfgate.metrics.trial import Kind, Startup, Trial
+from perfgate.metrics.trial import SETTLED, Kind, Startup, Trial
 from perfgate.record.run_record import read_records, read_run
 from perfgate.run_steps import RunStep
 
@@ -478,7 +478,10 @@ def test_pace() -> None:
 
 
 def test_the_pace_of_traced_trials() -> None:
-    """Until one was measured they go by warm-up, or by twice this visit's timed ones with imports if that is less."""
+    """Until one was measured they go by warm-up, or by twice this visit's timed ones if that is less.
+
+    Those count with their imports, and without what they waited for a fast GPU.
+    """
     pace, second = Pace(), 10**9
     parked = Startup(import_ns=8 * second, engine_ns=second, ready_ns=3 * second, parked_ns=second)
     pace.note("b", trial(0, 0, "base", kind="traced", duration_ns=12 * second))
@@ -490,10 +493,13 @@ def test_the_pace_of_traced_trials() -> None:
     for n in range(2):
         pace.note("a", trial(4 + n, 1, "head", duration_ns=13 * second, startup=parked))
     assert pace.measured_s("a", "traced") == 42.0
-    for n in range(4):
-        pace.note("a", trial(6 + n, 2, "base", duration_ns=900 * second))
+    pace.note("a", trial(6, 1, "base", duration_ns=82 * second, figures={SETTLED: 60 * second}))
+    pace.note("a", trial(7, 2, "base", duration_ns=83 * second, figures={SETTLED: 60 * second}))
+    assert pace.measured_s("a", "traced") == 42.0
+    for n in range(5):
+        pace.note("a", trial(8 + n, 2, "base", duration_ns=900 * second))
     assert pace.measured_s("a", "traced") == 80.0
-    pace.note("a", trial(10, 0, "base", kind="traced", duration_ns=90 * second))
+    pace.note("a", trial(13, 0, "base", kind="traced", duration_ns=90 * second))
     assert pace.measured_s("a", "traced") == 90.0
 
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 from hand_made import cell, gate, judged, record, run
+from hypothesis import given
+from hypothesis import strategies as st
 from rank_traces import CUSTOM, LAYERS, REDUCE, SEND, Told, Work, engine, other_collective, pair, step_of, traced_ranks
+from recorded_runs import RANKS, recorded
 
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.envelope import judge_envelope, learn
 from perfgate.judge.outcome import CellOutcome, Outcome, verdict_json
 from perfgate.metrics.trial import Side
+from perfgate.trace.attribution import WAITING, attribute
 from perfgate.trace.decode_step import DecodeSteps
+from perfgate.trace.rank_steps import waits_as_idle
 
 
 def test_another_all_reduce_is_blocked_and_named() -> None:
@@ -27,6 +32,42 @@ def test_another_all_reduce_is_blocked_and_named() -> None:
     assert (first.figures["slowest"], second.figures["last"]) == ({"base": 0, "head": 0}, {"base": 1, "head": 1})
     assert (first.figures["outside"], second.figures["outside"]) == ({"base": 0, "head": 1}, {"base": 0, "head": 1})
     assert second.parts["communication"] == pytest.approx(LAYERS * 0.6e-6)
+
+
+def test_a_trace_in_which_one_side_waits_for_its_host_tells_the_cause_all_the_same() -> None:
+    """On two H200s the base's traced steps were the longer ones, and yet the head's transfer tells what it lost."""
+    (found,) = recorded(RANKS).outcome.cells
+    change = found.attribution
+    assert found.verdict == "regressed"
+    assert change is not None
+    assert change.measured_s == pytest.approx(300e-6, rel=0.01)
+    assert change.difference_s == pytest.approx(-457e-6, rel=0.01)
+    assert change.misled
+    assert change.own_s == pytest.approx(281e-6, rel=0.01)
+    (transfer,) = (part for part in change.parts if part.name == "communication")
+    (waiting,) = (part for part in change.parts if part.name == WAITING)
+    assert transfer.difference_s == pytest.approx(186e-6, rel=0.01)
+    assert waiting.difference_s == pytest.approx(-220e-6, rel=0.01)
+    assert change.host_s == 0.0
+    assert found.ranks is not None
+    moved = [rank.figures["transfer_s"]["head"] - rank.figures["transfer_s"]["base"] for rank in found.ranks.ranks]
+    assert moved == pytest.approx([transfer.difference_s] * 2, rel=0.01)
+
+
+@given(waits=st.lists(st.integers(0, 3000), min_size=8, max_size=8))
+def test_waiting_taken_apart_leaves_a_step_as_long_as_it_was(waits: list[int]) -> None:
+    """What a rank waits goes from communication to idle time, at most what nothing hides, and the parts add up."""
+    _, (first, second) = engine(transfer_ns=800)
+    first = first.model_copy(update={"waiting_ns": (*waits[:-1], None)})
+    before = attribute([(first.decode, second.decode)])
+    after = attribute([(waits_as_idle(first), second.decode)])
+    assert before is not None
+    assert after is not None
+    assert after.base_s == before.base_s == pytest.approx(sum(part.base_s for part in after.parts))
+    apart = waits_as_idle(first)
+    visible = [min(ns, talked) for ns, talked in zip([*waits[:-1], 0], first.communication_ns, strict=True)]
+    assert apart.gap_ns["ranks"] == tuple(visible)
+    assert min(apart.role_ns["communication"]) >= 0
 
 
 def test_the_rank_that_leaves_the_envelope_is_named() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from perfgate.calls.host_calls import HostCalls, StepCalls
 from perfgate.machine.telemetry import GpuTelemetry
 from perfgate.metrics.catalogue import COLD_START, METRICS, ROLE_METRICS, find_metric, metric_names, trial_value
+from perfgate.metrics.summaries import step_median
 from perfgate.metrics.trial import Iteration, Startup, Trial
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.units import UNIT_SCALE, Unit, format_value, parse_quantity
@@ -166,6 +167,15 @@ def test_one_disturbed_iteration_does_not_move_a_median() -> None:
 def test_a_trial_without_iterations_or_start_up_has_no_values() -> None:
     """Nothing measured is None for every metric, never zero and never a crash."""
     assert {name: trial_value(name, trial_of()) for name in METRICS} == dict.fromkeys(METRICS)
+
+
+def test_a_step_with_several_tokens_is_longer_than_the_time_of_one() -> None:
+    """Its time is that of all of them; a record that does not say how many there were has none."""
+    one = iteration((10,), (20,), (5_000_000,), 3, 20)
+    several = one.model_copy(update={"multi_token": True, "step_tokens": 2.5})
+    unknown = one.model_copy(update={"multi_token": True})
+    steps = [step_median(trial(0, 0, "base", iterations=own)) for own in ((one,), (several,), (one, unknown), ())]
+    assert steps == [0.005, 0.0125, None, None]
 
 
 def test_too_few_tokens_have_no_inter_token_latency() -> None:

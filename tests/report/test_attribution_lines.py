@@ -190,6 +190,32 @@ def test_the_host_answers_for_idle_time_once_its_slack_is_used_up(slack_ns: tupl
     assert part_of(found, "idle (graph)").difference_s == pytest.approx(1e-6)
 
 
+@pytest.mark.parametrize(
+    ("measured_us", "launch_us", "misled"),
+    [
+        (45, (0, 0), False),  # the trace tells it
+        (45, (30, 0), True),  # the profiler made the base's host late by two thirds of it
+        (45, (10, 0), False),  # by less than half
+        (0, (300, 0), False),  # untraced steps do not differ
+        (345, (0, 0), False),  # what is missing is nowhere in the trace
+        (345, (0, 300), False),  # the head's host is late in both
+    ],
+)
+def test_a_host_that_the_profiler_makes_late_misleads(
+    measured_us: int, launch_us: tuple[int, int], *, misled: bool
+) -> None:
+    """Where traced steps contradict untraced ones, and the device's own work does not, that is what changed."""
+    base, head = (
+        decode(model(*kernels), launch=1000 * late)
+        for kernels, late in zip(((NORM, GEMM), (NORM, ADD, GEMM)), launch_us, strict=True)
+    )
+    found = attribute([(base, head)], measured_us * 1e-6)
+    assert found is not None
+    assert found.own_s == pytest.approx(44.8e-6)
+    assert found.waits_s == pytest.approx(tuple(late * 1e-6 for late in launch_us))
+    assert found.misled == misled
+
+
 def test_copies_are_a_part() -> None:
     """What keeps the device busy without a kernel is no role's and no idle time."""
     found = attribute([(decode(model(GEMM), copies=1_000), decode(model(GEMM), copies=9_000))])
