@@ -194,9 +194,10 @@ def _longest_line(workload: AnyWorkload, trial: Trial) -> int:
     return min(MAX_ANSWER_BYTES + BYTES_A_TOKEN * tokens, MOST_A_LINE)
 
 
-def _as_kept(read: Iteration, kept: Iteration) -> Iteration:
-    """Without what the version that kept it did not note."""
-    return read if kept.step_tokens is not None else read.model_copy(update={"step_tokens": None})
+def _as_kept(read: Sequence[Iteration], trial: Trial) -> tuple[Iteration, ...]:
+    """Without what an older version did not note."""
+    noted = any(iteration.step_ns is not None for iteration in trial.iterations)
+    return tuple(read if noted else (one.model_copy(update={"step_ns": None}) for one in read))
 
 
 def _tells(file: Path, record: Record, trial: Trial) -> bool:
@@ -220,12 +221,11 @@ def _tells(file: Path, record: Record, trial: Trial) -> bool:
                 if answer["warmup"]:
                     warmup += 1
                 else:
-                    kept = trial.iterations[len(iterations)]
-                    iterations.append(_as_kept(read_answer(answer, cell.workload), kept))
+                    iterations.append(read_answer(answer, cell.workload))
             more = warmup - measure.warmup_iterations
             if more < 0 or (more and not {SETTLED, MORE_WARMUP, MAX_RATE} & trial.figures.keys()):
                 return False
-            return tuple(iterations) == trial.iterations and not lines.read(1)
+            return _as_kept(iterations, trial) == trial.iterations and not lines.read(1)
     except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError, NotMeasuredError):
         return False
 

@@ -6,6 +6,7 @@ Pure. docs/design.md sets the rules; the worker only stamps, so that they can be
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -82,7 +83,6 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = 
     first, last = _first_and_last(deliveries, workload.batch)
     steps = _steps(deliveries)
     multi_token = any(count > 1 for delivery in deliveries for count in delivery.tokens)
-    several = sum(tokens for _, tokens in steps) / (len(steps) * workload.batch) if multi_token and steps else None
     return Iteration(
         ttft_ns=tuple(t - s for t, s in zip(first, submitted, strict=True)),
         e2e_ns=tuple(t - s for t, s in zip(last, submitted, strict=True)),
@@ -92,7 +92,7 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = 
         tokens_digest=digest,
         begin_ns=submitted[0],
         multi_token=multi_token,
-        step_tokens=several,
+        step_ns=round(statistics.median(ns for ns, _ in steps)) if multi_token and steps else None,
         probe_ns=_probes(answer.get("probe_ns")),
     )
 

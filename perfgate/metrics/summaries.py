@@ -40,13 +40,13 @@ itl_median = nested_median(lambda i: i.itl_ns)
 
 
 def step_median(trial: Trial) -> float | None:
-    """The decode step behind :func:`itl_median`, in seconds: the time of all the tokens that a request gets in one.
+    """The decode step behind :func:`itl_median`, in seconds, whole where a request gets several tokens in one.
 
-    ``None`` as well where deliveries carried several tokens and their number was not recorded.
+    ``None`` as well where that was not recorded.
     """
-    if any(i.multi_token and i.step_tokens is None for i in trial.iterations):
+    if any(i.multi_token and i.step_ns is None for i in trial.iterations):
         return None
-    return nested_median(lambda i: [round(ns * (i.step_tokens or 1)) for ns in i.itl_ns])(trial)
+    return nested_median(lambda i: i.itl_ns if i.step_ns is None else (i.step_ns,))(trial)
 
 
 def tpot_mean(trial: Trial) -> float | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
 
 from annotated_types import MinLen
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
 
 from perfgate.calls.host_calls import HostCalls
 from perfgate.calls.host_profile import HostProfile
@@ -108,8 +108,8 @@ class Iteration(Frozen):
         tokens_digest: SHA-256 of the tokens generated, request by request.
         begin_ns: First submission, on the monotonic clock of its machine since boot, as telemetry's is.
         multi_token: True where a delivery carried more than one token a request.
-        step_tokens: Mean tokens that a request got in a step of ``itl_ns``, by which its time is divided; not written
-            where none got more than one, and in files of older versions.
+        step_ns: Median time of those steps where ``multi_token``, in which ``itl_ns`` is divided by the tokens of each;
+            not written elsewhere, nor by older versions.
         lengths: Tokens generated for each request of a window under load, whose requests differ in length; empty, and
             then not written, where all got ``output_tokens``.
         cancelled_tokens: Tokens that requests got which the load cancelled; they have no other figures.
@@ -124,7 +124,7 @@ class Iteration(Frozen):
     tokens_digest: str
     begin_ns: int
     multi_token: bool = False
-    step_tokens: Annotated[PositiveFloat | None, Field(exclude_if=absent)] = None
+    step_ns: Annotated[NonNegativeInt | None, Field(exclude_if=absent)] = None
     lengths: Annotated[Figures, Field(exclude_if=operator.not_)] = ()
     cancelled_tokens: Annotated[NonNegativeInt, Field(exclude_if=operator.not_)] = 0
     probe_ns: Annotated[Probes | None, Field(exclude_if=absent)] = None

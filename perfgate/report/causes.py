@@ -22,7 +22,7 @@ MOST_ROLES = 6
 SHOWN_S = 0.05e-6
 """A smaller difference is shown as 0.0 us, so it needs no row."""
 COPYING, IDLE = "copies", "idle"
-IN_WORDS = {
+GREW = {
     COPYING: "copies take", IDLE: "the device is idle for", GRAPH_IDLE: "gaps within CUDA graphs take",
     WAITING: "waiting for other ranks takes",
 }  # fmt: skip
@@ -71,8 +71,8 @@ def attribution_sentence(change: Attribution, *, grown: bool = False) -> str:
         grown: Tell only what made it longer: what took less time, and a base that waited, does not cause that.
     """
     if change.misled:
-        own = f"{_us(change.measured_s or 0.0)} us an untraced step, {_us(change.own_s)} us of it the device's own work"
-        return f"{own}: {_causes(change.own_parts, change.own_s, grown=grown)}; traced, {_waits(change)}."
+        own = f"{_us(change.told_s)} us an untraced step, {_us(change.own_s)} us by the device's own work"
+        return f"{own}: {_causes(change.own_parts, change.own_s, grown=grown)}; traced, {_apart(change)}."
     host = "" if grown and (change.head_slack_s is None or change.head_slack_s > 0) else _host(change)
     causes = _causes(change.parts, change.difference_s, grown=grown)
     return f"{_us(change.difference_s)} us a step: {causes}{host}."
@@ -94,21 +94,27 @@ def _further(parts: Sequence[Part]) -> dict[str, float]:
     return further | {part.name: part.difference_s for part in parts if part.name == WAITING}
 
 
-def _waits(change: Attribution) -> str:
-    """For how long a device waits in traces that mislead."""
-    waits = " and ".join(f"{format_value(s, 's')} on {side}" for side, s in zip(SIDES, change.waits_s, strict=True))
-    ranks = " and other ranks" if any(part.name == WAITING for part in change.parts) else ""
-    return f"it waits for the host{ranks} for {waits}, so that a step differs by {_us(change.difference_s)} us"
+def _apart(change: Attribution) -> str:
+    """For how long a device does nothing of its own in traces that mislead."""
+    idle = " and ".join(f"{format_value(s, 's')} on {side}" for side, s in zip(SIDES, change.apart_s, strict=True))
+    ranks = " or waits for other ranks" if any(part.name == WAITING for part in change.parts) else ""
+    return f"it is idle outside graphs{ranks} for {idle}, so that a step differs by {_us(change.difference_s)} us"
+
+
+def of_the_step(change: Attribution) -> str:
+    """The sentence, behind what it is about."""
+    return f"The {'' if change.misled else 'traced '}decode step: {attribution_sentence(change)}"
 
 
 def why_in_words(change: Attribution) -> str:
     """What made the step longer, for who does not know the parts of a step; the largest first."""
-    if change.misled and (change.measured_s or 0.0) > 0:
-        longer = f"Why: a decode step takes {format_value(change.measured_s or 0.0, 's')} longer"
+    if change.told_s <= 0:
+        step = "decode step" if change.misled else "traced decode step"
+        return f"The {step} does not show why: {attribution_sentence(change)}"
+    if change.misled:
+        longer = f"Why: a decode step takes {format_value(change.told_s, 's')} longer"
         own = f"the device's own work {format_value(change.own_s, 's')}: {_words(change.own_parts, change)}"
-        return f"{longer}, {own}. Traced, {_waits(change)}."
-    if change.difference_s <= 0:
-        return f"The traced decode step does not show why: {attribution_sentence(change)}"
+        return f"{longer}, {own}. Traced, {_apart(change)}."
     longer = format_value(change.difference_s, "s")
     return f"Why: a traced decode step takes {longer} longer: {_words(change.parts, change)}."
 
@@ -121,7 +127,7 @@ def _words(parts: Sequence[Part], change: Attribution) -> str:
             told.append((part.difference_s, f"{words} kernels take {_more(part.difference_s)}{_launches(part)}"))
     waited = ", waiting for the host" if change.head_slack_s is not None and change.head_slack_s <= 0 else ""
     for label, seconds in _further(parts).items():
-        told.append((seconds, f"{IN_WORDS[label]} {_more(seconds)}{waited if label == IDLE else ''}"))
+        told.append((seconds, f"{GREW[label]} {_more(seconds)}{waited if label == IDLE else ''}"))
     told.sort(key=lambda one: -one[0])
     whole_s = sum(part.difference_s for part in parts)
     grown = [text for seconds, text in told if seconds > 0 and _matters(seconds, whole_s)]

@@ -12,7 +12,7 @@ from perfgate.judge.slow_share import SLOW_SHARE
 from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.models import Note
 from perfgate.record.stop import Stop
-from perfgate.report.causes import attribution_sentence, why_in_words, why_slower
+from perfgate.report.causes import attribution_sentence, of_the_step, why_in_words, why_slower
 from perfgate.report.document import Document, NoteLine, Section, printable
 from perfgate.report.outcome_lines import (
     EXACTLY,
@@ -133,7 +133,7 @@ def _why(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
         ]
         why += [_first(reason) for reason in cell.reasons if reason.code in EXACT_ENDS]
         if not why and cell.attribution is not None:
-            why.append(f"The traced decode step: {attribution_sentence(cell.attribution)}")
+            why.append(of_the_step(cell.attribution))
         return " ".join([*(why or [_unknown(cell)]), *_settings(cell)])
     own = [_first(note) for note in (*gate.reasons, *cell.reasons)]
     return f"Why it is open: {'; '.join(own[:2])}." if own else "It rests on data that cannot block."

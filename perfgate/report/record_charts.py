@@ -189,6 +189,7 @@ def tokens_chart(evidence: Evidence) -> Chart | None:
     for tick in x.ticks(8):
         marks.append(label("tick", x(tick), 208, f"{tick:.0f}", "middle"))
     words = "decode step of one iteration, the last pair's middle one"
+    words = f"{words}, its time divided by its tokens" if any(one.multi_token for one in chosen) else words
     words = "gaps between tokens in the last pair's middle window, the shortest first" if window else words
     marks.append(label("axis-title", (LEFT + RIGHT) / 2, 226, words, "middle"))
     seen = "; ".join(f"{row[0]} median {row[3]}, longest {row[4]}" for row in table[1:])

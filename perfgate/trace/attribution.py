@@ -33,7 +33,7 @@ WAITING = f"idle ({OTHER_RANKS})"
 OF_NO_HOST = (GRAPH_IDLE, WAITING)
 """Idle time in which the host plays no part."""
 UNTOLD = 0.5
-"""Where traces miss a larger share of what untraced steps differ by, their difference is not the cause."""
+"""Where traces are off by a larger share of what untraced steps differ by, they do not tell the cause."""
 SHARED = 0.001
 """A difference that is a smaller share of the step has no shares itself: its parts are noise."""
 LONGEST_PLACE = 8
@@ -106,23 +106,27 @@ class Attribution(Frozen):
         return sum(part.difference_s for part in self.own_parts)
 
     @property
-    def waits_s(self) -> tuple[float, float]:
-        """For how long the device waits for the host or for other ranks, base and head."""
-        waits = [part for part in self.parts if part not in self.own_parts]
-        return sum(part.base_s for part in waits), sum(part.head_s for part in waits)
+    def apart_s(self) -> tuple[float, float]:
+        """For how long the device does nothing of its own, base and head: idle outside graphs, or in collectives."""
+        rest = [part for part in self.parts if part not in self.own_parts]
+        return sum(part.base_s for part in rest), sum(part.head_s for part in rest)
 
     @property
     def misled(self) -> bool:
         """Whether the profiler made the device wait so differently that only its own work tells what changed.
 
         A host that is slowed down by the profiler may be late for one build and not for the other. Then the traced
-        difference misses more than half of the untraced one, and its own work misses less.
+        difference is off by more than half of the untraced one, and the device's own work by less.
         """
-        if self.measured_s is None or self.residual_s is None:
+        if self.measured_s is None or self.residual_s is None or abs(self.measured_s) < SHARED * self.base_s:
             return False
-        missed_s, measured_s = abs(self.residual_s), abs(self.measured_s)
-        told = measured_s < SHARED * self.base_s or missed_s <= UNTOLD * measured_s
-        return not told and abs(self.measured_s - self.own_s) < UNTOLD * missed_s
+        most_s = UNTOLD * abs(self.measured_s)
+        return abs(self.residual_s) > most_s >= abs(self.measured_s - self.own_s)
+
+    @property
+    def told_s(self) -> float:
+        """The difference that its parts explain: the traced one, or where that misleads the untraced one."""
+        return self.measured_s if self.misled and self.measured_s is not None else self.difference_s
 
 
 def attribute(

@@ -83,8 +83,17 @@ def test_several_tokens_a_delivery() -> None:
     iteration = read_iteration(answer(rows), workload(2, 5))
     assert iteration.itl_ns == (200, 133)
     assert iteration.multi_token
-    assert iteration.step_tokens == 1.5
-    assert read_iteration(answer(PLAIN), workload(2, 4)).step_tokens is None
+    assert iteration.step_ns == 250
+    assert read_iteration(answer(PLAIN), workload(2, 4)).step_ns is None
+
+
+def test_the_step_behind_several_tokens_is_whole() -> None:
+    """Steps that are equally long have that length, however many tokens each one brings."""
+    tokens = [1, 1, 3, 1, 4, 4, 1]
+    rows = [[1000 + 100 * step, [count]] for step, count in enumerate(tokens)]
+    iteration = read_iteration(answer(rows, [100]), workload(1, sum(tokens)))
+    assert iteration.itl_ns == (33, 100, 25, 25, 100)
+    assert iteration.step_ns == 100
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(1, ()), (2, ()), (3, (105,))])

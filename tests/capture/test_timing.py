@@ -296,16 +296,17 @@ def test_no_timeline_without_an_iteration(prepare: Callable[..., Job]) -> None:
 
 
 def test_steps_of_several_tokens_can_be_verified(prepare: Callable[..., Job]) -> None:
-    """The timeline gives the trial's iterations, also where an older version noted no number of tokens a step."""
+    """The timeline gives the trial's iterations, also those of an older version that noted no whole step in any."""
     job = prepare("two tokens")
     trial = collect(job)
-    older = [one.model_copy(update={"step_tokens": None}) for one in trial.iterations]
-    otherwise = [one.model_copy(update={"step_tokens": 3.0}) for one in trial.iterations]
+    older = [one.model_copy(update={"step_ns": None}) for one in trial.iterations]
+    otherwise = [one.model_copy(update={"step_ns": 3}) for one in trial.iterations]
+    cut = [older[0], *trial.iterations[1:]]
     assert trial.timeline is not None
     file = job.run_folder / trial.timeline.path
     record = Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,))
-    kept = [trial.model_copy(update={"iterations": tuple(own)}) for own in (trial.iterations, older, otherwise)]
-    assert [_tells(file, record, one) for one in kept] == [True, True, False]
+    kept = [trial.model_copy(update={"iterations": tuple(own)}) for own in (trial.iterations, older, otherwise, cut)]
+    assert [_tells(file, record, one) for one in kept] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hand_made import cell, gate, judged, record, run
+from hand_made import cell, gate, iteration, judged, record, run, spread, trials
 from hypothesis import given
 from hypothesis import strategies as st
 from rank_traces import CUSTOM, LAYERS, REDUCE, SEND, Told, Work, engine, other_collective, pair, step_of, traced_ranks
@@ -13,7 +13,7 @@ from perfgate.judge.cell_verdict import judge
 from perfgate.judge.envelope import judge_envelope, learn
 from perfgate.judge.outcome import CellOutcome, Outcome, verdict_json
 from perfgate.metrics.trial import Side
-from perfgate.trace.attribution import WAITING, attribute
+from perfgate.trace.attribution import GRAPH_IDLE, WAITING, attribute
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.rank_steps import waits_as_idle
 
@@ -56,18 +56,48 @@ def test_a_trace_in_which_one_side_waits_for_its_host_tells_the_cause_all_the_sa
 
 @given(waits=st.lists(st.integers(0, 3000), min_size=8, max_size=8))
 def test_waiting_taken_apart_leaves_a_step_as_long_as_it_was(waits: list[int]) -> None:
-    """What a rank waits goes from communication to idle time, at most what nothing hides, and the parts add up."""
+    """What a rank waits goes from communication to idle time, at most what nothing hides; no other part changes."""
     _, (first, second) = engine(transfer_ns=800)
-    first = first.model_copy(update={"waiting_ns": (*waits[:-1], None)})
+    talked = first.communication_ns[0]
+    first = first.model_copy(update={"waiting_ns": (*waits[:-1], None), "hidden_ns": (talked - 1000,) * 8})
     before = attribute([(first.decode, second.decode)])
     after = attribute([(waits_as_idle(first), second.decode)])
     assert before is not None
     assert after is not None
-    assert after.base_s == before.base_s == pytest.approx(sum(part.base_s for part in after.parts))
+    moved = {part.name: part.base_s for part in before.parts}
+    for part in after.parts:
+        moved[part.name] = moved.get(part.name, 0.0) - part.base_s
+    assert moved.pop(WAITING) == pytest.approx(-moved.pop("communication"), abs=1e-12)
+    assert [*moved.values()] == pytest.approx([0.0] * len(moved), abs=1e-12)
     apart = waits_as_idle(first)
-    visible = [min(ns, talked) for ns, talked in zip([*waits[:-1], 0], first.communication_ns, strict=True)]
-    assert apart.gap_ns["ranks"] == tuple(visible)
+    assert apart.gap_ns["ranks"] == tuple(min(ns, 1000) for ns in [*waits[:-1], 0])
     assert min(apart.role_ns["communication"]) >= 0
+
+
+def test_the_host_has_no_share_in_waiting_for_other_ranks() -> None:
+    """Where the device waits for a late host, what a rank waits in collectives counts for no part of that."""
+    base, head = (engine(late_ns=late_ns) for late_ns in (400, 3000))
+    sides = [waits_as_idle(ranks[0]) for _, ranks in (base, head)]
+    found = attribute([(sides[0], sides[1])])
+    assert found is not None
+    assert found.head_slack_s is not None
+    assert found.head_slack_s < 0
+    (waiting,) = (part for part in found.parts if part.name == WAITING)
+    outside = sum(part.difference_s for part in found.parts if part.kind == "idle" and part.name != GRAPH_IDLE)
+    assert waiting.difference_s == pytest.approx(LAYERS * 2600e-9)
+    assert found.host_s == pytest.approx(outside - waiting.difference_s)
+
+
+def test_the_untraced_step_of_drafts_is_whole() -> None:
+    """Beside traced steps there is what timed ones took, whatever the tokens in them; without that there is nothing."""
+    several = [one.model_copy(update={"multi_token": True, "step_ns": 9_000_000}) for one in (iteration(),)]
+    for own, measured_s in ((several, 0.0), ([iteration(multi_token=True)], None)):
+        timed = [one.model_copy(update={"iterations": tuple(own)}) for one in trials(spread(0.05, 0.0002, 6))]
+        measured = cell("llama-8b-tp2", [gate("itl_median", "1%", "3%")])
+        taken = record(measured, [*timed, *pair(engine(), engine())])
+        (found,) = judge(run([measured]), {measured.cell_id: taken}).cells
+        assert found.attribution is not None
+        assert found.attribution.measured_s == measured_s
 
 
 def test_the_rank_that_leaves_the_envelope_is_named() -> None:

@@ -170,9 +170,9 @@ def test_a_trial_without_iterations_or_start_up_has_no_values() -> None:
 
 
 def test_a_step_with_several_tokens_is_longer_than_the_time_of_one() -> None:
-    """Its time is that of all of them; a record that does not say how many there were has none."""
+    """Its time is that of all of them; a record that does not hold it has none."""
     one = iteration((10,), (20,), (5_000_000,), 3, 20)
-    several = one.model_copy(update={"multi_token": True, "step_tokens": 2.5})
+    several = one.model_copy(update={"multi_token": True, "step_ns": 12_500_000})
     unknown = one.model_copy(update={"multi_token": True})
     steps = [step_median(trial(0, 0, "base", iterations=own)) for own in ((one,), (several,), (one, unknown), ())]
     assert steps == [0.005, 0.0125, None, None]

@@ -10,6 +10,7 @@ from hand_made import Kernel, decode
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfgate.report.causes import attribution_section, attribution_sentence, of_the_step, why_in_words
 from perfgate.trace.attribution import BETWEEN, COPIES, Attribution, Part, attribute
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern, summarise
 from perfgate.trace.idle_gaps import GAPS
@@ -196,9 +197,14 @@ def test_the_host_answers_for_idle_time_once_its_slack_is_used_up(slack_ns: tupl
         (45, (0, 0), False),  # the trace tells it
         (45, (30, 0), True),  # the profiler made the base's host late by two thirds of it
         (45, (10, 0), False),  # by less than half
+        (80, (300, 0), True),  # own work tells more than half
+        (100, (300, 0), False),  # or less
+        (20, (300, 0), False),  # or more than twice as much
+        (-45, (30, 0), False),  # or the opposite
         (0, (300, 0), False),  # untraced steps do not differ
         (345, (0, 0), False),  # what is missing is nowhere in the trace
         (345, (0, 300), False),  # the head's host is late in both
+        (100, (0, 300), False),  # and in the trace by much more
     ],
 )
 def test_a_host_that_the_profiler_makes_late_misleads(
@@ -212,8 +218,24 @@ def test_a_host_that_the_profiler_makes_late_misleads(
     found = attribute([(base, head)], measured_us * 1e-6)
     assert found is not None
     assert found.own_s == pytest.approx(44.8e-6)
-    assert found.waits_s == pytest.approx(tuple(late * 1e-6 for late in launch_us))
+    assert found.apart_s == pytest.approx(tuple(late * 1e-6 for late in launch_us))
     assert found.misled == misled
+    assert found.told_s == pytest.approx(measured_us * 1e-6 if misled else found.difference_s)
+    shares = {row[-1] for row in attribution_section(found).rows[1:] if row[0] == "traced step"}
+    assert shares == ({"-"} if misled else {"100 %"})
+    told = [attribution_sentence(found), of_the_step(found), why_in_words(found)]
+    assert [" untraced step" in one or "Why: a decode step" in one for one in told] == [misled] * 3
+    assert ["idle outside graphs for" in one for one in told] == [misled] * 3
+
+
+def test_a_shorter_step_is_no_reason() -> None:
+    """Where untraced steps got shorter no sentence says why they got longer, whatever the traces show."""
+    base, head = decode(model(NORM, ADD, GEMM)), decode(model(NORM, GEMM), launch=400_000)
+    found = attribute([(base, head)], -45e-6)
+    assert found is not None
+    assert found.misled
+    assert found.difference_s > 0
+    assert why_in_words(found).startswith("The decode step does not show why: -45.0 us an untraced step, -44.8 us by")
 
 
 def test_copies_are_a_part() -> None:
