@@ -87,7 +87,7 @@ class Pace:
         self._count(cell_id, trial)
         if trial.kind == "timed" and trial.pair is not None and trial.duration_ns:
             beside_ns = trial.startup.import_ns if trial.startup and trial.startup.parked_ns else 0
-            took_ns = trial.duration_ns + beside_ns - int(trial.figures.get(SETTLED, 0))
+            took_ns = trial.duration_ns + beside_ns - trial.figures.get(SETTLED, 0)
             self._on_filled_caches_s[cell_id].append(took_ns / 1e9)
 
     def _count(self, cell_id: str, trial: Trial) -> None:

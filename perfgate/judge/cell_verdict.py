@@ -31,7 +31,7 @@ from perfgate.judge.outcome import (
     Verdict,
     worst,
 )
-from perfgate.judge.ranks import of_slowest, ranks_outcome
+from perfgate.judge.ranks import of_slowest, ranks_outcome, with_waits_apart
 from perfgate.judge.rule import both_sides, judge_series
 from perfgate.judge.setting import setting_of
 from perfgate.judge.slow_share import states_outcome
@@ -47,7 +47,6 @@ from perfgate.record.run_record import Record, Run
 from perfgate.scenario.part import Part
 from perfgate.scenario.plan import Cell, Plan
 from perfgate.trace.attribution import Attribution, attribute
-from perfgate.trace.rank_steps import slowest_waits_as_idle
 from perfgate.units import plural
 
 
@@ -335,7 +334,7 @@ def _attribution(evidence: Evidence) -> Attribution | None:
     measured_s = math.fsum(known) / len(known) if known else None
     traced = evidence.pairs("traced")
     steps_of = [
-        (slowest_waits_as_idle(base.decode, base.ranks), slowest_waits_as_idle(head.decode, head.ranks))
+        with_waits_apart((base.decode, head.decode), (base.ranks, head.ranks))
         for base, head in traced
         if base.decode and head.decode
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from perfgate.metrics.trial import Side
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.trace.attribution import attribute
 from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.rank_steps import RankSteps, waits_as_idle
+from perfgate.trace.rank_steps import RankSteps, slowest_waits_as_idle, tell_waits, waits_as_idle
 from perfgate.units import NS_PER_S
 
 MOST_PARTS = 3
@@ -56,9 +57,20 @@ def of_slowest(pairs: Sequence[tuple[Ranks, Ranks]]) -> list[tuple[DecodeSteps, 
     return _of_rank(max(slow, key=lambda label: slow[label]), pairs) if slow else []
 
 
+def with_waits_apart(
+    steps: tuple[DecodeSteps, DecodeSteps], ranks: tuple[Ranks, Ranks]
+) -> tuple[DecodeSteps, DecodeSteps]:
+    """The steps of both sides, with what the slowest rank waits for others as idle time where both sides tell that."""
+    if not all(map(tell_waits, ranks)):
+        return steps
+    return slowest_waits_as_idle(steps[0], ranks[0]), slowest_waits_as_idle(steps[1], ranks[1])
+
+
 def _of_rank(label: str, pairs: Sequence[tuple[Ranks, Ranks]]) -> list[tuple[DecodeSteps, DecodeSteps]]:
-    own = [tuple(next((waits_as_idle(rank) for rank in side if rank.label == label), None) for side in pair)
-           for pair in pairs]  # fmt: skip
+    own = []
+    for pair in pairs:
+        told = waits_as_idle if all(map(tell_waits, pair)) else operator.attrgetter("decode")
+        own.append(tuple(next((told(rank) for rank in side if rank.label == label), None) for side in pair))
     return [(base, head) for base, head in own if base is not None and head is not None]
 
 

@@ -44,7 +44,7 @@ def step_median(trial: Trial) -> float | None:
 
     ``None`` as well where that was not recorded.
     """
-    if any(i.multi_token and i.step_ns is None for i in trial.iterations):
+    if any(i.multi_token and i.itl_ns and i.step_ns is None for i in trial.iterations):
         return None
     return nested_median(lambda i: i.itl_ns if i.step_ns is None else (i.step_ns,))(trial)
 

@@ -22,6 +22,7 @@ MOST_ROLES = 6
 SHOWN_S = 0.05e-6
 """A smaller difference is shown as 0.0 us, so it needs no row."""
 COPYING, IDLE = "copies", "idle"
+LABELS = {WAITING: "waiting for other ranks"}
 GREW = {
     COPYING: "copies take", IDLE: "the device is idle for", GRAPH_IDLE: "gaps within CUDA graphs take",
     WAITING: "waiting for other ranks takes",
@@ -71,8 +72,10 @@ def attribution_sentence(change: Attribution, *, grown: bool = False) -> str:
         grown: Tell only what made it longer: what took less time, and a base that waited, does not cause that.
     """
     if change.misled:
-        own = f"{_us(change.told_s)} us an untraced step, {_us(change.own_s)} us by the device's own work"
-        return f"{own}: {_causes(change.own_parts, change.own_s, grown=grown)}; traced, {_apart(change)}."
+        own = f"{_us(change.told_s)} us an untraced step, {_us(change.device_s)} us of it on the device"
+        causes = _causes(change.device_parts, change.device_s, grown=grown)
+        late = _host(change) if change.host_s and (change.head_slack_s or 0.0) <= 0 else ""
+        return f"{own}: {causes}{late}." if grown else f"{own}: {causes}{late}; traced, {_apart(change)}."
     host = "" if grown and (change.head_slack_s is None or change.head_slack_s > 0) else _host(change)
     causes = _causes(change.parts, change.difference_s, grown=grown)
     return f"{_us(change.difference_s)} us a step: {causes}{host}."
@@ -81,7 +84,7 @@ def attribution_sentence(change: Attribution, *, grown: bool = False) -> str:
 def _causes(parts: Sequence[Part], whole_s: float, *, grown: bool) -> str:
     """The parts that matter in a difference."""
     told = [(part.difference_s, _told(part)) for part in parts if part.kind == "kernels"]
-    told += [(seconds, f"{label} {_us(seconds)} us") for label, seconds in _further(parts).items()]
+    told += [(seconds, f"{LABELS.get(name, name)} {_us(seconds)} us") for name, seconds in _further(parts).items()]
     shown = [text for seconds, text in told if _matters(seconds, whole_s) and (seconds > 0 or not grown)]
     return ", ".join(shown) or f"no part {'grew' if grown else 'changed'} by as much as 1 us"
 
@@ -95,10 +98,12 @@ def _further(parts: Sequence[Part]) -> dict[str, float]:
 
 
 def _apart(change: Attribution) -> str:
-    """For how long a device does nothing of its own in traces that mislead."""
-    idle = " and ".join(f"{format_value(s, 's')} on {side}" for side, s in zip(SIDES, change.apart_s, strict=True))
+    """For how long a device waits in traces that mislead."""
+    idle = " and ".join(f"{format_value(s, 's')} on {side}" for side, s in zip(SIDES, change.waits_s, strict=True))
     ranks = " or waits for other ranks" if any(part.name == WAITING for part in change.parts) else ""
-    return f"it is idle outside graphs{ranks} for {idle}, so that a step differs by {_us(change.difference_s)} us"
+    return (
+        f"the device is idle outside graphs{ranks} for {idle}, so that a step differs by {_us(change.difference_s)} us"
+    )
 
 
 def of_the_step(change: Attribution) -> str:
@@ -113,8 +118,9 @@ def why_in_words(change: Attribution) -> str:
         return f"The {step} does not show why: {attribution_sentence(change)}"
     if change.misled:
         longer = f"Why: a decode step takes {format_value(change.told_s, 's')} longer"
-        own = f"the device's own work {format_value(change.own_s, 's')}: {_words(change.own_parts, change)}"
-        return f"{longer}, {own}. Traced, {_apart(change)}."
+        own = f"kernels, copies and gaps within CUDA graphs account for {format_value(change.device_s, 's')}"
+        late = _host(change) if change.host_s and (change.head_slack_s or 0.0) <= 0 else ""
+        return f"{longer}; {own}: {_words(change.device_parts, change)}{late}. Traced, {_apart(change)}."
     longer = format_value(change.difference_s, "s")
     return f"Why: a traced decode step takes {longer} longer: {_words(change.parts, change)}."
 

@@ -18,6 +18,7 @@ from typing import Literal
 
 from perfgate.models import Frozen
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
+from perfgate.trace.families import COMMUNICATION
 from perfgate.trace.idle_gaps import OTHER_RANKS
 from perfgate.units import NS_PER_S
 
@@ -96,19 +97,19 @@ class Attribution(Frozen):
     head_slack_s: float | None = None
 
     @property
-    def own_parts(self) -> list[Part]:
-        """What the device does whatever the host and other ranks do: kernels, copies, and the gaps within graphs."""
+    def device_parts(self) -> list[Part]:
+        """What neither the host nor other ranks decide: kernels, copies, and the gaps within graphs."""
         return [part for part in self.parts if part.kind != "idle" or part.name == GRAPH_IDLE]
 
     @property
-    def own_s(self) -> float:
+    def device_s(self) -> float:
         """By how much that differs."""
-        return sum(part.difference_s for part in self.own_parts)
+        return sum(part.difference_s for part in self.device_parts)
 
     @property
-    def apart_s(self) -> tuple[float, float]:
-        """For how long the device does nothing of its own, base and head: idle outside graphs, or in collectives."""
-        rest = [part for part in self.parts if part not in self.own_parts]
+    def waits_s(self) -> tuple[float, float]:
+        """All other time of a step, base and head: idle outside graphs, and waiting for other ranks in collectives."""
+        rest = [part for part in self.parts if part not in self.device_parts]
         return sum(part.base_s for part in rest), sum(part.head_s for part in rest)
 
     @property
@@ -116,12 +117,17 @@ class Attribution(Frozen):
         """Whether the profiler made the device wait so differently that only its own work tells what changed.
 
         A host that is slowed down by the profiler may be late for one build and not for the other. Then the traced
-        difference is off by more than half of the untraced one, and the device's own work by less.
+        difference is off by more than half of the untraced one, and what the device does itself by at most half. Where
+        communication is not told from waiting, nobody knows what it does itself; nor is a difference below a thousandth
+        of the step explained.
         """
         if self.measured_s is None or self.residual_s is None or abs(self.measured_s) < SHARED * self.base_s:
             return False
+        names = {part.name for part in self.parts if part.base_s or part.head_s}
+        if any(COMMUNICATION in name for name in names) and WAITING not in {part.name for part in self.parts}:
+            return False
         most_s = UNTOLD * abs(self.measured_s)
-        return abs(self.residual_s) > most_s >= abs(self.measured_s - self.own_s)
+        return abs(self.residual_s) > most_s >= abs(self.measured_s - self.device_s)
 
     @property
     def told_s(self) -> float:

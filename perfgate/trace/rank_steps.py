@@ -224,6 +224,13 @@ def _of_all(ranks: Sequence[RankSteps], slowest: Ints, edges: dict[str, Ints], n
     return every.model_copy(update={**columns, "cautions": cautions})
 
 
+def tell_waits(ranks: Sequence[RankSteps]) -> bool:
+    """Whether it is known of every step of every rank how much of its communication is waiting."""
+    return all(
+        not any(rank.communication_ns) or (bool(rank.waiting_ns) and None not in rank.waiting_ns) for rank in ranks
+    )
+
+
 def slowest_waits_as_idle(steps: DecodeSteps, ranks: Sequence[RankSteps]) -> DecodeSteps:
     """The steps of all ranks, with what the slowest rank of each waits for others as idle time (:func:`waits_as_idle`).
 

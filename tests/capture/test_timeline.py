@@ -94,6 +94,8 @@ def test_the_step_behind_several_tokens_is_whole() -> None:
     iteration = read_iteration(answer(rows, [100]), workload(1, sum(tokens)))
     assert iteration.itl_ns == (33, 100, 25, 25, 100)
     assert iteration.step_ns == 100
+    late = [*rows[:-1], [9000, [1]]]
+    assert read_iteration(answer(late, [100]), workload(1, sum(tokens))).step_ns == 100
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(1, ()), (2, ()), (3, (105,))])

@@ -304,9 +304,11 @@ def test_steps_of_several_tokens_can_be_verified(prepare: Callable[..., Job]) ->
     cut = [older[0], *trial.iterations[1:]]
     assert trial.timeline is not None
     file = job.run_folder / trial.timeline.path
-    record = Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,))
     kept = [trial.model_copy(update={"iterations": tuple(own)}) for own in (trial.iterations, older, otherwise, cut)]
-    assert [_tells(file, record, one) for one in kept] == [True, True, False, False]
+    records = [Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(one,)) for one in kept]
+    found = [_tells(file, record, one) for record, one in zip(records, kept, strict=True)]
+    assert found == [True, True, False, False]
+    assert not _tells(file, records[0].model_copy(update={"trials": (kept[0], kept[1])}), kept[1])
 
 
 @pytest.mark.parametrize(

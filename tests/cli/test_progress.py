@@ -493,13 +493,13 @@ def test_the_pace_of_traced_trials() -> None:
     for n in range(2):
         pace.note("a", trial(4 + n, 1, "head", duration_ns=13 * second, startup=parked))
     assert pace.measured_s("a", "traced") == 42.0
-    pace.note("a", trial(6, 1, "base", duration_ns=82 * second, figures={SETTLED: 60 * second}))
-    pace.note("a", trial(7, 2, "base", duration_ns=83 * second, figures={SETTLED: 60 * second}))
-    assert pace.measured_s("a", "traced") == 42.0
-    for n in range(5):
-        pace.note("a", trial(8 + n, 2, "base", duration_ns=900 * second))
+    for n in range(4):
+        pace.note("a", trial(6 + n, 2, "base", duration_ns=83 * second, figures={SETTLED: 60 * second}))
+    assert pace.measured_s("a", "traced") == 46.0
+    for n in range(8):
+        pace.note("a", trial(10 + n, 2, "base", duration_ns=900 * second))
     assert pace.measured_s("a", "traced") == 80.0
-    pace.note("a", trial(13, 0, "base", kind="traced", duration_ns=90 * second))
+    pace.note("a", trial(18, 0, "base", kind="traced", duration_ns=90 * second))
     assert pace.measured_s("a", "traced") == 90.0
 
 

@@ -13,6 +13,7 @@ from perfgate.judge.cell_verdict import judge
 from perfgate.judge.envelope import judge_envelope, learn
 from perfgate.judge.outcome import CellOutcome, Outcome, verdict_json
 from perfgate.metrics.trial import Side
+from perfgate.report.causes import attribution_sentence
 from perfgate.trace.attribution import GRAPH_IDLE, WAITING, attribute
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.rank_steps import waits_as_idle
@@ -43,7 +44,13 @@ def test_a_trace_in_which_one_side_waits_for_its_host_tells_the_cause_all_the_sa
     assert change.measured_s == pytest.approx(300e-6, rel=0.01)
     assert change.difference_s == pytest.approx(-457e-6, rel=0.01)
     assert change.misled
-    assert change.own_s == pytest.approx(281e-6, rel=0.01)
+    assert change.device_s == pytest.approx(281e-6, rel=0.01)
+    assert attribution_sentence(change) == (
+        "+300.5 us an untraced step, +280.8 us of it on the device: communication +186.5 us, idle (graph) +90.8 us; "
+        "traced, the device is idle outside graphs or waits for other ranks for 1.276 ms on base and 537.9 us on head, "
+        "so that a step differs by -457.1 us."
+    )
+    assert "waiting" not in attribution_sentence(change, grown=True)
     (transfer,) = (part for part in change.parts if part.name == "communication")
     (waiting,) = (part for part in change.parts if part.name == WAITING)
     assert transfer.difference_s == pytest.approx(186e-6, rel=0.01)
@@ -72,6 +79,24 @@ def test_waiting_taken_apart_leaves_a_step_as_long_as_it_was(waits: list[int]) -
     apart = waits_as_idle(first)
     assert apart.gap_ns["ranks"] == tuple(min(ns, 1000) for ns in [*waits[:-1], 0])
     assert min(apart.role_ns["communication"]) >= 0
+
+
+def test_waits_that_one_side_does_not_tell_are_taken_apart_on_neither() -> None:
+    """What waiting was on one side is no transfer of the other, and no work of the device."""
+    base, head = engine(late_ns=3000), engine(late_ns=3000)
+    silent = tuple(rank.model_copy(update={"waiting_ns": (), "collectives": 0}) for rank in head[1])
+    measured = cell("llama-8b-tp2", [gate("itl_median", "1%", "3%")])
+    taken = record(measured, [*trials(spread(0.05, 0.0002, 6)), *pair(base, (head[0], silent))])
+    (found,) = judge(run([measured]), {measured.cell_id: taken}).cells
+    change = found.attribution
+    assert change is not None
+    assert all(part.difference_s == 0 for part in change.parts)
+    assert WAITING not in {part.name for part in change.parts}
+    assert found.ranks is not None
+    assert not any(value for rank in found.ranks.ranks for value in rank.parts.values())
+    slower = change.model_copy(update={"residual_s": 1e-3, "measured_s": 1e-3})
+    own = [part.model_copy(update={"difference_s": 1e-3}) for part in change.parts if part.name == "communication"]
+    assert not slower.model_copy(update={"parts": tuple(own)}).misled
 
 
 def test_the_host_has_no_share_in_waiting_for_other_ranks() -> None:

@@ -176,6 +176,8 @@ def test_a_step_with_several_tokens_is_longer_than_the_time_of_one() -> None:
     unknown = one.model_copy(update={"multi_token": True})
     steps = [step_median(trial(0, 0, "base", iterations=own)) for own in ((one,), (several,), (one, unknown), ())]
     assert steps == [0.005, 0.0125, None, None]
+    short = unknown.model_copy(update={"itl_ns": ()})
+    assert step_median(trial(0, 0, "base", iterations=(several, short))) == 0.0125
 
 
 def test_too_few_tokens_have_no_inter_token_latency() -> None:

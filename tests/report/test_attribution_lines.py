@@ -217,8 +217,8 @@ def test_a_host_that_the_profiler_makes_late_misleads(
     )
     found = attribute([(base, head)], measured_us * 1e-6)
     assert found is not None
-    assert found.own_s == pytest.approx(44.8e-6)
-    assert found.apart_s == pytest.approx(tuple(late * 1e-6 for late in launch_us))
+    assert found.device_s == pytest.approx(44.8e-6)
+    assert found.waits_s == pytest.approx(tuple(late * 1e-6 for late in launch_us))
     assert found.misled == misled
     assert found.told_s == pytest.approx(measured_us * 1e-6 if misled else found.difference_s)
     shares = {row[-1] for row in attribution_section(found).rows[1:] if row[0] == "traced step"}
@@ -228,6 +228,22 @@ def test_a_host_that_the_profiler_makes_late_misleads(
     assert ["idle outside graphs for" in one for one in told] == [misled] * 3
 
 
+def test_a_late_host_is_told_beside_what_the_device_does() -> None:
+    """Where the traces mislead and the head's host is late in them, its share is told as well."""
+    base, head = decode(model(NORM, GEMM), graph=2_000), decode(model(NORM, ADD, GEMM), slack_ns=-1, launch=100_000)
+    found = attribute([(base, head)], 80e-6)
+    assert found is not None
+    assert found.misled
+    told = (
+        "+80.0 us an untraced step, +42.8 us of it on the device: elementwise +44.8 us (32 launches more)"
+        "; the device of head waited for the host, whose share is +100.0 us"
+    )
+    assert attribution_sentence(found, grown=True) == f"{told}."
+    idle = "the device is idle outside graphs for 0 us on base and 100.0 us on head"
+    assert attribution_sentence(found) == f"{told}; traced, {idle}, so that a step differs by +142.8 us."
+    assert "waited for the host, whose share is +100.0 us" in why_in_words(found)
+
+
 def test_a_shorter_step_is_no_reason() -> None:
     """Where untraced steps got shorter no sentence says why they got longer, whatever the traces show."""
     base, head = decode(model(NORM, ADD, GEMM)), decode(model(NORM, GEMM), launch=400_000)
@@ -235,7 +251,7 @@ def test_a_shorter_step_is_no_reason() -> None:
     assert found is not None
     assert found.misled
     assert found.difference_s > 0
-    assert why_in_words(found).startswith("The decode step does not show why: -45.0 us an untraced step, -44.8 us by")
+    assert why_in_words(found).startswith("The decode step does not show why: -45.0 us an untraced step, -44.8 us of")
 
 
 def test_copies_are_a_part() -> None:
