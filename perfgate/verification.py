@@ -194,9 +194,10 @@ def _longest_line(workload: AnyWorkload, trial: Trial) -> int:
     return min(MAX_ANSWER_BYTES + BYTES_A_TOKEN * tokens, MOST_A_LINE)
 
 
-def _as_kept(read: Sequence[Iteration], record: Record) -> tuple[Iteration, ...]:
-    """Without what an older version did not note of any trial."""
-    noted = any(iteration.step_ns is not None for trial in record.trials for iteration in trial.iterations)
+def _as_kept(read: Sequence[Iteration], record: Record, trial: Trial) -> tuple[Iteration, ...]:
+    """Without what an older version did not note of any trial of that visit."""
+    beside = [one for one in record.trials if one.visit == trial.visit]
+    noted = any(iteration.step_ns is not None for one in beside for iteration in one.iterations)
     return tuple(read if noted else (one.model_copy(update={"step_ns": None}) for one in read))
 
 
@@ -225,7 +226,7 @@ def _tells(file: Path, record: Record, trial: Trial) -> bool:
             more = warmup - measure.warmup_iterations
             if more < 0 or (more and not {SETTLED, MORE_WARMUP, MAX_RATE} & trial.figures.keys()):
                 return False
-            return _as_kept(iterations, record) == trial.iterations and not lines.read(1)
+            return _as_kept(iterations, record, trial) == trial.iterations and not lines.read(1)
     except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError, NotMeasuredError):
         return False
 

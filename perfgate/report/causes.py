@@ -74,8 +74,8 @@ def attribution_sentence(change: Attribution, *, grown: bool = False) -> str:
     if change.misled:
         own = f"{_us(change.told_s)} us an untraced step, {_us(change.device_s)} us of it on the device"
         causes = _causes(change.device_parts, change.device_s, grown=grown)
-        late = _host(change) if change.host_s and (change.head_slack_s or 0.0) <= 0 else ""
-        return f"{own}: {causes}{late}." if grown else f"{own}: {causes}{late}; traced, {_apart(change)}."
+        told = f"{own}: {causes}{_late(change)}"
+        return f"{told}." if grown else f"{told}; traced, {_apart(change)}."
     host = "" if grown and (change.head_slack_s is None or change.head_slack_s > 0) else _host(change)
     causes = _causes(change.parts, change.difference_s, grown=grown)
     return f"{_us(change.difference_s)} us a step: {causes}{host}."
@@ -95,6 +95,11 @@ def _further(parts: Sequence[Part]) -> dict[str, float]:
     further = {COPYING: _sums([part for part in parts if part.kind == "busy"])[2]}
     further[GRAPH_IDLE if all(part.name == GRAPH_IDLE for part in idle) else IDLE] = _sums(idle)[2]
     return further | {part.name: part.difference_s for part in parts if part.name == WAITING}
+
+
+def _late(change: Attribution) -> str:
+    """The host's share where the head's was late, though no part of the device's own."""
+    return _host(change) if change.host_s and (change.head_slack_s or 0.0) <= 0 else ""
 
 
 def _apart(change: Attribution) -> str:
@@ -119,8 +124,7 @@ def why_in_words(change: Attribution) -> str:
     if change.misled:
         longer = f"Why: a decode step takes {format_value(change.told_s, 's')} longer"
         own = f"kernels, copies and gaps within CUDA graphs account for {format_value(change.device_s, 's')}"
-        late = _host(change) if change.host_s and (change.head_slack_s or 0.0) <= 0 else ""
-        return f"{longer}; {own}: {_words(change.device_parts, change)}{late}. Traced, {_apart(change)}."
+        return f"{longer}; {own}: {_words(change.device_parts, change)}{_late(change)}. Traced, {_apart(change)}."
     longer = format_value(change.difference_s, "s")
     return f"Why: a traced decode step takes {longer} longer: {_words(change.parts, change)}."
 

@@ -123,8 +123,8 @@ class Attribution(Frozen):
         """
         if self.measured_s is None or self.residual_s is None or abs(self.measured_s) < SHARED * self.base_s:
             return False
-        names = {part.name for part in self.parts if part.base_s or part.head_s}
-        if any(COMMUNICATION in name for name in names) and WAITING not in {part.name for part in self.parts}:
+        names = {part.name for part in self.parts}
+        if WAITING not in names and any(COMMUNICATION in name for name in names):
             return False
         most_s = UNTOLD * abs(self.measured_s)
         return abs(self.residual_s) > most_s >= abs(self.measured_s - self.device_s)

@@ -308,7 +308,9 @@ def test_steps_of_several_tokens_can_be_verified(prepare: Callable[..., Job]) ->
     records = [Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(one,)) for one in kept]
     found = [_tells(file, record, one) for record, one in zip(records, kept, strict=True)]
     assert found == [True, True, False, False]
-    assert not _tells(file, records[0].model_copy(update={"trials": (kept[0], kept[1])}), kept[1])
+    for visit, told in ((0, False), (1, True)):
+        beside = kept[0].model_copy(update={"visit": visit})
+        assert _tells(file, records[1].model_copy(update={"trials": (beside, kept[1])}), kept[1]) == told
 
 
 @pytest.mark.parametrize(
