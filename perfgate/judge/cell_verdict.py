@@ -333,12 +333,9 @@ def _attribution(evidence: Evidence) -> Attribution | None:
     known = [head - base for base, head in steps if base is not None and head is not None]
     measured_s = math.fsum(known) / len(known) if known else None
     traced = evidence.pairs("traced")
-    steps_of = [
-        with_waits_apart((base.decode, head.decode), (base.ranks, head.ranks))
-        for base, head in traced
-        if base.decode and head.decode
-    ]
-    return attribute(steps_of, measured_s, of_slowest([(base.ranks, head.ranks) for base, head in traced]))
+    return attribute(
+        with_waits_apart(traced), measured_s, of_slowest([(base.ranks, head.ranks) for base, head in traced])
+    )
 
 
 def _met(evidence: Evidence) -> dict[str, dict[Side, MetRequests]]:

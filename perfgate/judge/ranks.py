@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from perfgate.judge.cell_facts import RankOutcome, RanksOutcome
 from perfgate.judge.envelope import check
-from perfgate.metrics.trial import Side
+from perfgate.metrics.trial import SIDES, Side, Trial
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.trace.attribution import attribute
 from perfgate.trace.decode_step import DecodeSteps
@@ -57,20 +57,26 @@ def of_slowest(pairs: Sequence[tuple[Ranks, Ranks]]) -> list[tuple[DecodeSteps, 
     return _of_rank(max(slow, key=lambda label: slow[label]), pairs) if slow else []
 
 
-def with_waits_apart(
-    steps: tuple[DecodeSteps, DecodeSteps], ranks: tuple[Ranks, Ranks]
-) -> tuple[DecodeSteps, DecodeSteps]:
-    """The steps of both sides, with what the slowest rank waits for others as idle time where both sides tell that."""
-    if not all(map(tell_waits, ranks)):
-        return steps
-    return slowest_waits_as_idle(steps[0], ranks[0]), slowest_waits_as_idle(steps[1], ranks[1])
+def with_waits_apart(pairs: Sequence[tuple[Trial, Trial]]) -> list[tuple[DecodeSteps, DecodeSteps]]:
+    """The steps of traced trials, with what the slowest rank waits for others as idle time where all of them tell that.
+
+    Waiting of one side would be transfer of the other.
+    """
+    told = _tell_waits([(base.ranks, head.ranks) for base, head in pairs])
+    steps = [
+        [slowest_waits_as_idle(one.decode, one.ranks) if told else one.decode for one in pair if one.decode]
+        for pair in pairs
+    ]
+    return [(sides[0], sides[1]) for sides in steps if len(sides) == len(SIDES)]
+
+
+def _tell_waits(pairs: Sequence[tuple[Ranks, Ranks]]) -> bool:
+    return all(tell_waits(ranks) for pair in pairs for ranks in pair)
 
 
 def _of_rank(label: str, pairs: Sequence[tuple[Ranks, Ranks]]) -> list[tuple[DecodeSteps, DecodeSteps]]:
-    own = []
-    for pair in pairs:
-        told = waits_as_idle if all(map(tell_waits, pair)) else operator.attrgetter("decode")
-        own.append(tuple(next((told(rank) for rank in side if rank.label == label), None) for side in pair))
+    steps = waits_as_idle if _tell_waits(pairs) else operator.attrgetter("decode")
+    own = [tuple(next((steps(rank) for rank in side if rank.label == label), None) for side in pair) for pair in pairs]
     return [(base, head) for base, head in own if base is not None and head is not None]
 
 

@@ -22,11 +22,13 @@ MOST_ROLES = 6
 SHOWN_S = 0.05e-6
 """A smaller difference is shown as 0.0 us, so it needs no row."""
 COPYING, IDLE = "copies", "idle"
+"""What sentences call all copies, and all idle time but that of ranks which wait."""
 LABELS = {WAITING: "waiting for other ranks"}
 GREW = {
     COPYING: "copies take", IDLE: "the device is idle for", GRAPH_IDLE: "gaps within CUDA graphs take",
     WAITING: "waiting for other ranks takes",
 }  # fmt: skip
+"""How a sentence says that these grew."""
 TOLD_S = 1e-6
 """A smaller difference is not worth a place in the sentence."""
 TOLD_SHARE = 0.1
@@ -76,9 +78,8 @@ def attribution_sentence(change: Attribution, *, grown: bool = False) -> str:
         causes = _causes(change.device_parts, change.device_s, grown=grown)
         told = f"{own}: {causes}{_late(change)}"
         return f"{told}." if grown else f"{told}; traced, {_apart(change)}."
-    host = "" if grown and (change.head_slack_s is None or change.head_slack_s > 0) else _host(change)
     causes = _causes(change.parts, change.difference_s, grown=grown)
-    return f"{_us(change.difference_s)} us a step: {causes}{host}."
+    return f"{_us(change.difference_s)} us a step: {causes}{_late(change) if grown else _host(change)}."
 
 
 def _causes(parts: Sequence[Part], whole_s: float, *, grown: bool) -> str:
@@ -98,8 +99,8 @@ def _further(parts: Sequence[Part]) -> dict[str, float]:
 
 
 def _late(change: Attribution) -> str:
-    """The host's share where the head's was late, though no part of the device's own."""
-    return _host(change) if change.host_s and (change.head_slack_s or 0.0) <= 0 else ""
+    """The host's share, where the head's was late."""
+    return "" if change.head_slack_s is None or change.head_slack_s > 0 else _host(change)
 
 
 def _apart(change: Attribution) -> str:

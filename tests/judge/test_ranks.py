@@ -81,15 +81,18 @@ def test_waiting_taken_apart_leaves_a_step_as_long_as_it_was(waits: list[int]) -
     assert min(apart.role_ns["communication"]) >= 0
 
 
-def test_waits_that_one_side_does_not_tell_are_taken_apart_on_neither() -> None:
-    """What waiting was on one side is no transfer of the other, and no work of the device."""
+@pytest.mark.parametrize("more", [0, 1])
+def test_waits_that_one_trial_does_not_tell_are_taken_apart_in_none(more: int) -> None:
+    """What waiting was on one side is no transfer of the other, nor in another pair, and no work of the device."""
     base, head = engine(late_ns=3000), engine(late_ns=3000)
     silent = tuple(rank.model_copy(update={"waiting_ns": (), "collectives": 0}) for rank in head[1])
     measured = cell("llama-8b-tp2", [gate("itl_median", "1%", "3%")])
-    taken = record(measured, [*trials(spread(0.05, 0.0002, 6)), *pair(base, (head[0], silent))])
+    told = [one.model_copy(update={"index": one.index + 2, "pair": 1}) for one in pair(base, head)] * more
+    taken = record(measured, [*trials(spread(0.05, 0.0002, 6)), *pair(base, (head[0], silent)), *told])
     (found,) = judge(run([measured]), {measured.cell_id: taken}).cells
     change = found.attribution
     assert change is not None
+    assert change.pairs == 1 + more
     assert all(part.difference_s == 0 for part in change.parts)
     assert WAITING not in {part.name for part in change.parts}
     assert found.ranks is not None
