@@ -145,6 +145,13 @@ def idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def never_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client is late, however busy the machine is that the tests run on: neither with sending nor with reading."""
+    for limit in ("LATEST_NS", "LATEST_READ_NS"):
+        monkeypatch.setattr(f"perfgate.load.exchange.{limit}", 10**12)
+
+
+@pytest.fixture
 def fake_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     """A machine with one H200, in NVML's place; ``FakeMachine.build(fake_nvml.file, ...)`` makes another of it.
 

@@ -57,9 +57,8 @@ Collect = Callable[..., tuple[Trial, Job]]
 
 
 @pytest.fixture
-def collect(tmp_path: Path, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> Collect:
-    """A function that takes a trial of a stub server with some options; a busy machine makes no client late here."""
-    monkeypatch.setattr("perfgate.load.exchange.LATEST_NS", 10**10)
+def collect(tmp_path: Path, make_job: Callable[..., Job], never_late: None) -> Collect:  # noqa: ARG001 (a limit)
+    """A function that takes a trial of a stub server with some options."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "perfgate.toml").touch()
