@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import operator
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from perfgate.judge.cell_facts import RankOutcome, RanksOutcome
 from perfgate.judge.envelope import check
-from perfgate.metrics.trial import SIDES, Side, Trial
+from perfgate.metrics.trial import Side, Trial
 from perfgate.scenario.expected_kernels import Expectation
-from perfgate.trace.attribution import attribute
+from perfgate.trace.attribution import attribute, comparable
 from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.rank_steps import RankSteps, slowest_waits_as_idle, tell_waits, waits_as_idle
+from perfgate.trace.rank_steps import RankSteps, slowest_waits_as_idle, waits_as_idle
 from perfgate.units import NS_PER_S
 
 MOST_PARTS = 3
 Ranks = tuple[RankSteps, ...]
+_Pairs = list[tuple[DecodeSteps, DecodeSteps]]
 
 
 def ranks_outcome(
@@ -49,33 +49,30 @@ def ranks_outcome(
     )
 
 
-def of_slowest(pairs: Sequence[tuple[Ranks, Ranks]]) -> list[tuple[DecodeSteps, DecodeSteps]]:
+def of_slowest(pairs: Sequence[tuple[Ranks, Ranks]]) -> _Pairs:
     """The steps of one rank on both sides: of the one that is the head's slowest in most steps; none without ranks."""
     slow = Counter[str]()
     for _, head in pairs:
         slow.update({rank.label: rank.slowest for rank in head})
-    return _of_rank(max(slow, key=lambda label: slow[label]), pairs) if slow else []
+    return _of_rank(max(slow, key=lambda label: slow[label]), pairs, lambda rank: rank.decode) if slow else []
 
 
-def with_waits_apart(pairs: Sequence[tuple[Trial, Trial]]) -> list[tuple[DecodeSteps, DecodeSteps]]:
-    """The steps of traced trials, with what the slowest rank waits for others as idle time where all of them tell that.
+def with_waits_apart(pairs: Sequence[tuple[Trial, Trial]]) -> _Pairs:
+    """The steps of traced trials, with what the slowest rank waits for others as idle time.
 
-    Waiting of one side would be transfer of the other.
+    Waiting of one side would be transfer of the other. So steps that do not tell it do not count, unless no pair has
+    others on both sides: then all waiting stays communication.
     """
-    told = _tell_waits([(base.ranks, head.ranks) for base, head in pairs])
-    steps = [
-        [slowest_waits_as_idle(one.decode, one.ranks) if told else one.decode for one in pair if one.decode]
-        for pair in pairs
+    whole = [(base.decode, head.decode) for base, head in pairs if base.decode and head.decode]
+    apart = [
+        (slowest_waits_as_idle(base.decode, base.ranks), slowest_waits_as_idle(head.decode, head.ranks))
+        for base, head in pairs
+        if base.decode and head.decode
     ]
-    return [(sides[0], sides[1]) for sides in steps if len(sides) == len(SIDES)]
+    return apart if comparable(apart) else whole
 
 
-def _tell_waits(pairs: Sequence[tuple[Ranks, Ranks]]) -> bool:
-    return all(tell_waits(ranks) for pair in pairs for ranks in pair)
-
-
-def _of_rank(label: str, pairs: Sequence[tuple[Ranks, Ranks]]) -> list[tuple[DecodeSteps, DecodeSteps]]:
-    steps = waits_as_idle if _tell_waits(pairs) else operator.attrgetter("decode")
+def _of_rank(label: str, pairs: Sequence[tuple[Ranks, Ranks]], steps: Callable[[RankSteps], DecodeSteps]) -> _Pairs:
     own = [tuple(next((steps(rank) for rank in side if rank.label == label), None) for side in pair) for pair in pairs]
     return [(base, head) for base, head in own if base is not None and head is not None]
 
@@ -115,7 +112,7 @@ def _outside_steps(expected: Expectation, decode: DecodeSteps) -> int:
 
 def _change(label: str, pairs: Sequence[tuple[Ranks, Ranks]]) -> dict[str, object]:
     """By how much the rank's steps differ, and the parts that differ most."""
-    change = attribute(_of_rank(label, pairs))
+    change = attribute(_of_rank(label, pairs, waits_as_idle)) or attribute(_of_rank(label, pairs, lambda r: r.decode))
     if change is None:
         return {}
     parts = sorted(change.parts, key=lambda part: -abs(part.difference_s))[:MOST_PARTS]

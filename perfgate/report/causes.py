@@ -8,7 +8,7 @@ from perfgate.judge.outcome import EXACT_ENDS, CellOutcome, CounterRow, Counters
 from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.metrics.trial import SIDES
 from perfgate.report.document import Section
-from perfgate.trace.attribution import GRAPH_IDLE, SHARED, WAITING, Attribution, Part
+from perfgate.trace.attribution import GRAPH_IDLE, OF_NO_HOST, SHARED, WAITING, Attribution, Part
 from perfgate.units import format_si, format_value, percent, plural
 
 CAUSES = (*EXACT_ENDS, "one-sided-failures", "preempted")
@@ -22,7 +22,7 @@ MOST_ROLES = 6
 SHOWN_S = 0.05e-6
 """A smaller difference is shown as 0.0 us, so it needs no row."""
 COPYING, IDLE = "copies", "idle"
-"""What sentences call all copies, and all idle time but that of ranks which wait."""
+"""What sentences call all copies, and all idle time in which the host may have a part."""
 LABELS = {WAITING: "waiting for other ranks"}
 GREW = {
     COPYING: "copies take", IDLE: "the device is idle for", GRAPH_IDLE: "gaps within CUDA graphs take",
@@ -92,15 +92,15 @@ def _causes(parts: Sequence[Part], whole_s: float, *, grown: bool) -> str:
 
 def _further(parts: Sequence[Part]) -> dict[str, float]:
     """What differs beside kernels: copies, idle time, and a kind of that which is by itself."""
-    idle = [part for part in parts if part.kind == "idle" and part.name != WAITING]
-    further = {COPYING: _sums([part for part in parts if part.kind == "busy"])[2]}
-    further[GRAPH_IDLE if all(part.name == GRAPH_IDLE for part in idle) else IDLE] = _sums(idle)[2]
-    return further | {part.name: part.difference_s for part in parts if part.name == WAITING}
+    copies = [part for part in parts if part.kind == "busy"]
+    idle = [part for part in parts if part.kind == "idle" and part.name not in OF_NO_HOST]
+    others = {part.name: part.difference_s for part in parts if part.name in OF_NO_HOST}
+    return {COPYING: _sums(copies)[2], IDLE: _sums(idle)[2]} | others
 
 
 def _late(change: Attribution) -> str:
-    """The host's share, where the head's was late."""
-    return "" if change.head_slack_s is None or change.head_slack_s > 0 else _host(change)
+    """The host's share, where the head's was late and that made the step longer."""
+    return _host(change) if change.head_late and change.host_s > 0 and _matters(change.host_s, change.told_s) else ""
 
 
 def _apart(change: Attribution) -> str:
@@ -136,7 +136,7 @@ def _words(parts: Sequence[Part], change: Attribution) -> str:
         if part.kind == "kernels":
             words = part.name.rpartition(": ")[2].replace("+", " and ")
             told.append((part.difference_s, f"{words} kernels take {_more(part.difference_s)}{_launches(part)}"))
-    waited = ", waiting for the host" if change.head_slack_s is not None and change.head_slack_s <= 0 else ""
+    waited = ", waiting for the host" if change.head_late else ""
     for label, seconds in _further(parts).items():
         told.append((seconds, f"{GREW[label]} {_more(seconds)}{waited if label == IDLE else ''}"))
     told.sort(key=lambda one: -one[0])
@@ -161,9 +161,9 @@ def _launches(part: Part) -> str:
 def _host(change: Attribution) -> str:
     if change.head_slack_s is None:
         return ""
-    if change.head_slack_s > 0 and not change.host_s:
+    if not change.head_late and not change.host_s:
         return f"; the host had {format_value(change.head_slack_s, 's')} to spare"
-    who = "head" if change.head_slack_s <= 0 else "base"
+    who = "head" if change.head_late else "base"
     return f"; the device of {who} waited for the host, whose share is {_us(change.host_s)} us"
 
 

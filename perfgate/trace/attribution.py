@@ -107,6 +107,11 @@ class Attribution(Frozen):
         return sum(part.difference_s for part in self.device_parts)
 
     @property
+    def head_late(self) -> bool:
+        """Whether the head's device waited for the host."""
+        return _is_late(self.head_slack_s)
+
+    @property
     def waits_s(self) -> tuple[float, float]:
         """All other time of a step, base and head: idle outside graphs, and waiting for other ranks in collectives."""
         rest = [part for part in self.parts if part not in self.device_parts]
@@ -151,7 +156,7 @@ def attribute(
     Returns:
         ``None`` where no pair has a step of known length on both sides.
     """
-    whole = [pair for pair in pairs if all(any(ns is not None for ns in side.step_ns) for side in pair)]
+    whole = comparable(pairs)
     if not whole:
         return None
     base, head = [b for b, _ in whole], [h for _, h in whole]
@@ -164,7 +169,7 @@ def attribute(
     parts.sort(key=lambda part: (order[part.kind], -abs(part.difference_s)))
     base_s, head_s = (statistics.fmean(_step_ns(side) for side in sides) / NS_PER_S for sides in (base, head))
     slacks = (_slack_s(base), _slack_s(head))
-    waited = any(slack is not None and slack <= 0 for slack in slacks)
+    waited = any(map(_is_late, slacks))
     difference_s = head_s - base_s
     return Attribution(
         pairs=len(whole),
@@ -178,6 +183,15 @@ def attribute(
         base_slack_s=slacks[0],
         head_slack_s=slacks[1],
     )
+
+
+def comparable(pairs: Sequence[tuple[DecodeSteps, DecodeSteps]]) -> list[tuple[DecodeSteps, DecodeSteps]]:
+    """The pairs that have a step of known length on both sides."""
+    return [pair for pair in pairs if all(any(ns is not None for ns in side.step_ns) for side in pair)]
+
+
+def _is_late(slack_s: float | None) -> bool:
+    return slack_s is not None and slack_s <= 0
 
 
 _Key = tuple[Literal["kernels", "busy", "idle"], str]

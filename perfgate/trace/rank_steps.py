@@ -224,13 +224,6 @@ def _of_all(ranks: Sequence[RankSteps], slowest: Ints, edges: dict[str, Ints], n
     return every.model_copy(update={**columns, "cautions": cautions})
 
 
-def tell_waits(ranks: Sequence[RankSteps]) -> bool:
-    """Whether it is known of every step of every rank how much of its communication is waiting."""
-    return all(
-        not any(rank.communication_ns) or (bool(rank.waiting_ns) and None not in rank.waiting_ns) for rank in ranks
-    )
-
-
 def slowest_waits_as_idle(steps: DecodeSteps, ranks: Sequence[RankSteps]) -> DecodeSteps:
     """The steps of all ranks, with what the slowest rank of each waits for others as idle time (:func:`waits_as_idle`).
 
@@ -239,7 +232,8 @@ def slowest_waits_as_idle(steps: DecodeSteps, ranks: Sequence[RankSteps]) -> Dec
         ranks: Its ranks; none where the engine has one.
     """
     if not ranks:
-        return steps
+        talked = steps.role_ns.get(COMMUNICATION, (0,) * len(steps.step_ns))
+        return _with_waits(steps, [None if ns else 0 for ns in talked])
     slowest = _slowest([(rank.decode.busy_ns, rank.communication_ns, rank.hidden_ns) for rank in ranks])
     waits = [_visible_waits(rank) for rank in ranks]
     return _with_waits(steps, [waits[rank][step] for step, rank in enumerate(slowest.tolist())])
@@ -249,27 +243,33 @@ def waits_as_idle(rank: RankSteps) -> DecodeSteps:
     """The steps of one rank with what it waits for others in collectives as idle time, not as communication.
 
     A rank that arrives early spends the time in a kernel, but that kernel would not be slower for it: what a build
-    changed is the transfer. Waiting beside which another kernel may have run stays communication.
+    changed is the transfer. Waiting beside which another kernel may have run stays communication. A step that
+    communicates has no known length where it is not known how much of that is waiting.
     """
     return _with_waits(rank.decode, _visible_waits(rank))
 
 
-def _visible_waits(rank: RankSteps) -> list[int]:
-    """What of each step's waiting nothing hides, at most; 0 where it is not known."""
+def _visible_waits(rank: RankSteps) -> list[int | None]:
+    """What of each step's waiting nothing hides, at most; ``None`` where the rank communicates and it is not known."""
     waits = rank.waiting_ns or (None,) * len(rank.communication_ns)
     columns = zip(waits, rank.communication_ns, rank.hidden_ns, strict=True)
-    return [min(waited or 0, talked - hidden) for waited, talked, hidden in columns]
+    return [None if waited is None and talked else min(waited or 0, talked - hidden)
+            for waited, talked, hidden in columns]  # fmt: skip
 
 
-def _with_waits(steps: DecodeSteps, waits_ns: Sequence[int]) -> DecodeSteps:
-    def less(column: Sequence[int]) -> tuple[int, ...]:
-        return tuple(ns - waited for ns, waited in zip(column, waits_ns, strict=True))
-
+def _with_waits(steps: DecodeSteps, waits_ns: Sequence[int | None]) -> DecodeSteps:
     if COMMUNICATION not in steps.role_ns:
         return steps
+    told = [ns or 0 for ns in waits_ns]
+
+    def less(column: Sequence[int]) -> tuple[int, ...]:
+        return tuple(ns - waited for ns, waited in zip(column, told, strict=True))
+
     roles = steps.role_ns | {COMMUNICATION: less(steps.role_ns[COMMUNICATION])}
-    gaps = steps.gap_ns | {OTHER_RANKS: tuple(waits_ns)}
-    return steps.model_copy(update={"busy_ns": less(steps.busy_ns), "role_ns": roles, "gap_ns": gaps})
+    gaps = steps.gap_ns | {OTHER_RANKS: tuple(told)}
+    lengths = tuple(None if waited is None else ns for ns, waited in zip(steps.step_ns, waits_ns, strict=True))
+    columns = {"busy_ns": less(steps.busy_ns), "role_ns": roles, "gap_ns": gaps, "step_ns": lengths}
+    return steps.model_copy(update=columns)
 
 
 def _by_step(decodes: Sequence[DecodeSteps], name: str) -> list[list[int]]:

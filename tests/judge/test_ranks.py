@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hand_made import cell, gate, iteration, judged, record, run, spread, trials
 from hypothesis import given
@@ -16,7 +18,7 @@ from perfgate.metrics.trial import Side
 from perfgate.report.causes import attribution_sentence
 from perfgate.trace.attribution import GRAPH_IDLE, WAITING, attribute
 from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.rank_steps import waits_as_idle
+from perfgate.trace.rank_steps import RankSteps, waits_as_idle
 
 
 def test_another_all_reduce_is_blocked_and_named() -> None:
@@ -81,25 +83,68 @@ def test_waiting_taken_apart_leaves_a_step_as_long_as_it_was(waits: list[int]) -
     assert min(apart.role_ns["communication"]) >= 0
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_waits_that_one_trial_does_not_tell_are_taken_apart_in_none(more: int) -> None:
-    """What waiting was on one side is no transfer of the other, nor in another pair, and no work of the device."""
-    base, head = engine(late_ns=3000), engine(late_ns=3000)
-    silent = tuple(rank.model_copy(update={"waiting_ns": (), "collectives": 0}) for rank in head[1])
+def silenced(ranks: Sequence[RankSteps], *steps: int) -> tuple[RankSteps, ...]:
+    """Ranks of which waiting is not known in some steps; without a number in none."""
+    return tuple(
+        rank.model_copy(
+            update={
+                "waiting_ns": tuple(None if n in steps else ns for n, ns in enumerate(rank.waiting_ns)) * bool(steps)
+            }
+        )
+        for rank in ranks
+    )
+
+
+@pytest.mark.parametrize("numbers", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("lacks", ["waits", "ranks"])
+def test_steps_that_do_not_tell_waits_do_not_count_beside_others(lacks: str, numbers: tuple[int, ...]) -> None:
+    """What waiting was on one side is no transfer of the other; where no pair tells it, it stays communication."""
+    base, head = engine(late_ns=400), engine(late_ns=3000)
+    silent = (head[0], silenced(head[1]) if lacks == "waits" else ())
+    traced = [
+        one.model_copy(update={"index": 12 + 2 * number + place, "pair": number})
+        for number in range(2)
+        for place, one in enumerate(pair(base, silent if number in numbers else head))
+    ]
     measured = cell("llama-8b-tp2", [gate("itl_median", "1%", "3%")])
-    told = [one.model_copy(update={"index": one.index + 2, "pair": 1}) for one in pair(base, head)] * more
-    taken = record(measured, [*trials(spread(0.05, 0.0002, 6)), *pair(base, (head[0], silent)), *told])
+    taken = record(measured, [*trials(spread(0.05, 0.0002, 6)), *traced])
     (found,) = judge(run([measured]), {measured.cell_id: taken}).cells
     change = found.attribution
     assert change is not None
-    assert change.pairs == 1 + more
-    assert all(part.difference_s == 0 for part in change.parts)
-    assert WAITING not in {part.name for part in change.parts}
+    alone = len(numbers) == 1
+    assert change.pairs == (1 if alone else 2)
+    assert (WAITING in {part.name for part in change.parts}) == alone
     assert found.ranks is not None
-    assert not any(value for rank in found.ranks.ranks for value in rank.parts.values())
-    slower = change.model_copy(update={"residual_s": 1e-3, "measured_s": 1e-3})
-    own = [part.model_copy(update={"difference_s": 1e-3}) for part in change.parts if part.name == "communication"]
-    assert not slower.model_copy(update={"parts": tuple(own)}).misled
+    grown = {name: seconds for name, seconds in found.ranks.ranks[0].parts.items() if seconds > 0}
+    where = WAITING if alone else "communication"
+    assert grown == ({} if lacks == "ranks" and not alone else pytest.approx({where: LAYERS * 2600e-9}))
+    if not alone:
+        own = tuple(part.model_copy(update={"difference_s": 1e-3}) for part in change.parts if part.name == where)
+        assert not change.model_copy(update={"residual_s": 1e-3, "measured_s": 1e-3, "parts": own}).misled
+
+
+def test_a_step_that_does_not_tell_waits_takes_no_other_with_it() -> None:
+    """It is left out of the parts, of the whole step as of each rank, and the cause stays what it was."""
+    measured = recorded(RANKS)
+    assert measured.run is not None
+    ((name, taken),) = measured.records.items()
+    trials_ = [
+        one.model_copy(update={"ranks": silenced(one.ranks, 3)}) if one.kind == "traced" else one
+        for one in taken.trials
+    ]
+    again = judge(measured.run, {name: taken.model_copy(update={"trials": tuple(trials_)})})
+    for before, after in zip(measured.outcome.cells, again.cells, strict=True):
+        told, found = before.attribution, after.attribution
+        assert told is not None
+        assert found is not None
+        assert found.misled
+        assert found.device_s == pytest.approx(told.device_s, abs=10e-6)
+        assert found.device_s != told.device_s
+        assert before.ranks is not None
+        assert after.ranks is not None
+        for one, other in zip(before.ranks.ranks, after.ranks.ranks, strict=True):
+            assert other.parts.keys() == one.parts.keys()
+            assert other.parts["communication"] == pytest.approx(one.parts["communication"], rel=0.01)
 
 
 def test_the_host_has_no_share_in_waiting_for_other_ranks() -> None:

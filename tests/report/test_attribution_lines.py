@@ -244,6 +244,52 @@ def test_a_late_host_is_told_beside_what_the_device_does() -> None:
     assert "waited for the host, whose share is +100.0 us" in why_in_words(found)
 
 
+@pytest.mark.parametrize(
+    ("slack_ns", "launch_us", "graph_us", "told"),
+    [
+        ((4_000, -1), (0, 100), (0, 0), True),  # only the head's was late
+        ((-1, -1), (0, 100), (0, 0), True),  # the head's by more
+        ((-1, 4_000), (100, 0), (0, 0), False),  # the base's
+        ((-1, 4_000), (0, 100), (0, 0), False),  # the base's, and the head's device waited for something else
+        ((-1, -1), (100, 0), (0, 0), False),  # the head's by less
+        ((-1, -1), (50, 50), (0, 100), False),  # by as much, and the device waited within graphs
+        ((-1, -1), (50, 51), (0, 0), False),  # by a part of the step that does not matter
+    ],
+)
+def test_a_late_host_is_a_cause_where_it_made_steps_longer(
+    slack_ns: tuple[int, int], launch_us: tuple[int, int], graph_us: tuple[int, int], *, told: bool
+) -> None:
+    """What the base waited for, or both sides did, did not make the head slower."""
+    base, head = (
+        decode(model(*kernels), slack_ns=slack, launch=1000 * launch, graph=1000 * graph)
+        for kernels, slack, launch, graph in zip(
+            ((NORM, GEMM), (NORM, ADD, GEMM)), slack_ns, launch_us, graph_us, strict=True
+        )
+    )
+    found = attribute([(base, head)])
+    assert found is not None
+    assert ("waited for the host" in attribution_sentence(found, grown=True)) == told
+    assert ("waited for the host" in attribution_sentence(found)) == (min(slack_ns) <= 0)
+    assert ("waiting for the host" in why_in_words(found)) == told
+    grown = {"idle": "the device is idle", "idle (graph)": "gaps within CUDA graphs"}
+    differs = {"idle": launch_us[1] - launch_us[0], "idle (graph)": graph_us[1] - graph_us[0]}
+    if found.told_s > 0:
+        assert {name: grown[name] in why_in_words(found) for name in grown} == {n: us > 10 for n, us in differs.items()}
+    for name, us in differs.items():
+        assert (f"{name} {us:+.1f} us" in attribution_sentence(found)) == (abs(us) > 10)
+
+
+def test_a_late_host_that_cost_nothing_is_not_told_where_traces_mislead() -> None:
+    """The head's device waited for its host as long as the base's."""
+    base, head = decode(model(NORM, GEMM), launch=9_000), decode(model(NORM, ADD, GEMM), slack_ns=-1, launch=9_000)
+    found = attribute([(base, head)], 80e-6)
+    assert found is not None
+    late = found.model_copy(update={"residual_s": 60e-6})
+    assert (late.misled, late.head_late, late.host_s) == (True, True, 0)
+    assert "waited for the host" not in attribution_sentence(late) + attribution_sentence(late, grown=True)
+    assert "waited for the host" not in why_in_words(late)
+
+
 def test_a_shorter_step_is_no_reason() -> None:
     """Where untraced steps got shorter no sentence says why they got longer, whatever the traces show."""
     base, head = decode(model(NORM, ADD, GEMM)), decode(model(NORM, GEMM), launch=400_000)
