@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from perfgate.capture.job import Job
+from perfgate.machine.temporary_folder import temporary_folder
 from perfgate.metrics.trial import Failure
 from perfgate.scenario.subject import Subject
 
@@ -40,6 +42,24 @@ def allowed_environment(variables: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(variables.items())
         if any(fnmatchcase(name, pattern) for pattern in ALLOWED)
     }
+
+
+SOCKETS = "VLLM_RPC_BASE_PATH"
+"""Names the folder of the sockets by which vLLM's processes speak to each other; by default that of temporary files."""
+LONGEST_SOCKETS = 70
+"""Characters of such a folder. A socket's path has 107 at most, 37 of them of its name, see ``unix(7)``."""
+
+
+@contextlib.contextmanager
+def visit_environment(variables: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """What the engines of one visit may see of ``variables``, and a folder for their sockets, which then is removed.
+
+    vLLM leaves its sockets where its processes are ended, and perfgate ends an engine after each trial: three to eight
+    files of a trial would stay in ``/tmp``. Where temporary files are too deep for a socket, vLLM chooses.
+    """
+    with temporary_folder("perfgate-sockets-") as folder:
+        sockets = {SOCKETS: str(folder)} if len(str(folder)) <= LONGEST_SOCKETS else {}
+        yield allowed_environment(variables) | sockets
 
 
 def engine_environment(job: Job) -> dict[str, str]:

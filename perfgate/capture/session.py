@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from perfgate.capture.compile_caches import FOLDERS as CACHES
 from perfgate.capture.compile_caches import CompileCaches
-from perfgate.capture.engine import allowed_environment
+from perfgate.capture.engine import visit_environment
 from perfgate.capture.failed_starts import FailedStarts
 from perfgate.capture.gpus import find_gpus, guard
 from perfgate.capture.job import Collector, Job
@@ -91,7 +91,8 @@ class Session:
             OSError: The run folder cannot be written.
         """
         with contextlib.ExitStack() as stack:
-            run, environment, here = self._run, allowed_environment(os.environ), str(self._folder.absolute())
+            run, here = self._run, str(self._folder.absolute())
+            environment = stack.enter_context(visit_environment(os.environ))
             found = find_gpus(stack, run, environment, self._asked, self._tell)
             self._refuse_another_machine(found[0].machine)
             uuids = [uuid for gpus in found for uuid in gpus.uuids]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import tempfile
+import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ from fake_collector import FakeCollector, FakeSpec
 from fake_nvml import FakeMachine, fake_uuid
 from hand_made import BASE, BOTH, HEAD, cell, run
 
+from perfgate.capture.engine import LONGEST_SOCKETS, visit_environment
 from perfgate.capture.job import Job
 from perfgate.capture.pace import Step
 from perfgate.capture.session import Session
@@ -595,6 +600,39 @@ def test_record_after_every_trial(tmp_path: Path) -> None:
 
     assert found == list(range(1, len(record.trials)))
     assert on_disk(tmp_path) == record
+
+
+@pytest.mark.parametrize("stop", [None, KeyboardInterrupt])
+def test_sockets_of_engines_go_with_the_visit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException] | None
+) -> None:
+    """They are in a folder of the visit, alike for both sides, and nothing stays where temporary files are."""
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")  # noqa: S108 (short enough for a socket)
+    seen: list[Path] = []
+
+    def look(job: Job) -> None:
+        seen.append(Path(job.environment["VLLM_RPC_BASE_PATH"]))
+        with socket.socket(socket.AF_UNIX) as own:
+            own.bind(str(seen[-1] / str(uuid.uuid4())))
+        if stop is not None and job.pair is not None:
+            raise stop
+
+    with pytest.raises(stop) if stop else contextlib.nullcontext():
+        measure(tmp_path, Watched(look), pairs=1)
+    assert len(seen) == (3 if stop else 4)
+    assert len({*seen}) == 1
+    assert not seen[0].exists()
+
+
+def test_sockets_are_left_to_the_engine_where_a_folder_would_be_too_deep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system refuses longer paths of sockets, and then no engine of several processes would start."""
+    deep = tmp_path / ("d" * LONGEST_SOCKETS)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with visit_environment({"LANG": "C"}) as environment:
+        assert environment == {"LANG": "C"}
 
 
 @pytest.mark.parametrize("index", [1, 2, 5])

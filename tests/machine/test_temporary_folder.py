@@ -1,0 +1,115 @@
+"""A temporary folder goes with its maker, and what a killed one left goes with the next."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from perfgate.machine import temporary_folder as module
+from perfgate.machine.temporary_folder import temporary_folder
+
+MAKES_ONE = """
+import signal, sys, tempfile
+from perfgate.machine.temporary_folder import temporary_folder
+tempfile.tempdir = sys.argv[1]
+with temporary_folder("own-") as folder:
+    (folder / "file").touch()
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files are in this test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_it_goes_with_its_block(place: Path) -> None:
+    """With all that is in it, also where the block raises; folders of two makers do not disturb each other."""
+    with temporary_folder("own-") as first, temporary_folder("own-") as second:
+        (first / "file").touch()
+        assert {*place.iterdir()} == {first, second}
+        assert first.stat().st_mode & 0o077 == 0
+    with pytest.raises(KeyboardInterrupt), temporary_folder("own-"):
+        raise KeyboardInterrupt
+    assert [*place.iterdir()] == []
+
+
+def test_what_a_killed_process_left_is_removed_and_what_one_at_work_has_stays(place: Path) -> None:
+    """The kernel tells the one from the other."""
+    argv = [sys.executable, "-c", MAKES_ONE, str(place)]
+    with (
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as killed,
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as at_work,
+    ):
+        assert killed.stdout is not None
+        assert at_work.stdout is not None
+        left, held = (Path(one.stdout.readline().rstrip()) for one in (killed, at_work) if one.stdout)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        assert (left / "file").exists()
+        with temporary_folder("own-") as own:
+            assert {*place.iterdir()} == {own, held}
+            assert (held / "file").exists()
+        at_work.communicate("")
+    assert [*place.iterdir()] == []
+
+
+def test_nothing_of_others_is_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither files and links of such a name, nor what a link names, nor a folder of another user."""
+    (place / "kept").mkdir()
+    (place / "own-link").symlink_to(place / "kept")
+    (place / "own-file").touch()
+    (place / "own-of-another").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with temporary_folder("own-"):
+        pass
+    monkeypatch.undo()
+    assert {one.name for one in place.iterdir()} == {"kept", "own-link", "own-file", "own-of-another"}
+
+
+def test_one_that_was_taken_for_left_before_it_was_locked_is_made_anew(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else may look just then."""
+    make, made = tempfile.mkdtemp, []
+
+    def swept(prefix: str) -> str:
+        made.append(make(prefix=prefix))
+        if len(made) == 1:
+            module._remove_if_left(Path(made[0]))
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept)
+    with temporary_folder("own-") as own:
+        assert ([str(own)], own.parent) == (made[1:], place)
+        assert own.exists()
+
+
+def test_makers_at_once_have_one_each(place: Path) -> None:
+    """All look for what is left while others make theirs."""
+    start, all_there, seen = threading.Barrier(8), threading.Barrier(8), []
+
+    def work() -> None:
+        start.wait()
+        with temporary_folder("own-") as own:
+            all_there.wait()
+            seen.append(own.exists())
+            all_there.wait()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [True] * 8
+    assert [*place.iterdir()] == []
