@@ -44,21 +44,23 @@ def allowed_environment(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-LONGEST_TEMPORARY = 70
-"""Characters of a folder for temporary files. A socket's path has 107 at most, see ``unix(7)``, and vLLM's and Python's
-names take up to 37 of them."""
+SOCKETS = "VLLM_RPC_BASE_PATH"
+"""Names the folder of the sockets by which vLLM's processes speak to each other; by default that of temporary files."""
+LONGEST_SOCKETS = 70
+"""Bytes of such a folder's path. A socket's has 107 at most, 37 of them of its name, see ``unix(7)``."""
 
 
 @contextlib.contextmanager
 def visit_environment(variables: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """What the engines of one visit may see of ``variables``, and a folder for temporary files, which then is removed.
+    """What the engines of one visit may see of ``variables``, and a folder for their sockets, which then is removed.
 
-    perfgate ends an engine after each trial, and what it leaves would stay in ``/tmp``: vLLM's sockets and the file by
-    which its processes meet, one to eight of a trial. Where such files are too deep for a socket they stay there.
+    vLLM leaves its sockets where its processes are ended, and perfgate ends an engine after each trial: three to eight
+    files of a trial would stay in ``/tmp``. Where no folder can be had, or one too deep for a socket, vLLM chooses.
+    ``TMPDIR`` stays as it is: by it Ray finds its cluster, and its own sockets have longer paths.
     """
-    with temporary_folder("perfgate-engines-") as folder:
-        own = {"TMPDIR": str(folder)} if len(str(folder)) <= LONGEST_TEMPORARY else {}
-        yield allowed_environment(variables) | own
+    with temporary_folder("perfgate-sockets-") as folder:
+        fits = folder is not None and len(os.fsencode(folder)) <= LONGEST_SOCKETS
+        yield allowed_environment(variables) | ({SOCKETS: str(folder)} if fits else {})
 
 
 def engine_environment(job: Job) -> dict[str, str]:

@@ -10,12 +10,14 @@ from perfgate.judge.cell_facts import RankOutcome, RanksOutcome
 from perfgate.judge.envelope import check
 from perfgate.metrics.trial import Side, Trial
 from perfgate.scenario.expected_kernels import Expectation
-from perfgate.trace.attribution import attribute, comparable
+from perfgate.trace.attribution import attribute
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.rank_steps import RankSteps, slowest_waits_as_idle, waits_as_idle
 from perfgate.units import NS_PER_S
 
 MOST_PARTS = 3
+MOST_LEFT_OUT = 0.25
+"""Share of a trial's steps that may not tell waiting; the shortest and the longest quarter do not count either."""
 Ranks = tuple[RankSteps, ...]
 _Pairs = list[tuple[DecodeSteps, DecodeSteps]]
 
@@ -60,16 +62,26 @@ def of_slowest(pairs: Sequence[tuple[Ranks, Ranks]]) -> _Pairs:
 def with_waits_apart(pairs: Sequence[tuple[Trial, Trial]]) -> _Pairs:
     """The steps of traced trials, with what the slowest rank waits for others as idle time.
 
-    Waiting of one side would be transfer of the other. So steps that do not tell it do not count, unless no pair has
-    others on both sides: then all waiting stays communication.
+    Waiting of one side would be transfer of the other. So steps that do not tell it are left out, and where they are
+    more than a few of a trial all waiting stays communication, in all trials.
     """
     whole = [(base.decode, head.decode) for base, head in pairs if base.decode and head.decode]
+    if not any(trial.ranks for pair in pairs for trial in pair):
+        return whole
     apart = [
         (slowest_waits_as_idle(base.decode, base.ranks), slowest_waits_as_idle(head.decode, head.ranks))
         for base, head in pairs
         if base.decode and head.decode
     ]
-    return apart if comparable(apart) else whole
+    return apart if _tell_enough(whole, apart) else whole
+
+
+def _tell_enough(whole: _Pairs, apart: _Pairs) -> bool:
+    """Whether few steps of each trial lost their length; what is left of others would be chosen by what they did."""
+    known = [
+        [sum(ns is not None for ns in side.step_ns) for pair in pairs for side in pair] for pairs in (whole, apart)
+    ]
+    return all(left >= (1 - MOST_LEFT_OUT) * every for every, left in zip(*known, strict=True))
 
 
 def _of_rank(label: str, pairs: Sequence[tuple[Ranks, Ranks]], steps: Callable[[RankSteps], DecodeSteps]) -> _Pairs:
@@ -112,7 +124,8 @@ def _outside_steps(expected: Expectation, decode: DecodeSteps) -> int:
 
 def _change(label: str, pairs: Sequence[tuple[Ranks, Ranks]]) -> dict[str, object]:
     """By how much the rank's steps differ, and the parts that differ most."""
-    change = attribute(_of_rank(label, pairs, waits_as_idle)) or attribute(_of_rank(label, pairs, lambda r: r.decode))
+    whole, apart = _of_rank(label, pairs, lambda rank: rank.decode), _of_rank(label, pairs, waits_as_idle)
+    change = attribute(apart if _tell_enough(whole, apart) else whole)
     if change is None:
         return {}
     parts = sorted(change.parts, key=lambda part: -abs(part.difference_s))[:MOST_PARTS]

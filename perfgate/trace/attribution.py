@@ -156,7 +156,7 @@ def attribute(
     Returns:
         ``None`` where no pair has a step of known length on both sides.
     """
-    whole = comparable(pairs)
+    whole = [pair for pair in pairs if all(any(ns is not None for ns in side.step_ns) for side in pair)]
     if not whole:
         return None
     base, head = [b for b, _ in whole], [h for _, h in whole]
@@ -183,11 +183,6 @@ def attribute(
         base_slack_s=slacks[0],
         head_slack_s=slacks[1],
     )
-
-
-def comparable(pairs: Sequence[tuple[DecodeSteps, DecodeSteps]]) -> list[tuple[DecodeSteps, DecodeSteps]]:
-    """The pairs that have a step of known length on both sides."""
-    return [pair for pair in pairs if all(any(ns is not None for ns in side.step_ns) for side in pair)]
 
 
 def _is_late(slack_s: float | None) -> bool:

@@ -15,7 +15,7 @@ from fake_collector import FakeCollector, FakeSpec
 from fake_nvml import FakeMachine, fake_uuid
 from hand_made import BASE, BOTH, HEAD, cell, run
 
-from perfgate.capture.engine import LONGEST_TEMPORARY, visit_environment
+from perfgate.capture.engine import LONGEST_SOCKETS, visit_environment
 from perfgate.capture.job import Job
 from perfgate.capture.pace import Step
 from perfgate.capture.session import Session
@@ -603,7 +603,7 @@ def test_record_after_every_trial(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [None, KeyboardInterrupt])
-def test_temporary_files_of_engines_go_with_the_visit(
+def test_sockets_of_engines_go_with_the_visit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException] | None
 ) -> None:
     """They are in a folder of the visit, alike for both sides, and nothing stays where temporary files are."""
@@ -611,7 +611,7 @@ def test_temporary_files_of_engines_go_with_the_visit(
     seen: list[Path] = []
 
     def look(job: Job) -> None:
-        seen.append(Path(job.environment["TMPDIR"]))
+        seen.append(Path(job.environment["VLLM_RPC_BASE_PATH"]))
         with socket.socket(socket.AF_UNIX) as own:
             own.bind(str(seen[-1] / str(uuid.uuid4())))
         if stop is not None and job.pair is not None:
@@ -624,15 +624,15 @@ def test_temporary_files_of_engines_go_with_the_visit(
     assert not seen[0].exists()
 
 
-def test_temporary_files_stay_where_they_are_where_sockets_would_be_too_deep(
+def test_sockets_are_left_to_the_engine_where_a_folder_would_be_too_deep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system refuses longer paths of sockets, and then no engine of several processes would start."""
-    deep = tmp_path / ("d" * LONGEST_TEMPORARY)
+    """The system refuses longer paths of sockets, of which it counts bytes: no engine of several processes starts."""
+    deep = tmp_path / ("d" * LONGEST_SOCKETS)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    with visit_environment({"TMPDIR": str(deep)}) as environment:
-        assert environment == {"TMPDIR": str(deep)}
+    with visit_environment({"LANG": "C"}) as environment:
+        assert environment == {"LANG": "C"}
 
 
 @pytest.mark.parametrize("index", [1, 2, 5])

@@ -14,6 +14,7 @@ from recorded_runs import RANKS, recorded
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.envelope import judge_envelope, learn
 from perfgate.judge.outcome import CellOutcome, Outcome, verdict_json
+from perfgate.judge.ranks import with_waits_apart
 from perfgate.metrics.trial import Side
 from perfgate.report.causes import attribution_sentence
 from perfgate.trace.attribution import GRAPH_IDLE, WAITING, attribute
@@ -97,8 +98,8 @@ def silenced(ranks: Sequence[RankSteps], *steps: int) -> tuple[RankSteps, ...]:
 
 @pytest.mark.parametrize("numbers", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize("lacks", ["waits", "ranks"])
-def test_steps_that_do_not_tell_waits_do_not_count_beside_others(lacks: str, numbers: tuple[int, ...]) -> None:
-    """What waiting was on one side is no transfer of the other; where no pair tells it, it stays communication."""
+def test_waits_that_one_trial_does_not_tell_are_taken_apart_in_none(lacks: str, numbers: tuple[int, ...]) -> None:
+    """What waiting was on one side is no transfer of the other, nor in another pair, and no work of the device."""
     base, head = engine(late_ns=400), engine(late_ns=3000)
     silent = (head[0], silenced(head[1]) if lacks == "waits" else ())
     traced = [
@@ -111,16 +112,37 @@ def test_steps_that_do_not_tell_waits_do_not_count_beside_others(lacks: str, num
     (found,) = judge(run([measured]), {measured.cell_id: taken}).cells
     change = found.attribution
     assert change is not None
-    alone = len(numbers) == 1
-    assert change.pairs == (1 if alone else 2)
-    assert (WAITING in {part.name for part in change.parts}) == alone
+    assert change.pairs == 2
+    assert WAITING not in {part.name for part in change.parts}
+    own = tuple(part.model_copy(update={"difference_s": 1e-3}) for part in change.parts if part.name == "communication")
+    assert not change.model_copy(update={"residual_s": 1e-3, "measured_s": 1e-3, "parts": own}).misled
     assert found.ranks is not None
     grown = {name: seconds for name, seconds in found.ranks.ranks[0].parts.items() if seconds > 0}
-    where = WAITING if alone else "communication"
-    assert grown == ({} if lacks == "ranks" and not alone else pytest.approx({where: LAYERS * 2600e-9}))
-    if not alone:
-        own = tuple(part.model_copy(update={"difference_s": 1e-3}) for part in change.parts if part.name == where)
-        assert not change.model_copy(update={"residual_s": 1e-3, "measured_s": 1e-3, "parts": own}).misled
+    late_s = pytest.approx(LAYERS * 2600e-9)
+    if lacks == "waits":
+        assert grown == {"communication": late_s}
+    else:  # pairs that have the rank on both sides
+        assert grown == ({WAITING: late_s} if len(numbers) == 1 else {})
+
+
+@pytest.mark.parametrize(("steps", "apart"), [((), False), ((1,), True), ((1, 2), False), ((1, 2, 3, 4, 5), False)])
+def test_no_more_than_a_quarter_of_steps_is_left_out(steps: tuple[int, ...], *, apart: bool) -> None:
+    """Ranks whose collectives differ in some steps of the head tell no waiting there, and these may be its longer ones.
+
+    Seven of eight steps have a length.
+    """
+    (base, ranks), (head, own) = engine(late_ns=400), engine(late_ns=400)
+    first, second = pair((base, ranks), (head, silenced(own, *steps)))
+    (found,) = with_waits_apart([(first, second)])
+    assert (found == (base, head)) != apart
+    assert [side.step_ns.count(None) for side in found] == [1, 1 + len(steps) * apart]
+
+
+def test_communication_of_an_engine_with_one_rank_is_no_waiting() -> None:
+    """There is nobody to wait for, so all steps count, whether they communicate or not."""
+    (told, _), (other, _) = engine(late_ns=400), engine(late_ns=3000)
+    first, second = pair((told, ()), (other, ()))
+    assert with_waits_apart([(first, second)]) == [(told, other)]
 
 
 def test_a_step_that_does_not_tell_waits_takes_no_other_with_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -36,6 +37,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_goes_with_its_block(place: Path) -> None:
     """With all that is in it, also where the block raises; folders of two makers do not disturb each other."""
     with temporary_folder("own-") as first, temporary_folder("own-") as second:
+        assert first is not None
+        assert second is not None
         (first / "file").touch()
         assert {*place.iterdir()} == {first, second}
         assert first.stat().st_mode & 0o077 == 0
@@ -64,17 +67,58 @@ def test_what_a_killed_process_left_is_removed_and_what_one_at_work_has_stays(pl
     assert [*place.iterdir()] == []
 
 
-def test_nothing_of_others_is_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither files and links of such a name, nor what a link names, nor a folder of another user."""
+def test_only_folders_are_taken_for_left(place: Path) -> None:
+    """Neither files, pipes and links of such a name are removed, nor what a link names, nor folders of another host."""
+    with temporary_folder("own-") as own:
+        assert own is not None
+        begin = own.name[: -len("xxxxxxxx")]
     (place / "kept").mkdir()
-    (place / "own-link").symlink_to(place / "kept")
-    (place / "own-file").touch()
-    (place / "own-of-another").mkdir()
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    (place / f"{begin}link").symlink_to(place / "kept")
+    (place / f"{begin}file").touch()
+    os.mkfifo(place / f"{begin}pipe")
+    (place / "own-0123-x").mkdir()
+    before = {*place.iterdir()}
     with temporary_folder("own-"):
-        pass
-    monkeypatch.undo()
-    assert {one.name for one in place.iterdir()} == {"kept", "own-link", "own-file", "own-of-another"}
+        assert {*place.iterdir()} > before
+    assert {*place.iterdir()} == before
+
+
+def test_a_folder_of_another_user_stays(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root could remove it."""
+    with temporary_folder("own-") as own:
+        assert own is not None
+        left = place / f"{own.name[:-1]}-"
+    left.mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        with temporary_folder("own-"):
+            pass
+        assert left.exists()
+    with temporary_folder("own-"):
+        assert not left.exists()
+
+
+@pytest.mark.parametrize("levels", [1500])
+def test_a_folder_however_deep_is_removed(place: Path, levels: int) -> None:
+    """Code under test writes into it, and no run after it may be stopped by what is there."""
+    deep = "own = os.getcwd()\nfor _ in range(int(sys.argv[2])):\n    os.mkdir('d'); os.chdir('d')"
+    with temporary_folder("own-") as own:
+        assert own is not None
+        subprocess.run([sys.executable, "-c", f"import os, sys\n{deep}", "", str(levels)], cwd=own, check=True)
+    assert [*place.iterdir()] == []
+
+
+@pytest.mark.parametrize("fails", ["flock", "mkdtemp"])
+def test_where_none_can_be_had_there_is_none(place: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    """A file system may have no locks, or no room: nobody is stopped by that."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl if fails == "flock" else tempfile, fails, refuse)
+    with temporary_folder("own-") as own:
+        assert own is None
+    assert [*place.iterdir()] == []
 
 
 def test_one_that_was_taken_for_left_before_it_was_locked_is_made_anew(
@@ -91,19 +135,20 @@ def test_one_that_was_taken_for_left_before_it_was_locked_is_made_anew(
 
     monkeypatch.setattr(tempfile, "mkdtemp", swept)
     with temporary_folder("own-") as own:
+        assert own is not None
         assert ([str(own)], own.parent) == (made[1:], place)
         assert own.exists()
 
 
 def test_makers_at_once_have_one_each(place: Path) -> None:
     """All look for what is left while others make theirs."""
-    start, all_there, seen = threading.Barrier(8), threading.Barrier(8), []
+    start, all_there, seen = threading.Barrier(8, timeout=60), threading.Barrier(8, timeout=60), []
 
     def work() -> None:
         start.wait()
         with temporary_folder("own-") as own:
             all_there.wait()
-            seen.append(own.exists())
+            seen.append(own is not None and own.exists())
             all_there.wait()
 
     threads = [threading.Thread(target=work) for _ in range(8)]
