@@ -58,7 +58,10 @@ def visit_environment(variables: Mapping[str, str]) -> Iterator[dict[str, str]]:
     files of a trial would stay in ``/tmp``. Where no folder can be had, or one too deep for a socket, vLLM chooses.
     ``TMPDIR`` stays as it is: by it Ray finds its cluster, and its own sockets have longer paths.
     """
-    with temporary_folder("perfgate-sockets-") as folder:
+    with contextlib.ExitStack() as stack:
+        folder = None
+        with contextlib.suppress(OSError):
+            folder = stack.enter_context(temporary_folder("perfgate-sockets-"))
         fits = folder is not None and len(os.fsencode(folder)) <= LONGEST_SOCKETS
         yield allowed_environment(variables) | ({SOCKETS: str(folder)} if fits else {})
 

@@ -9,7 +9,6 @@ import contextlib
 import os
 import platform
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,10 +24,10 @@ from perfgate.capture.pace import Step
 from perfgate.cluster.actors import called
 from perfgate.cluster.cluster_run import ClusterRun, Ending
 from perfgate.cluster.coordinator import Coordinator
-from perfgate.cluster.left_behind import remove_left_behind
 from perfgate.cluster.travelling import GrowingFolder, put
 from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError
-from perfgate.machine.locks import hold, never_waiting
+from perfgate.machine.locks import never_waiting
+from perfgate.machine.temporary_folder import temporary_folder
 from perfgate.project.build import Builder
 from perfgate.project.config import load_config
 from perfgate.record.run_names import run_below
@@ -98,18 +97,16 @@ def measure(
     until_s = time.monotonic() + begun.seconds_left
     try:
         with (
-            tempfile.TemporaryDirectory(prefix=PLACE, ignore_cleanup_errors=True) as place,
-            hold(Path(place)),
+            temporary_folder(PLACE) as place,
             as_the_node(),
             without_ray(),
             never_waiting(),
         ):
-            remove_left_behind(PLACE, Path(place))
-            put(Path(place), begun.files)
-            sender = _Sender(GrowingFolder(Path(place)), run, number, attempt, coordinator, here)
+            put(place, begun.files)
+            sender = _Sender(GrowingFolder(place), run, number, attempt, coordinator, here)
             try:
                 _build(run, sender, until_s, begun.beginning)
-                _take(run, number, Path(place), sender, until_s, collector)
+                _take(run, number, place, sender, until_s, collector)
             finally:
                 sender.send()
     except (InterruptedRunError, KeyboardInterrupt) as error:

@@ -20,9 +20,9 @@ from perfgate.capture.job import Collector
 from perfgate.capture.pace import Step
 from perfgate.cluster.cells_folder import CellsFolder
 from perfgate.cluster.cluster_run import Begun, ClusterRun, Ending, Files
-from perfgate.cluster.left_behind import left_behind
 from perfgate.errors import PerfgateError, RecordError
 from perfgate.machine.locks import hold
+from perfgate.machine.temporary_folder import left_behind
 
 AGAIN_S: Final = 2.0
 """After so long a cell whose GPU was in use is submitted again, and twice as long each further time."""

@@ -635,6 +635,15 @@ def test_sockets_are_left_to_the_engine_where_a_folder_would_be_too_deep(
         assert environment == {"LANG": "C"}
 
 
+def test_sockets_are_left_to_the_engine_where_no_folder_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full or unwritable place for temporary files stops no visit."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with visit_environment({"LANG": "C"}) as environment:
+        assert environment == {"LANG": "C"}
+
+
 @pytest.mark.parametrize("index", [1, 2, 5])
 def test_interrupt(tmp_path: Path, index: int) -> None:
     """Ctrl-C passes through, keeps every finished trial and takes the caches away."""

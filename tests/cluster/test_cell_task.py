@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from perfgate.cluster.cell_task import PLACE, RAYLET, Here, as_the_node, measure
 from perfgate.cluster.cells_folder import CellsFolder
 from perfgate.cluster.cluster_run import Ending
 from perfgate.machine.locks import state_folder
+from perfgate.machine.temporary_folder import temporary_folder
 from perfgate.metrics.trial import Trial
 from perfgate.project.build import CACHE
 
@@ -208,14 +208,15 @@ def test_engines_have_the_niceness_of_the_node(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_killed_task_leaves_nothing_for_long(here: Path) -> None:
-    """The next one on that host removes its folder, and none that is in use, new, or somebody else's to write."""
-    folders = {name: here / "kept" / f"{PLACE}{name}" for name in ("killed", "held", "new", "shared")}
-    for name, folder in folders.items():
-        folder.mkdir(mode=0o700)
-        (folder / "trace.csv").touch()
-        folder.chmod(0o777 if name == "shared" else 0o700)
-        os.utime(folder, (0, 0 if name != "new" else time.time()))
-    with FileLock(folders["held"] / "lock"):
-        os.utime(folders["held"], (0, 0))
-        Cluster(run_of(here)).measure(1)
-    assert {name for name, folder in folders.items() if folder.exists()} == {"held", "new", "shared"}
+    """The next one on that host removes its folder however deep it is, and none in use, or somebody else's to write."""
+    with temporary_folder(PLACE) as held:
+        killed, shared = (held.with_name(f"{held.name[:-8]}{name}") for name in ("killed", "shared"))
+        for folder in (killed, shared):
+            folder.mkdir(mode=0o700)
+            (folder / "trace.csv").touch()
+        shared.chmod(0o777)
+        deep = killed
+        for _ in range(1500):
+            (deep := deep / "d").mkdir()
+        assert Cluster(run_of(here)).measure(1) == Ending("done")
+        assert {*held.parent.glob(f"{PLACE}*")} == {held, shared}
