@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -128,6 +128,7 @@ class StepFigures(Columns):
 
 def figures(trace: Trace) -> StepFigures:
     """The figures of every step and device with a kernel."""
+    trace = replace(trace, calls=_without_waits_beside(trace))
     parts = [_device_figures(part) for part in _parts(trace)]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     step, device = columns["step"], columns["device"]
@@ -316,6 +317,24 @@ def _neighbours(  # step and device, then three times of each
     shown = launched_ns[later] != _LATE
     lead_ns[later[shown]] = last_ns[earlier[shown]] - launched_ns[later[shown]]
     return step_ns, lead_ns
+
+
+def _without_waits_beside(trace: Trace) -> Calls:
+    """All calls but waits of threads that neither launch kernels nor have a step's range.
+
+    No step is held up by them: in each of vLLM's workers that answers, such a thread waits for the outputs of a step
+    while another one launches the next.
+    """
+    steps, calls = trace.steps, trace.calls
+    of_calls = _of_threads(calls.process, calls.thread)
+    launching = np.isin(calls.kind, [CALL_KINDS.index(kind) for kind in GAP_CALLS[0]])
+    at_work = np.concatenate([of_calls[launching], _of_threads(steps.process, steps.thread)])
+    return calls.take(np.isin(of_calls, at_work) | (calls.kind != CALL_KINDS.index("synchronise")))
+
+
+def _of_threads(process: NDArray[np.int16], thread: NDArray[np.int32]) -> Ints:
+    """Process and thread as one number."""
+    return np.asarray((process.astype(np.int64) << 32) + thread)
 
 
 def _waits(trace: Trace) -> Calls:

@@ -143,6 +143,7 @@ class Steps(Columns):
         start_ns: When the host began it.
         end_ns: When the host ended it; the device may still be at an earlier step.
         process: Index into :attr:`Trace.processes`.
+        thread: The thread whose range it is, as :attr:`Calls.thread`; -1 where no range of its process marks it.
         complete: False where the trace does not show the step's end.
         own: True where a range of perfgate's marks the step; vLLM's own ranges end before the sampler.
         inferred: True where no range marks it: it was inferred from what is launched again and again.
@@ -153,6 +154,7 @@ class Steps(Columns):
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
     process: NDArray[np.int16]
+    thread: NDArray[np.int32]
     complete: NDArray[np.bool_]
     own: NDArray[np.bool_]
     inferred: NDArray[np.bool_]

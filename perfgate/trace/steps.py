@@ -48,14 +48,14 @@ class Range:
         start_ns: Where it opens.
         end_ns: Where it closes; ``None`` where the trace does not show that.
         process: Index of its process.
-        thread: Its thread, any number that tells threads of a process apart.
+        thread: Its thread, as :attr:`perfgate.trace.kernel_table.Calls.thread`.
     """
 
     name: str
     start_ns: int
     end_ns: int | None
     process: int
-    thread: int = 0
+    thread: int = NONE
 
 
 def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) -> tuple[Steps, tuple[Note, ...]]:
@@ -75,7 +75,9 @@ def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) ->
     parts, cautions = [], []
     if not owned and len(by_process) == 1:
         (spans,) = by_process.values()
-        owned = {process: [replace(span, process=process) for span in spans] for process in sorted(processes)}
+        owned = {
+            process: [replace(span, process=process, thread=NONE) for span in spans] for process in sorted(processes)
+        }
         text = "the steps are ranges of another process than launched the kernels: launches may come after their range"
         cautions.append(Note(code="steps-of-another-process", text=text))
     for spans in owned.values():
@@ -185,6 +187,7 @@ def _steps(
         start_ns=np.array([span.start_ns for span in ranges]),
         end_ns=np.array(ends),
         process=np.array([span.process for span in ranges]),
+        thread=np.array([span.thread for span in ranges]),
         complete=complete,
         own=np.full(len(ranges), bool(own)),
     )

@@ -143,6 +143,14 @@ class _Reader:
             columns["launched_ns"] = [event.start_ns for event in launches]
             columns["stream"] = [_whole(event.thread) for event in launches]
         copies = self._of("gpu_memcpy")
+        # A number of ours, because some threads are words.
+        threads = {
+            own: number for number, own in enumerate(dict.fromkeys((e.owner, e.thread) for e in [*self.calls, *ranges]))
+        }
+        calls: dict[str, list[Any]] = {
+            "kind": [CALL_KINDS.index(call_kind(call.name)) for call in self.calls],
+            "thread": [threads[call.owner, call.thread] for call in self.calls],
+        }
         trace = Trace(
             source=self.recording.source,
             where=self.file,
@@ -152,25 +160,18 @@ class _Reader:
             shapes=np.array(shapes, np.int64).reshape(-1, 6),
             kernels=_table(Kernels, launches, processes, columns),
             steps=filled(Steps),
-            calls=_table(Calls, self.calls, processes, self._of_calls()),
+            calls=_table(Calls, self.calls, processes, calls),
             copies=_table(Events, copies, processes, {"kind": [_copy_kind(event) for event in copies]}),
             memsets=_table(Events, self._of("gpu_memset"), processes, {}),
             overhead=_table(Events, self._of("overhead"), processes, {}),
             cautions=(*self.recording.cautions, *cautions),
         )
         return trace, [
-            Range(event.name, event.start_ns, event.end_ns, processes.of_range(event), hash(event.thread))
+            Range(
+                event.name, event.start_ns, event.end_ns, processes.of_range(event), threads[event.owner, event.thread]
+            )
             for event in ranges
         ]
-
-    def _of_calls(self) -> dict[str, list[Any]]:
-        """What only calls have: what they are for, and their thread, by a number of ours because some are words."""
-        owned = [(call.owner, call.thread) for call in self.calls]
-        threads = {thread: number for number, thread in enumerate(dict.fromkeys(owned))}
-        return {
-            "kind": [CALL_KINDS.index(call_kind(call.name)) for call in self.calls],
-            "thread": [threads[thread] for thread in owned],
-        }
 
     def _check_devices(self) -> tuple[Note, ...]:
         """Operators represent kernels only where no device worked; other work of a device is never left out unsaid."""

@@ -161,6 +161,25 @@ def test_waits_are_counted_once_and_within_their_step() -> None:
     assert figures(read(builder)).work_ns.tolist() == [STEP - 6000, STEP - 1000]
 
 
+@pytest.mark.parametrize(("launching", "waiting", "counts"), [(1, 2, False), (1, 1, True), (2, 2, True), (2, 1, True)])
+def test_a_wait_beside_the_steps_holds_up_none(launching: int, waiting: int, *, counts: bool) -> None:
+    """A thread that only waits is not the host; the one with the steps' ranges is, and any that launches."""
+    builder = ExportBuilder()
+    for n in range(2):
+        begin = n * STEP
+        builder.span(f"perfgate.step.{n}", begin, begin + STEP, pid=1)
+        builder.launch("gemm", begin + 1000, begin + 5000, begin + 7000, pid=1, tid=launching)
+        builder.launch("gemm", begin + 2000, begin + 9000, begin + 14_000, pid=1, tid=launching)
+        builder.call("cudaEventSynchronize", begin + 4000, begin + 9000, pid=1, tid=waiting)
+
+    found = figures(read(builder))
+
+    assert found.work_ns.tolist() == [STEP - 5000 if counts else STEP] * 2
+    assert found.slack_ns.tolist() == [NO_TIME, 3000]
+    assert found.syncs.tolist() == [int(counts)] * 2
+    assert gaps(found) == ({"synchronise": 2000} if counts else {"nothing": 2000})
+
+
 def test_ranges_of_vllm_do_not_show_the_hosts_work() -> None:
     """They end before the sampler runs; the slack is bounded by the waits up to the next one nevertheless."""
     builder = ExportBuilder()

@@ -215,6 +215,25 @@ def test_two_ranks_of_a_real_engine() -> None:
     assert every.cautions == ()
 
 
+def test_two_ranks_of_two_gpus() -> None:
+    """Of a real engine: the rank that answers has a thread that waits for outputs; its host works as the other's."""
+    every, ranks = summarise_ranks([read_trace(FIXTURES / "h200-x2-ranks.sqlite.gz")], 2)
+
+    assert [rank.decode.work_ns for rank in ranks] == [
+        (5028806, 5028317, 5552376, 5376198, 4881216, 4810398),
+        (5337600, 5269300, 5054662, 4156871, 4120059, 4024662),
+    ]
+    assert [rank.decode.waits for rank in ranks] == [0, 0]
+    assert [rank.decode.gap_ns["synchronise"] for rank in ranks] == [(0,) * 6] * 2
+    assert [sum(pattern.steps for pattern in rank.decode.patterns) for rank in ranks] == [6, 6]
+    assert {len(pattern.kernels) for rank in ranks for pattern in rank.decode.patterns} == {507}
+    assert [rank.collectives for rank in ranks] == [396, 396]
+    assert [rank.slowest for rank in ranks] == [1, 5]
+    # Rank 1 launches late, so rank 0 waits in its collectives; what transfer takes is alike.
+    assert [statistics.median(rank.waiting_ns) for rank in ranks] == [1232587.0, 12321.0]
+    assert every.cautions == ()
+
+
 def test_trials_are_pooled_rank_by_rank() -> None:
     """Ranks of several trials are those of one, step after step."""
     works = reduced([5000, 9000])

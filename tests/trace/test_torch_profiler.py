@@ -94,6 +94,18 @@ def test_a_gpu_trace(tmp_path: Path) -> None:
     assert (found.calls[0], found.call_ns[0], found.sync_ns[0]) == (2, 34_000, 100_000)
 
 
+@pytest.mark.parametrize(("waiting", "work_ns"), [("outputs", 10_000), ("main", 7000)])
+def test_a_thread_that_only_waits_is_not_the_host(tmp_path: Path, waiting: str, work_ns: int) -> None:
+    """Threads are the same in ranges and calls, also where they are words."""
+    events = [
+        event("user_annotation", "perfgate.step.0", 0, 10) | {"tid": "main"},
+        event("cuda_runtime", "cudaLaunchKernel", 1, 1, correlation=1) | {"tid": "main"},
+        event("kernel", "gemm", 3, 6, correlation=1, device=0, stream=7),
+        event("cuda_runtime", "cudaEventSynchronize", 5, 3) | {"tid": waiting},
+    ]
+    assert figures(read_torch(write(tmp_path, events))).work_ns.tolist() == [work_ns]
+
+
 def test_times_since_1970_keep_their_nanoseconds(tmp_path: Path) -> None:
     """Microseconds of today with three decimals have more digits than a float."""
     text = """{"traceEvents": [
