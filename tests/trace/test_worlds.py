@@ -45,7 +45,9 @@ def test_device_time_has_the_role_that_it_plays(world: str) -> None:
     assert max(wrong.values(), default=0) <= MOST_WRONG, wrong
 
 
-@pytest.mark.parametrize("name", ["h200-llama-8b-decode.sqlite.gz", "cpu-tiny.torch-2.13.json.gz"])
+@pytest.mark.parametrize(
+    "name", ["h200-llama-8b-decode.sqlite.gz", "h200-x2-ranks.sqlite.gz", "cpu-tiny.torch-2.13.json.gz"]
+)
 def test_recorded_traces_have_roles(name: str) -> None:
     """Of the time of a trace that was taken here at most a fiftieth is unlisted."""
     trace = read_trace(FIXTURES / name)
