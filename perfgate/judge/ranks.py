@@ -73,15 +73,15 @@ def with_waits_apart(pairs: Sequence[tuple[Trial, Trial]]) -> _Pairs:
         for base, head in pairs
         if base.decode and head.decode
     ]
-    return apart if _tell_enough(whole, apart) else whole
+    return _unless_few_tell(whole, apart)
 
 
-def _tell_enough(whole: _Pairs, apart: _Pairs) -> bool:
-    """Whether few steps of each trial lost their length; what is left of others would be chosen by what they did."""
+def _unless_few_tell(whole: _Pairs, apart: _Pairs) -> _Pairs:
+    """``apart``, or ``whole`` where many steps of a trial lost their length: what they did chose the others."""
     known = [
         [sum(ns is not None for ns in side.step_ns) for pair in pairs for side in pair] for pairs in (whole, apart)
     ]
-    return all(left >= (1 - MOST_LEFT_OUT) * every for every, left in zip(*known, strict=True))
+    return apart if all(left >= (1 - MOST_LEFT_OUT) * every for every, left in zip(*known, strict=True)) else whole
 
 
 def _of_rank(label: str, pairs: Sequence[tuple[Ranks, Ranks]], steps: Callable[[RankSteps], DecodeSteps]) -> _Pairs:
@@ -125,7 +125,7 @@ def _outside_steps(expected: Expectation, decode: DecodeSteps) -> int:
 def _change(label: str, pairs: Sequence[tuple[Ranks, Ranks]]) -> dict[str, object]:
     """By how much the rank's steps differ, and the parts that differ most."""
     whole, apart = _of_rank(label, pairs, lambda rank: rank.decode), _of_rank(label, pairs, waits_as_idle)
-    change = attribute(apart if _tell_enough(whole, apart) else whole)
+    change = attribute(_unless_few_tell(whole, apart))
     if change is None:
         return {}
     parts = sorted(change.parts, key=lambda part: -abs(part.difference_s))[:MOST_PARTS]

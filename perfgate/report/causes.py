@@ -163,6 +163,8 @@ def _host(change: Attribution) -> str:
         return ""
     if not change.head_late and not change.host_s:
         return f"; the host had {format_value(change.head_slack_s, 's')} to spare"
+    if abs(change.host_s) < TOLD_S:  # late on both sides alike
+        return ""
     who = "head" if change.head_late else "base"
     return f"; the device of {who} waited for the host, whose share is {_us(change.host_s)} us"
 

@@ -14,7 +14,7 @@ pipeline do, so ranks are compared that leave their collectives at the same time
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -188,14 +188,26 @@ def _together(parts: Sequence[_Part], notes: list[Note]) -> tuple[DecodeSteps, t
         )
         for number, (part, wait) in enumerate(zip(parts, waits, strict=True))
     )
-    alone = [rank.label for rank in ranks if any(rank.communication_ns) and all(ns is None for ns in rank.waiting_ns)]
-    if alone:
-        text = f"{', '.join(alone)}: no collectives that other ranks ran with it, so waiting is not told from transfer"
-        notes.append(Note(code="not-recorded", text=text))
+    notes += _untold(ranks)
     follows = np.logical_and.reduce([f.step_ns != NO_TIME for f in figures])
     follows[:-1] &= np.logical_and.reduce([np.diff(f.step) == 1 for f in figures])
     edges = {"span_ns": end.max(axis=0) - begin.min(axis=0), "step_ns": _lengths(first.min(axis=0), follows)}
     return _of_all(ranks, slowest, edges, notes), ranks
+
+
+def _untold(ranks: Sequence[RankSteps]) -> Iterator[Note]:
+    """What to say of ranks that communicate in steps of which nobody knows how long they wait."""
+    untold = {rank.label: sum(ns is None for ns in _visible_waits(rank)) for rank in ranks}
+    alone = [rank.label for rank in ranks if untold[rank.label] and all(ns is None for ns in rank.waiting_ns)]
+    if alone:
+        text = f"{', '.join(alone)}: no collectives that other ranks ran with it, so waiting is not told from transfer"
+        yield Note(code="not-recorded", text=text)
+    some = [f"{count} of {label}" for label, count in untold.items() if count and label not in alone]
+    if some:
+        text = (
+            f"waiting is not told from transfer in some of {plural(ranks[0].decode.steps, 'step')}: {', '.join(some)}"
+        )
+        yield Note(code="not-recorded", text=text)
 
 
 def _slowest(columns: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]]) -> Ints:
