@@ -3,10 +3,11 @@
 ``python benchmarks/gpu_visit.py --build python=PYTHON --minutes 26 [--gpus 0,1] [--only 'tight*'] [--into FOLDER]``
 
 ``gpu_visit.toml`` lists tasks, the most wanted first: commands of perfgate, and other benchmarks. One visit holds a
-part of them: choose with ``--only``, in the order that it is given. Each task takes GPUs of its own and an equal share
-of the cores, and they run side by side; one that would not end in time is not begun. A later visit into the same folder
-runs no task again that ended as expected, and resumes a run that was cut short. Nothing of a GPU is changed: scenarios
-only observe clocks, and NVLink multicast is off, because a fault in it takes a whole host down.
+part of them: choose with ``--only NAME`` or ``--only NAME=MINUTES``, in the order that it is given. Each task takes
+GPUs of its own and an equal share of the cores, and they run side by side; one that would not end in time is not begun.
+A later visit into the same folder runs no task again that ended as expected, and resumes a run that was cut short.
+Nothing of a GPU is changed: scenarios only observe clocks, and NVLink multicast is off, because a fault in it takes a
+whole host down.
 
 PYTHON finds vllm and torch by itself: engines get no ``PYTHONPATH``. FOLDER gets ``TASK/TASK.txt``, which is what a
 task printed, its run folders, and ``ended.jsonl``, a line a task. Prints what begins and ends, and last a table. Ends
@@ -26,6 +27,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -222,6 +224,17 @@ def tasks_of(declared: dict[str, Any]) -> list[Task]:
     return [Task(**json.loads(text.replace("{each}", str(value)))) for value in values]
 
 
+def chosen_of(listed: Sequence[Task], wanted: Sequence[str]) -> list[Task]:
+    """Tasks in the order in which they are wanted, each as the last word has it that names it."""
+    found = {}
+    for word in wanted:
+        name, _, minutes = word.partition("=")
+        for task in listed:
+            if fnmatch.fnmatch(task.name, name):
+                found[task.name] = replace(task, minutes=float(minutes)) if minutes else task
+    return [*found.values()]
+
+
 def check_imports(build: str) -> None:
     """End with 2 where perfgate cannot be imported, or vllm by a build's interpreter: no task would run."""
     wanted = [[sys.executable, "import perfgate.gate"]]
@@ -240,7 +253,8 @@ def main() -> None:
     parser.add_argument("--build", required=True, metavar="KEY=VALUE", help="the build, as perfgate's --base takes it")
     parser.add_argument("--minutes", type=float, required=True, help="until nothing runs any more")
     parser.add_argument("--gpus", type=lambda names: names.split(","), default=["0"], help="indices")
-    parser.add_argument("--only", action="append", help="names of tasks, with wildcards; default: all")
+    parser.add_argument("--only", action="append", metavar="NAME[=MINUTES]",
+                        help="tasks, with wildcards, and what they take at most; default: all")  # fmt: skip
     parser.add_argument("--into", type=Path, default=Path("gpu-visit"), help="folder of logs and runs")
     parser.add_argument(
         "--plant", default="1", metavar="EVERY", help="of the plant of 0.9 %%: 1 on an H200, 0.5 on an H100"
@@ -250,8 +264,7 @@ def main() -> None:
     key, _, value = given.build.partition("=")
     given.build = f"{key}={Path(value).absolute()}" if key == "python" else given.build  # each task has its own folder
     listed = [task for one in tomllib.loads(given.tasks.read_text(encoding="utf-8"))["task"] for task in tasks_of(one)]
-    wanted = given.only or ["*"]
-    chosen = [*{task.name: task for one in wanted for task in listed if fnmatch.fnmatch(task.name, one)}.values()]
+    chosen = chosen_of(listed, given.only or ["*"])
     check_imports(given.build)
     visit = Visit(given.into.resolve(), given.build, given.gpus, given.minutes, given.plant)
     fitting = (task for task in chosen if task.gpus <= len(given.gpus))

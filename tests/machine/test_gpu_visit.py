@@ -68,6 +68,13 @@ def test_tasks_run_in_the_order_wanted(tmp_path: Path) -> None:
     assert [json.loads(line)["task"] for line in lines] == ["second", "first"]
 
 
+def test_a_task_may_be_given_other_minutes() -> None:
+    """Of all that a word names, and by the last word that names it."""
+    listed = [benchmark.Task(name, [], 5.0) for name in ("first", "second", "third")]
+    chosen = benchmark.chosen_of(listed, ["s*=2.5", "*ir*", "third=7"])
+    assert [(task.name, task.minutes) for task in chosen] == [("second", 2.5), ("first", 5.0), ("third", 7.0)]
+
+
 def test_a_task_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
     """Also where a shell began the visit in the background and had it ignore interruptions."""
     visited(tmp_path, "--only", "waits")
