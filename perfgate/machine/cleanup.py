@@ -37,17 +37,34 @@ class Swept:
 def remove_tree(folder: Path, *, ignore_errors: bool = False) -> None:
     """Remove a folder that code under test could write, as :func:`shutil.rmtree` does, however deep it is.
 
-    That calls itself for each level before Python 3.13, and a program can make more levels than it can be called.
+    That has a file open for each level and, before Python 3.13, calls itself: a program can make more levels than
+    either permits, and ``rm`` neither.
 
     Raises:
         OSError: Something cannot be removed, and that is not to be ignored.
     """
+    failure: Exception | None = None
     try:
         shutil.rmtree(folder, ignore_errors=ignore_errors)
     except RecursionError as error:
+        failure = error
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        failure = error
+    if failure is not None or (ignore_errors and folder.is_dir() and not folder.is_symlink()):
+        _force(folder, failure, ignore_errors=ignore_errors)
+
+
+def _force(folder: Path, failure: Exception | None, *, ignore_errors: bool) -> None:
+    try:
         done = subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)  # noqa: S603, S607
+    except OSError:  # there is no such program here
+        if not ignore_errors:
+            raise
+    else:
         if done.returncode and not ignore_errors:
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder)) from error
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder)) from failure
 
 
 def count_files(folder: Path) -> int:

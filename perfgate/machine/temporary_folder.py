@@ -19,8 +19,9 @@ from perfgate.machine.cleanup import remove_tree
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """A folder of this user's that is removed at the end of the block, or by the next one who asks for such a folder.
 
-    Its maker holds a lock on it, which the kernel releases. So folders that nobody holds are those of killed processes.
-    They have the host's name, as another host that shares them may not see the lock.
+    Its maker holds a lock on it, which the kernel releases; programs that it started do not hold it. So folders that
+    nobody holds are those of killed processes. They have the host's name, as another host that shares them may not see
+    the lock.
 
     Args:
         prefix: How the names of such folders begin.
@@ -31,8 +32,9 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     here = f"{prefix}{zlib.crc32(socket.gethostname().encode()):08x}-"
     with contextlib.ExitStack() as stack:
         folder = _made(here, stack)
-        for left in left_behind(here, folder):
-            _remove_if_left(left)
+        with contextlib.suppress(OSError):  # that folders are lying about stops nobody
+            for left in left_behind(here, folder):
+                _remove_if_left(left)
         yield folder
 
 

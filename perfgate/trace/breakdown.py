@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.trace.families import COMMUNICATION
+from perfgate.trace.host_waits import host_calls
 from perfgate.trace.idle_gaps import GAP_CALLS, covered, idle_ns
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
@@ -128,7 +129,7 @@ class StepFigures(Columns):
 
 def figures(trace: Trace) -> StepFigures:
     """The figures of every step and device with a kernel."""
-    trace = replace(trace, calls=_without_waits_beside(trace))
+    trace = replace(trace, calls=host_calls(trace))
     parts = [_device_figures(part) for part in _parts(trace)]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     step, device = columns["step"], columns["device"]
@@ -317,24 +318,6 @@ def _neighbours(  # step and device, then three times of each
     shown = launched_ns[later] != _LATE
     lead_ns[later[shown]] = last_ns[earlier[shown]] - launched_ns[later[shown]]
     return step_ns, lead_ns
-
-
-def _without_waits_beside(trace: Trace) -> Calls:
-    """All calls but waits of threads that neither launch kernels nor have a step's range.
-
-    No step is held up by them: in each of vLLM's workers that answers, such a thread waits for the outputs of a step
-    while another one launches the next.
-    """
-    steps, calls = trace.steps, trace.calls
-    of_calls = _of_threads(calls.process, calls.thread)
-    launching = np.isin(calls.kind, [CALL_KINDS.index(kind) for kind in GAP_CALLS[0]])
-    at_work = np.concatenate([of_calls[launching], _of_threads(steps.process, steps.thread)])
-    return calls.take(np.isin(of_calls, at_work) | (calls.kind != CALL_KINDS.index("synchronise")))
-
-
-def _of_threads(process: NDArray[np.int16], thread: NDArray[np.int32]) -> Ints:
-    """Process and thread as one number."""
-    return np.asarray((process.astype(np.int64) << 32) + thread)
 
 
 def _waits(trace: Trace) -> Calls:

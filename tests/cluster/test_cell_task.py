@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deep_tree import deep_tree
 from fake_collector import ByCell
 from filelock import FileLock
 from git_project import GitProject
@@ -215,8 +216,7 @@ def test_a_killed_task_leaves_nothing_for_long(here: Path) -> None:
             folder.mkdir(mode=0o700)
             (folder / "trace.csv").touch()
         shared.chmod(0o777)
-        deep = killed
-        for _ in range(1500):
-            (deep := deep / "d").mkdir()
-        assert Cluster(run_of(here)).measure(1) == Ending("done")
+        with deep_tree(killed):
+            assert Cluster(run_of(here)).measure(1) == Ending("done")
+            assert not killed.exists()
         assert {*held.parent.glob(f"{PLACE}*")} == {held, shared}

@@ -140,9 +140,13 @@ def test_no_more_than_a_quarter_of_steps_is_left_out(steps: tuple[int, ...], *, 
 
 def test_communication_of_an_engine_with_one_rank_is_no_waiting() -> None:
     """There is nobody to wait for, so all steps count, whether they communicate or not."""
-    (told, _), (other, _) = engine(late_ns=400), engine(late_ns=3000)
+    (told, _), (every, _) = engine(late_ns=400), engine(late_ns=3000)
+    once = tuple(ns * (step == 2) for step, ns in enumerate(every.role_ns["communication"]))
+    other = every.model_copy(update={"role_ns": every.role_ns | {"communication": once}})
     first, second = pair((told, ()), (other, ()))
     assert with_waits_apart([(first, second)]) == [(told, other)]
+    first, second = pair((other, ()), (other, ()))
+    assert with_waits_apart([(first, second)]) == [(other, other)]
 
 
 def test_a_step_that_does_not_tell_waits_takes_no_other_with_it() -> None:

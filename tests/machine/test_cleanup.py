@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from click.testing import CliRunner
 from perfgate.capture.compile_caches import VARIABLE
 from perfgate.cli.main import main
 from perfgate.errors import ExitStatus
-from perfgate.machine.cleanup import sweep
+from perfgate.machine.cleanup import remove_tree, sweep
 from perfgate.machine.locks import hold
 from perfgate.machine.sealed_folders import SEAL, Store
 from perfgate.project.build import CACHE
@@ -147,3 +150,40 @@ def test_clean_makes_room_in_the_caches(tmp_path: Path) -> None:
 
     assert (ended.exit_code, ended.stdout) == (0, f"removed {root / old}\n")
     assert (root / new / SEAL).exists()
+
+
+@pytest.mark.parametrize("ignoring", ["", "ignoring"])
+def test_a_tree_of_more_levels_than_files_may_be_open_is_removed(tmp_path: Path, ignoring: str) -> None:
+    """Removing has a file open for each level, and a system may permit a process a thousand."""
+    (tmp_path / "own" / "/".join("d" * 100)).mkdir(parents=True)
+    program = (
+        "import resource, sys; from pathlib import Path; from perfgate.machine.cleanup import remove_tree; "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); "
+        "remove_tree(Path(sys.argv[1]), ignore_errors=bool(sys.argv[2]))"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path / "own", ignoring], check=True)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
+    """Nor is it removed."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "link").symlink_to("kept")
+    remove_tree(tmp_path / "link", ignore_errors=True)
+    with pytest.raises(OSError, match="symbolic link"):
+        remove_tree(tmp_path / "link")
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["kept", "link"]
+
+
+def test_what_cannot_be_removed_is_said_unless_it_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the system has no program to remove it."""
+
+    def too_deep(*_: object, **__: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(shutil, "rmtree", too_deep)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "own").mkdir()
+    remove_tree(tmp_path / "own", ignore_errors=True)
+    with pytest.raises(FileNotFoundError, match="rm"):
+        remove_tree(tmp_path / "own")

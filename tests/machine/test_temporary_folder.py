@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -9,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deep_tree import deep_tree
 
-from perfgate.machine import temporary_folder as module
-from perfgate.machine.temporary_folder import temporary_folder
+from perfgate.machine.cleanup import remove_tree
+from perfgate.machine.temporary_folder import left_behind, temporary_folder
 
 MAKES_ONE = """
 import sys, tempfile
@@ -96,11 +99,10 @@ def test_a_folder_of_another_user_stays(place: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_folder_however_deep_is_removed(place: Path) -> None:
     """Code under test writes into it, and no run after it may be stopped by what is there."""
-    with temporary_folder("own-") as own:
-        deep = own
-        for _ in range(1500):
-            (deep := deep / "d").mkdir()
-    assert [*place.iterdir()] == []
+    with contextlib.ExitStack() as stack:
+        with temporary_folder("own-") as own:
+            stack.enter_context(deep_tree(own))
+        assert [*place.iterdir()] == []
 
 
 @pytest.mark.parametrize("fails", ["flock", "mkdtemp"])
@@ -116,22 +118,46 @@ def test_where_none_can_be_had_is_said(place: Path, monkeypatch: pytest.MonkeyPa
     assert [*place.iterdir()] == []
 
 
-def test_one_that_was_taken_for_left_before_it_was_locked_is_made_anew(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("before", ["it was opened", "it was locked"])
+def test_one_that_was_taken_for_left_is_made_anew(place: Path, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
     """Somebody else may look just then."""
-    make, made = tempfile.mkdtemp, []
+    make, lock = tempfile.mkdtemp, fcntl.flock
+    made: list[str] = []
+
+    def sweep() -> None:
+        if len(made) == 1:
+            remove_tree(Path(made[0]), ignore_errors=True)
 
     def swept(prefix: str) -> str:
         made.append(make(prefix=prefix))
-        if len(made) == 1:
-            module._remove_if_left(Path(made[0]))
+        if before == "it was opened":
+            sweep()
         return made[-1]
 
+    def swept_again(descriptor: int, how: int) -> None:
+        sweep()
+        lock(descriptor, how)
+
     monkeypatch.setattr(tempfile, "mkdtemp", swept)
+    monkeypatch.setattr(fcntl, "flock", swept_again)
     with temporary_folder("own-") as own:
         assert ([str(own)], own.parent) == (made[1:], place)
         assert own.exists()
+
+
+def test_folders_that_cannot_be_looked_for_stop_nobody(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place may be written and not listed, and what was listed may be gone."""
+
+    def refuse(_: Path) -> Iterator[Path]:
+        raise PermissionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", refuse)
+        with temporary_folder("own-") as own:
+            assert own.exists()
+    with temporary_folder("own-") as own:
+        monkeypatch.setattr(Path, "iterdir", lambda _: iter([place / "own-gone", own]))
+        assert left_behind("own-", own) == []
 
 
 def test_makers_at_once_have_one_each(place: Path) -> None:

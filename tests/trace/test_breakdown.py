@@ -161,23 +161,67 @@ def test_waits_are_counted_once_and_within_their_step() -> None:
     assert figures(read(builder)).work_ns.tolist() == [STEP - 6000, STEP - 1000]
 
 
-@pytest.mark.parametrize(("launching", "waiting", "counts"), [(1, 2, False), (1, 1, True), (2, 2, True), (2, 1, True)])
-def test_a_wait_beside_the_steps_holds_up_none(launching: int, waiting: int, *, counts: bool) -> None:
-    """A thread that only waits is not the host; the one with the steps' ranges is, and any that launches."""
+def waiting_steps(launching: int, waiting: int, *, later: int = 0, began: int = 4000, **other: int) -> StepFigures:
+    """Two steps of 10 us whose range is thread 1's, with a launch at 1 and 2 us and a wait up to 9 us.
+
+    Args:
+        launching: The thread that launches.
+        waiting: The one that waits.
+        later: Thread 1 launches a copy so late in each step, in ns.
+        began: The wait begins so late, or in the step before.
+        other: A copy that thread ``copying`` launches.
+    """
     builder = ExportBuilder()
-    for n in range(2):
-        begin = n * STEP
-        builder.span(f"perfgate.step.{n}", begin, begin + STEP, pid=1)
+    for begin in (STEP, 2 * STEP):
+        builder.span(f"perfgate.step.{begin // STEP}", begin, begin + STEP, pid=1)
         builder.launch("gemm", begin + 1000, begin + 5000, begin + 7000, pid=1, tid=launching)
         builder.launch("gemm", begin + 2000, begin + 9000, begin + 14_000, pid=1, tid=launching)
-        builder.call("cudaEventSynchronize", begin + 4000, begin + 9000, pid=1, tid=waiting)
+        builder.call("cudaEventSynchronize", begin + began, begin + 9000, pid=1, tid=waiting)
+        if later:
+            builder.call("cudaMemcpyAsync", begin + later, begin + later + 100, pid=1)
+        if copying := other.get("copying"):
+            builder.call("cudaMemcpyAsync", begin + 3500, begin + 3600, pid=1, tid=copying)
+    return figures(read(builder))
 
-    found = figures(read(builder))
 
-    assert found.work_ns.tolist() == [STEP - 5000 if counts else STEP] * 2
+@pytest.mark.parametrize(("launching", "waiting"), [(1, 1), (2, 2), (2, 1)])
+def test_a_thread_that_launches_or_has_the_steps_is_the_host(launching: int, waiting: int) -> None:
+    """Its waits count, whichever of both it does."""
+    found = waiting_steps(launching, waiting, later=9500)
+    assert found.work_ns.tolist() == [STEP - 5000] * 2
     assert found.slack_ns.tolist() == [NO_TIME, 3000]
-    assert found.syncs.tolist() == [int(counts)] * 2
-    assert gaps(found) == ({"synchronise": 2000} if counts else {"nothing": 2000})
+    assert found.syncs.tolist() == [1, 1]
+    assert gaps(found) == {"synchronise": 2000}
+
+
+@pytest.mark.parametrize("more", [{}, {"began": -3000}, {"copying": 2}])
+def test_a_wait_beside_a_host_that_goes_on_holds_up_nothing(more: dict[str, int]) -> None:
+    """Wherever it began, and also where its thread copies."""
+    found = waiting_steps(1, 2, later=9500, **more)
+    assert found.work_ns.tolist() == [STEP] * 2
+    assert found.slack_ns.tolist() == [NO_TIME, 3000]
+    assert found.syncs.tolist() == [0, 0]
+    assert gaps(found) == {"nothing": 2000}
+
+
+@pytest.mark.parametrize(("began", "waited"), [(4000, 5000), (2500, 6000), (-3000, 6000)])
+def test_a_host_may_wait_for_a_thread_that_waits(began: int, waited: int) -> None:
+    """After its last call in a step nothing else shows what it does, and before that it was not waiting."""
+    found = waiting_steps(1, 2, began=began)
+    assert found.work_ns.tolist() == [STEP - waited] * 2
+    assert found.syncs.tolist() == [1, 1]
+    assert gaps(found) == {"synchronise": 2000}
+
+
+def test_threads_of_two_processes_may_have_one_number() -> None:
+    """What launches in one process is not what waits in the other."""
+    builder = ExportBuilder()
+    for pid, launching, waiting in ((7, 7, 8), (8, 8, 7)):
+        builder.span("perfgate.step.0", 0, STEP, pid=pid)
+        builder.launch("gemm", 1000, 5000, 7000, pid=pid, tid=launching)
+        builder.call("cudaEventSynchronize", 2500, 7000, pid=pid, tid=waiting)
+        builder.launch("gemm", 8000, 9000, 9500, pid=pid, tid=launching)
+    assert figures(read(builder)).work_ns.tolist() == [STEP] * 2
 
 
 def test_ranges_of_vllm_do_not_show_the_hosts_work() -> None:

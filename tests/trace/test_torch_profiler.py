@@ -102,6 +102,7 @@ def test_a_thread_that_only_waits_is_not_the_host(tmp_path: Path, waiting: str, 
         event("cuda_runtime", "cudaLaunchKernel", 1, 1, correlation=1) | {"tid": "main"},
         event("kernel", "gemm", 3, 6, correlation=1, device=0, stream=7),
         event("cuda_runtime", "cudaEventSynchronize", 5, 3) | {"tid": waiting},
+        event("cuda_runtime", "cudaMemcpyAsync", 9, 0.5, correlation=2) | {"tid": "main"},
     ]
     assert figures(read_torch(write(tmp_path, events))).work_ns.tolist() == [work_ns]
 
