@@ -52,7 +52,8 @@ def remove_tree(folder: Path, *, ignore_errors: bool = False) -> None:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
         failure = error
-    if failure is not None or (ignore_errors and folder.is_dir() and not folder.is_symlink()):
+    # A Path raises where it may not look, and these say no.
+    if failure is not None or (ignore_errors and os.path.isdir(folder) and not os.path.islink(folder)):  # noqa: PTH112, PTH114
         _force(folder, failure, ignore_errors=ignore_errors)
 
 

@@ -111,7 +111,7 @@ SHIPPED = (
     RoleRule(MOE, r"[Mm]o[Ee]|expert|Expert", "whatever says so: Triton, Marlin, AITER, CK, TensorRT-LLM, CANN"),
     RoleRule(ACTIVATION, r"silu_mul_\w*quant", "between the grouped gemms, with the cast of what they read"),
     RoleRule(MOE, r"_matmul_ogs|_finalize_matmul|_topk_forward|_bitmatrix|_combined_routing|_stage2_pow2|"
-             r"_masked_topk_sum|^_reduce_(grouped|forward)$|_expt_data|_ragged_tensor_metadata|^_(p_)?matmul_[NT]{3}_",
+             r"_masked_topk_sum|^_reduce_(grouped|forward)(\b|_\d)|_expt_data|_ragged_tensor_metadata|^_(p_)?matmul_[NT]{3}_",
              "triton_kernels (gpt-oss): products gathered by expert and their sum, its routing"),
     RoleRule(MOE, r"deep_gemm::.*GemmType\)?E?[1235]",
              "DeepGEMM's grouped layouts; 0 is a plain product, 4 a batched one"),

@@ -3,67 +3,87 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.trace.idle_gaps import GAP_CALLS
-from perfgate.trace.kernel_table import CALL_KINDS, NONE, Calls, Trace
+from perfgate.trace.kernel_table import CALL_KINDS, NONE, Calls, Steps, Trace
 from perfgate.trace.steps import steps_at
 
+MOSTLY: Final = 0.5
+"""The share of a process's waits beside its steps that have to hold up one; else none of them is taken to."""
 _WAIT = CALL_KINDS.index("synchronise")
 _LAUNCHES = [CALL_KINDS.index(kind) for kind in GAP_CALLS[0]]
+
+Ints = NDArray[np.int64]
 
 
 def host_calls(trace: Trace) -> Calls:
     """All calls, but of waits only what holds up the host.
 
-    A thread beside those that launch kernels and those that have the steps' ranges may wait for the outputs of a step
-    while another one launches the next: so it is in the worker of vLLM that answers for all ranks. Or another thread
-    waits for that one, which no trace records: so did the engine of one process in releases before 0.25.1
+    The host is the threads that launch kernels or have the steps' ranges. A thread beside them may wait for the outputs
+    of a step while the host launches the next: so it is in the worker of vLLM that answers for all ranks. Or the host
+    waits for that thread, which no trace records: so did the engine of one process in releases before 0.25.1
     (``UniProcExecutor``, asynchronous scheduling). Therefore such a wait counts in the step in which it ends, after the
-    last call of the other threads in that.
+    host's last call in that, and only where :data:`MOSTLY` all of a process's do: one that ends so by chance is none.
     """
     calls, steps = trace.calls, trace.steps
-    beside = _of_threads_beside(trace)
-    waits = np.flatnonzero(beside & (calls.kind == _WAIT))
-    if not len(waits):
+    beside, at_work = _beside_and_at_work(calls, steps)
+    if not len(beside):
         return calls
-    end_ns = calls.start_ns + calls.duration_ns
-    at_work = np.flatnonzero(~beside & (calls.step != NONE))
-    busy_until_ns = steps.start_ns.copy()
-    np.maximum.at(busy_until_ns, calls.step[at_work], end_ns[at_work])
-    step = steps_at(steps, calls.process[waits], end_ns[waits])
-    waits, step = waits[step != NONE], step[step != NONE]
-    begin_ns = np.maximum(calls.start_ns[waits], busy_until_ns[step])
-    holding = begin_ns < end_ns[waits]
-    part = calls.take(waits[holding])
-    part = replace(
-        part, step=step[holding], start_ns=begin_ns[holding], duration_ns=(end_ns[waits] - begin_ns)[holding]
-    )
-    rest = calls.take(~beside | (calls.kind != _WAIT))
-    both = {name: np.concatenate([getattr(rest, name), getattr(part, name)]) for name in vars(rest)}
-    return Calls(**both).take(np.argsort(both["start_ns"], kind="stable"))
+    end_ns = calls.start_ns[beside] + calls.duration_ns[beside]
+    step = steps_at(steps, calls.process[beside], end_ns - 1)  # a wait that ends with a step is not of the next
+    begin_ns = np.maximum(calls.start_ns[beside], _busy_until_ns(calls.take(at_work), steps)[step])
+    inside = step != NONE
+    counts = inside & (begin_ns < end_ns)
+    for process in np.unique(calls.process[beside]):
+        own = calls.process[beside] == process
+        if counts[own].sum() < MOSTLY * inside[own].sum():
+            counts[own] = False
+    return _trimmed(calls, beside, counts, {"start_ns": begin_ns, "duration_ns": end_ns - begin_ns, "step": step})
 
 
-def _of_threads_beside(trace: Trace) -> NDArray[np.bool_]:
-    """Which calls are of threads that wait, launch no kernel in the whole trace, and have no step's range.
+def _beside_and_at_work(calls: Calls, steps: Steps) -> tuple[Ints, Ints]:
+    """The rows of waits of threads beside the host, and those of the host's calls; no rows where there are none.
 
     Where no thread of a process is known to have the steps, any that waits may be the one.
     """
-    calls, steps = trace.calls, trace.steps
-    beside = np.zeros(len(calls), bool)
-    for process, thread in _threads(calls, calls.kind == _WAIT):
-        of_steps = steps.thread[steps.process == process]
-        if (of_steps != NONE).any() and thread not in of_steps:
-            own = (calls.process == process) & (calls.thread == thread)
-            if not np.isin(calls.kind[own], _LAUNCHES).any():
-                beside |= own
-    return beside
+    none = np.zeros(0, np.int64)
+    waits = np.flatnonzero(calls.kind == _WAIT)
+    waiting = _threads(calls.process[waits], calls.thread[waits])
+    known = steps.thread != NONE
+    with_steps = _threads(steps.process[known], steps.thread[known])
+    of_known = np.isin(calls.process[waits], steps.process[known])
+    if np.isin(waiting[of_known], with_steps).all():
+        return none, none
+    every = _threads(calls.process, calls.thread)
+    host = np.union1d(with_steps, every[np.isin(calls.kind, _LAUNCHES)])
+    beside = waits[of_known & ~np.isin(waiting, host)]
+    return (beside, np.flatnonzero(np.isin(every, host))) if len(beside) else (none, none)
 
 
-def _threads(calls: Calls, rows: NDArray[Any]) -> list[tuple[int, int]]:
-    """Process and thread of some calls, each pair once."""
-    both = np.unique((calls.process[rows].astype(np.int64) << 32) + calls.thread[rows])
-    return [(key + 1 >> 32, key - (key + 1 >> 32 << 32)) for key in both.tolist()]
+def _threads(process: NDArray[np.int16], thread: NDArray[np.int32]) -> Ints:
+    """Process and thread as one number."""
+    return np.asarray((process.astype(np.int64) << 32) + thread)
+
+
+def _busy_until_ns(calls: Calls, steps: Steps) -> Ints:
+    """When the host's last call in each step ended, or one before that lasts longer; at least when the step began."""
+    until_ns = steps.start_ns.copy()
+    inside = calls.step != NONE
+    np.maximum.at(until_ns, calls.step[inside], (calls.start_ns + calls.duration_ns)[inside])
+    for process in np.unique(steps.process):
+        own = steps.process == process
+        until_ns[own] = np.maximum.accumulate(until_ns[own])
+    return until_ns
+
+
+def _trimmed(calls: Calls, rows: Ints, counts: NDArray[np.bool_], columns: dict[str, NDArray[Any]]) -> Calls:
+    """The calls without some, and of those among them that count what the columns say; in order of start."""
+    changed = {name: getattr(calls, name).copy() for name in columns}
+    for name, column in columns.items():
+        changed[name][rows[counts]] = column[counts]
+    kept = np.setdiff1d(np.arange(len(calls)), rows[~counts], assume_unique=True)
+    return replace(calls, **changed).take(kept[np.argsort(changed["start_ns"][kept], kind="stable")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -211,6 +212,52 @@ def test_a_host_may_wait_for_a_thread_that_waits(began: int, waited: int) -> Non
     assert found.work_ns.tolist() == [STEP - waited] * 2
     assert found.syncs.tolist() == [1, 1]
     assert gaps(found) == {"synchronise": 2000}
+
+
+def steps_beside(ends: Sequence[int], **more: int) -> StepFigures:
+    """Steps of 10 us, in each a launch that ends at 2 us, a copy at 8 us, and a wait beside until then or later.
+
+    Args:
+        ends: When each step's wait ends, from its begin.
+        more: ``launching`` and ``copying``, the thread if it is another one; ``length`` of the copy, in ns.
+    """
+    builder = ExportBuilder()
+    for begin, end in enumerate(ends, start=1):
+        begin *= STEP  # noqa: PLW2901
+        builder.span(f"perfgate.step.{begin // STEP}", begin, begin + STEP, pid=1)
+        correlation = builder.call(
+            "cudaGraphLaunch_v10000", begin + 1000, begin + 2000, pid=1, tid=more.get("launching", 1)
+        )
+        builder.kernel("gemm", begin + 5000, begin + 14_000, correlation, pid=1, node=1 << 32)
+        length = more.get("length", 100)
+        builder.call("cudaMemcpyAsync", begin + 8000, begin + 8000 + length, pid=1, tid=more.get("copying", 1))
+        builder.call("cudaEventSynchronize", begin + 2500, begin + end, pid=1, tid=2)
+    return figures(read(builder))
+
+
+def test_a_wait_that_outlasts_the_host_by_chance_is_none() -> None:
+    """One of five would take the slack of every step away; three of five are no chance."""
+    once, often = steps_beside([7000, 7000, 8101, 7000, 7000]), steps_beside([9000, 9000, 7000, 9000, 7000])
+    assert once.work_ns.tolist() == [STEP] * 5
+    assert once.slack_ns.tolist() == [NO_TIME, *[3000] * 4]
+    assert often.work_ns.tolist() == [STEP - 900, STEP - 900, STEP, STEP - 900, STEP]
+
+
+def test_a_wait_that_ends_with_its_step_is_of_that() -> None:
+    """And one that ends later held up nothing: the step was over before."""
+    assert steps_beside([STEP, STEP]).work_ns.tolist() == [STEP - 1900] * 2
+    assert steps_beside([STEP + 10, STEP + 10]).work_ns.tolist() == [STEP] * 2
+
+
+def test_a_copy_of_a_third_thread_ends_no_wait() -> None:
+    """It moves a cache, say; a thread that launches nothing but graphs is the host."""
+    assert steps_beside([9000, 9000], copying=3).work_ns.tolist() == [STEP - 6500] * 2
+    assert steps_beside([7000, 7000], launching=2).work_ns.tolist() == [STEP - 4500] * 2
+
+
+def test_a_call_that_lasts_into_the_next_step_is_no_wait() -> None:
+    """The host is in it and does not wait meanwhile."""
+    assert steps_beside([9000, 9000], copying=1, length=9000).work_ns.tolist() == [STEP] * 2
 
 
 def test_threads_of_two_processes_may_have_one_number() -> None:

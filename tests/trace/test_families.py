@@ -66,6 +66,8 @@ BY_NAME = {
     "wholly_new_thing": UNLISTED,
     "void at::native::segment_reduce_forward_kernel<float, int>(at::native::ReductionType, float*)": UNLISTED,
     "_layernorm_reduce_forward": "norm",
+    "_reduce_grouped.kd": "moe",
+    "_reduce_grouped_query_attention": "attention",
     "void deep_gemm::fp8_gemm_kernel<4096u, 7168u, 256u, 128u, (deep_gemm::GemmType)2>(__nv_bfloat16*, float*)": "moe",
     "void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 4096u, 1024u, 132u, (deep_gemm::GemmType)0>(float*, int*)": "gemm",
     "triton_red_fused_argmax_0": "sampler",
