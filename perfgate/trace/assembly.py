@@ -13,7 +13,7 @@ from perfgate.errors import RecordError
 from perfgate.models import Note
 from perfgate.trace.families import RoleRule, classify, normalised_name, short_name
 from perfgate.trace.kernel_table import (
-    CALL_KINDS,
+    LAUNCHES,
     NO_TIME,
     NONE,
     Calls,
@@ -83,7 +83,7 @@ def build(recorded: Trace, ranges: Sequence[Range]) -> Trace:
         kernels = kernels.take(np.lexsort((kernels.correlation, kernels.stream, kernels.device, kernels.start_ns)))
     by_range = layers_at(ranges, kernels.process, kernels.launched_ns)
     layer, place = assign_layers(kernels, recorded.names, by_range)
-    wanted = recorded.calls.kind != CALL_KINDS.index("other")
+    wanted = ~recorded.calls.of("other")
     calls = recorded.calls if wanted.all() else recorded.calls.take(wanted)
     trace = dataclasses.replace(
         recorded,
@@ -141,7 +141,7 @@ class _Launches:
         if not len(twice):
             return twice
         rows = order[np.isin(self.keys, self.keys[twice])]
-        rows = rows[np.isin(calls.kind[rows], _LAUNCHING) & (calls.correlation[rows] != NONE)]
+        rows = rows[calls.of(*LAUNCHES, "copy")[rows] & (calls.correlation[rows] != NONE)]
         rows = rows[np.lexsort((calls.start_ns[rows], call_keys(calls.process[rows], calls.correlation[rows])))]
         keys = call_keys(calls.process[rows], calls.correlation[rows])
         distinct, first, group = np.unique(keys, return_index=True, return_inverse=True)
@@ -155,9 +155,6 @@ class _Launches:
         keys = call_keys(process, correlation)
         index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where((self.keys[index] == keys) & (correlation != NONE), self.start_ns[index], NO_TIME)
-
-
-_LAUNCHING = [CALL_KINDS.index(kind) for kind in ("launch", "graph-launch", "copy")]
 
 
 def _without_shared_numbers(recorded: Trace, launches: _Launches) -> tuple[Trace, list[Note]]:

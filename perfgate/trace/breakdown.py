@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from perfgate.trace.families import COMMUNICATION
 from perfgate.trace.host_waits import host_calls
-from perfgate.trace.idle_gaps import GAP_CALLS, covered, idle_ns
+from perfgate.trace.idle_gaps import covered, idle_ns
 from perfgate.trace.kernel_table import (
-    CALL_KINDS,
     COPY_KINDS,
+    LAUNCHES,
     NO_TIME,
     NONE,
     STEP_KINDS,
@@ -262,8 +262,8 @@ def _first(group: Ints, time_ns: Ints, count: int) -> Ints:
 def _host(trace: Trace, step: Ints) -> dict[str, Ints]:
     """What the host did in each step."""
     columns, calls = {}, trace.calls
-    for count, total, kinds in (("calls", "call_ns", GAP_CALLS[0]), ("syncs", "sync_ns", ("synchronise",))):
-        wanted = np.isin(calls.kind, [CALL_KINDS.index(kind) for kind in kinds]) & (calls.step != NONE)
+    for count, total, kinds in (("calls", "call_ns", LAUNCHES), ("syncs", "sync_ns", ("synchronise",))):
+        wanted = calls.of(*kinds) & (calls.step != NONE)
         owner = calls.step[wanted]
         columns[count] = np.bincount(owner, minlength=len(trace.steps))[step]
         columns[total] = np.bincount(owner, calls.duration_ns[wanted], len(trace.steps)).astype(np.int64)[step]
@@ -321,7 +321,7 @@ def _neighbours(  # step and device, then three times of each
 
 
 def _waits(trace: Trace) -> Calls:
-    return trace.calls.take(trace.calls.kind == CALL_KINDS.index("synchronise"))
+    return trace.calls.take(trace.calls.of("synchronise"))
 
 
 def _waited_ns(trace: Trace) -> Ints:

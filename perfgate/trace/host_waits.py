@@ -8,14 +8,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.trace.idle_gaps import GAP_CALLS
-from perfgate.trace.kernel_table import CALL_KINDS, NONE, Calls, Steps, Trace
+from perfgate.trace.kernel_table import LAUNCHES, NONE, Calls, Steps, Trace
 from perfgate.trace.steps import steps_at
 
 MOSTLY: Final = 0.5
 """The share of a process's waits beside its steps that have to hold up one; else none of them is taken to."""
-_WAIT = CALL_KINDS.index("synchronise")
-_LAUNCHES = [CALL_KINDS.index(kind) for kind in GAP_CALLS[0]]
 
 Ints = NDArray[np.int64]
 
@@ -51,7 +48,7 @@ def _beside_and_at_work(calls: Calls, steps: Steps) -> tuple[Ints, Ints]:
     Where no thread of a process is known to have the steps, any that waits may be the one.
     """
     none = np.zeros(0, np.int64)
-    waits = np.flatnonzero(calls.kind == _WAIT)
+    waits = np.flatnonzero(calls.of("synchronise"))
     waiting = _threads(calls.process[waits], calls.thread[waits])
     known = steps.thread != NONE
     with_steps = _threads(steps.process[known], steps.thread[known])
@@ -59,7 +56,7 @@ def _beside_and_at_work(calls: Calls, steps: Steps) -> tuple[Ints, Ints]:
     if np.isin(waiting[of_known], with_steps).all():
         return none, none
     every = _threads(calls.process, calls.thread)
-    host = np.union1d(with_steps, every[np.isin(calls.kind, _LAUNCHES)])
+    host = np.union1d(with_steps, every[calls.of(*LAUNCHES)])
     beside = waits[of_known & ~np.isin(waiting, host)]
     return (beside, np.flatnonzero(np.isin(every, host))) if len(beside) else (none, none)
 
@@ -85,5 +82,7 @@ def _trimmed(calls: Calls, rows: Ints, counts: NDArray[np.bool_], columns: dict[
     changed = {name: getattr(calls, name).copy() for name in columns}
     for name, column in columns.items():
         changed[name][rows[counts]] = column[counts]
-    kept = np.setdiff1d(np.arange(len(calls)), rows[~counts], assume_unique=True)
-    return replace(calls, **changed).take(kept[np.argsort(changed["start_ns"][kept], kind="stable")])
+    kept = np.ones(len(calls), bool)
+    kept[rows[~counts]] = False
+    order = np.argsort(changed["start_ns"], kind="stable")
+    return replace(calls, **changed).take(order[kept[order]])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.trace.kernel_table import CALL_KINDS, Calls, OnDevice, Trace
+from perfgate.trace.kernel_table import LAUNCHES, Calls, OnDevice, Trace
 
 Ints = NDArray[np.int64]
 
@@ -19,7 +19,7 @@ Otherwise the CUDA calls that the host had open during it, the first of these wh
 OTHER_RANKS = "ranks"
 """A further kind, for a rank that waits in a collective: its kernel runs, and does nothing until the others come."""
 
-GAP_CALLS = (("launch", "graph-launch"), ("copy",), ("synchronise",))
+GAP_CALLS = (LAUNCHES, ("copy",), ("synchronise",))
 
 
 def idle_ns(trace: Trace, process: NDArray[Any], device: Ints, first_ns: Ints, end_ns: Ints) -> Ints:
@@ -86,12 +86,11 @@ def _kinds(gaps: _Gaps, calls: Calls, process: int) -> Ints:
     begin, end = gaps.begin_ns[free], gaps.end_ns[free]
     calls = calls.take((calls.start_ns < end.max()) & (calls.start_ns + calls.duration_ns > begin.min()))
     taken = np.zeros(len(free), np.int64)
-    kinds: list[int] = []
-    for column, names in enumerate(GAP_CALLS, start=1):
-        added = [CALL_KINDS.index(name) for name in names]
+    kinds: list[str] = []
+    for column, added in enumerate(GAP_CALLS, start=1):
         kinds += added
-        if np.isin(calls.kind, added).any():
-            chosen, owner = calls.take(np.isin(calls.kind, kinds)), np.full(len(free), process)
+        if calls.of(*added).any():
+            chosen, owner = calls.take(calls.of(*kinds)), np.full(len(free), process)
             before, taken = taken, covered(chosen, owner, begin, end)
             parts[free, column] = taken - before
     parts[free, GAPS.index("nothing")] = length[free] - taken

@@ -34,6 +34,8 @@ COPY_KINDS = ("h2d", "h2d-pageable", "d2h", "d2h-pageable", "d2d", "peer", "othe
 """Copies by direction; from or to pageable host memory they cannot overlap with the host."""
 
 CALL_KINDS = ("launch", "graph-launch", "copy", "synchronise", "other")
+LAUNCHES = CALL_KINDS[:2]
+"""Those that launch kernels."""
 """What a call of the CUDA interface does for the step; ``other`` calls are not kept."""
 
 
@@ -184,6 +186,10 @@ class Calls(Timed):
 
     kind: NDArray[np.int8]
     thread: NDArray[np.int32]
+
+    def of(self, *kinds: str) -> NDArray[np.bool_]:
+        """Which are of one of these :data:`CALL_KINDS`."""
+        return np.isin(self.kind, [CALL_KINDS.index(kind) for kind in kinds])
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.trace.assembly import call_keys
-from perfgate.trace.kernel_table import CALL_KINDS, NONE, Columns, OnDevice, Trace, combinations
+from perfgate.trace.kernel_table import NONE, Columns, OnDevice, Trace, combinations
 
 Ints = NDArray[np.int64]
 
@@ -76,7 +76,7 @@ def find_launches(trace: Trace) -> Launches:
     _, owner = combinations(calls.process[call], made.device, made.stream)
     for rows in _groups(owner):
         queue[rows], late[rows] = _queue(called_ns[rows], begun_ns[rows], made.end_ns[rows])
-    graph = calls.kind[call] == CALL_KINDS.index("graph-launch")
+    graph = calls.of("graph-launch")[call]
     return Launches(
         called_ns=called_ns,
         call_ns=calls.duration_ns[call],

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from perfgate.models import Note
 from perfgate.trace.families import ATTENTION, KV_WRITE, MOE, SAMPLER
-from perfgate.trace.kernel_table import CALL_KINDS, COPY_KINDS, NO_TIME, STEP_KINDS, Steps, Trace, filled
+from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, STEP_KINDS, Steps, Trace, filled
 from perfgate.trace.repeated_launches import Launches, Period, periods
 from perfgate.units import percent, plural
 
@@ -179,12 +179,11 @@ def _outermost(levels: Sequence[Period], signs: _Signs) -> tuple[Period, Period 
 
 def _waits(trace: Trace, process: int) -> Ints:
     """When the host waited for the device, or copied to itself, in order."""
-    waits = trace.calls.take(
-        (trace.calls.kind == CALL_KINDS.index("synchronise")) & (trace.calls.process == process)
-    ).start_ns
+    calls, own = trace.calls, trace.calls.process == process
+    waits = calls.start_ns[calls.of("synchronise") & own]
     to_host = [number for number, kind in enumerate(COPY_KINDS) if kind.startswith("d2h")]
     copied = np.isin(trace.copies.kind, to_host) & (trace.copies.process == process)
-    called = trace.calls.take((trace.calls.kind == CALL_KINDS.index("copy")) & (trace.calls.process == process))
+    called = calls.take(calls.of("copy") & own)
     launched = called.start_ns[np.isin(called.correlation, trace.copies.correlation[copied])]
     return np.sort(np.concatenate([waits, launched if len(called) else trace.copies.start_ns[copied]]))
 

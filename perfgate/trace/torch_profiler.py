@@ -24,6 +24,7 @@ from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
     COPY_KINDS,
+    LAUNCHES,
     NO_TIME,
     NONE,
     Calls,
@@ -186,7 +187,7 @@ class _Reader:
         if "kernel" in self.by_category:
             text = f"work of a device is in categories that are not known here and left out: {words}"
             return (Note(code="device-events-unknown", text=text),) if unknown else ()
-        launching = next((e.name for e in self.calls if call_kind(e.name) in ("launch", "graph-launch")), "")
+        launching = next((e.name for e in self.calls if call_kind(e.name) in LAUNCHES), "")
         if unknown or launching or self._of(*WORK):
             called = f"calls that launch kernels ({cut(launching)})" if launching else "copies of a device"
             text = f"holds {f'work of a device in {words}' if unknown else called}, but no event of category kernel"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from deep_tree import deep_tree
 
 from perfgate.capture.compile_caches import VARIABLE
 from perfgate.cli.main import main
@@ -47,21 +48,14 @@ def test_caches_go_and_measurements_stay(tmp_path: Path) -> None:
     assert {"records", "run.json"} <= {file.name for file in run.iterdir()}
 
 
-def test_what_a_program_under_test_made_does_not_hold_cleaning_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_program_under_test_made_does_not_hold_cleaning_up(tmp_path: Path) -> None:
     """Folders in folders, more than Python can go down, in the trial of an old run and in the caches of a late one."""
     old, late = make_run(tmp_path / "old", days=15), make_run(tmp_path / "late")
-    for folder in (old / "trials" / "000", late / "cache-x"):
-        folder.mkdir(parents=True, exist_ok=True)
-        with monkeypatch.context() as context:
-            context.chdir(folder)
-            for _ in range(1500):
-                Path("d").mkdir()
-                context.chdir("d")
-
-    assert {one.folder for one in sweep(tmp_path, days=14) if not one.kept} == {old, late / "cache-x"}
-    assert not old.exists()
+    trial = old / "trials" / "000"
+    trial.mkdir(parents=True)
+    with deep_tree(trial), deep_tree(late / "cache-x"):
+        assert {one.folder for one in sweep(tmp_path, days=14) if not one.kept} == {old, late / "cache-x"}
+        assert not old.exists()
 
 
 def test_a_run_goes_by_its_last_measurement(tmp_path: Path) -> None:
