@@ -16,7 +16,6 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -29,7 +28,7 @@ from pydantic import Field
 from perfgate.errors import InterruptedRunError, NotMeasuredError, RecordError, UsageError
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.children import spawn
-from perfgate.machine.cleanup import Swept
+from perfgate.machine.cleanup import Swept, remove_tree
 from perfgate.machine.locks import hold_named
 from perfgate.machine.orphans import end_orphans
 from perfgate.machine.process_log import tail
@@ -271,7 +270,7 @@ def sweep_builds(cache: Path, days: float) -> Iterator[Swept]:
                     continue
                 end_orphans(_owner(folder))
                 clear(folder)
-                shutil.rmtree(folder)
+                remove_tree(folder)
                 yield Swept(folder)
         except InterruptedRunError as error:
             yield Swept(folder, error.finding)
@@ -290,7 +289,7 @@ def clear(folder: Path) -> None:
     if (folder / "tree").exists():
         remove_worktree(folder / "tree", Path(state.repository) if state else folder / "tree")
     if (folder / "env").is_dir():
-        shutil.rmtree(folder / "env")
+        remove_tree(folder / "env")
 
 
 def _run(words: Sequence[str], folder: Path, log: Path, deadline_s: float, label: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
+from perfgate.machine.cleanup import remove_tree
 from perfgate.models import Frozen
 from perfgate.scenario.subject import SHOWN, Revision
 
@@ -375,6 +376,6 @@ def remove_worktree(tree: Path, repository: Path) -> None:
     with contextlib.suppress(NoGitError):
         own.ask("worktree", "remove", "--force", "--force", str(tree))  # what it left goes below
     if tree.exists():
-        shutil.rmtree(tree)
+        remove_tree(tree)
     with contextlib.suppress(NoGitError):
         own.ask("worktree", "prune")  # git does so itself in time

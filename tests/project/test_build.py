@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deep_tree import deep_tree
 from git_project import GitProject
 from perfgate_process import DEADLINE_S, MARKED, wait_for
 
@@ -371,6 +372,17 @@ def test_sweeping_removes_half_and_old_builds_with_their_worktrees(project: Proj
     assert project.builds() == [project.cache / "notes"]
     assert len(project.repository.git("worktree", "list").splitlines()) == 1
     assert list(sweep_builds(project.cache / "absent", 14)) == []
+
+
+@pytest.mark.parametrize("part", ["tree", "env", "more"])
+def test_what_a_recipe_made_does_not_hold_sweeping(project: Project, part: str) -> None:
+    """Its commands are the code's that is built; more folders in folders than Python can go down stopped each sweep."""
+    folder = Path(project.builder("main")["built_from"].folder)
+    (folder / part).mkdir(exist_ok=True)
+    with deep_tree(folder / part):
+        os.utime(folder / "build.json", (0, 0))
+        assert [str(one) for one in sweep_builds(project.cache, 14)] == [f"removed {folder}"]
+        assert project.builds() == []
 
 
 @pytest.mark.parametrize(
