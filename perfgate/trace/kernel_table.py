@@ -34,9 +34,9 @@ COPY_KINDS = ("h2d", "h2d-pageable", "d2h", "d2h-pageable", "d2d", "peer", "othe
 """Copies by direction; from or to pageable host memory they cannot overlap with the host."""
 
 CALL_KINDS = ("launch", "graph-launch", "copy", "synchronise", "other")
+"""What a call of the CUDA interface does for the step; ``other`` calls are not kept."""
 LAUNCHES = CALL_KINDS[:2]
 """Those that launch kernels."""
-"""What a call of the CUDA interface does for the step; ``other`` calls are not kept."""
 
 
 @dataclass(frozen=True)
