@@ -21,8 +21,9 @@ from perfgate.judge.outcome import Verdict
 from perfgate.machine.atomic_files import canonical_json, write_atomically
 from perfgate.metrics.trial import Side
 from perfgate.models import Note
-from perfgate.record.dropped_pairs import reopened
+from perfgate.record.dropped_pairs import CHANGED, reopened
 from perfgate.record.manifest import SCENARIOS, check_sequence, kept_scenarios, read_manifest
+from perfgate.record.measured_builds import unlike_builds
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records, read_run, record_file, write_record, write_run
 from perfgate.record.shards import ShardPlan
@@ -169,7 +170,7 @@ def join(
 
     Raises:
         NotMeasuredError: ``shard-foreign``: the parts are not those of one plan, or one is there twice;
-            ``shard-missing``: there is none.
+            ``shard-missing``: there is none; ``subject-changed``: they measured other files under one name.
         UsageError: Another run is where the joined one belongs.
     """
     expected = dict(declared or {}) | ({"builds": _builds(subjects)} if subjects else {})
@@ -213,6 +214,11 @@ def sort_out(
             what = "what was planned" if declared else f"those of {parts[0].folder}"
             text = f"{one.folder}: its {' and '.join(differing)} differ from {what}"
             faults.append(Note(code="shard-foreign", text=text))
+        elif other := _other_build(one, good):
+            is_spare = declared and one.part.is_second_try
+            (aside if is_spare else faults).append(
+                _set_aside(one, other) if is_spare else Note(code=CHANGED, text=f"{one.folder}: {other}")
+            )
         else:
             good.append(one)
     first, second = ([one for one in good if one.part.is_second_try == again] for again in (False, True))
@@ -228,6 +234,11 @@ def sort_out(
         (*first, *(one for one in second if not why[one.folder])), key=lambda one: (one.part.numbers, one.part.again)
     )
     return Given(tuple(taken), tuple(faults), tuple(aside))
+
+
+def _other_build(one: MeasuredPart, others: Sequence[MeasuredPart]) -> str:
+    """Which build of a part is not that of the others under the same name; empty where each is."""
+    return next(unlike_builds(chain.from_iterable(part.records for part in (*others, one))), "")
 
 
 def _set_aside(one: MeasuredPart, why: str) -> Note:

@@ -337,10 +337,14 @@ _TABLE = (
     Reason("dropped-pairs", "Pairs were dropped for a failed trial and replaced.",
            "A build that fails now and then is not healthy. If all failures are on one side, the remaining pairs "
            "show that side at its best."),
-    Reason("subject-changed", "Trials of one side ran with different versions of its packages: its environment was "
-           "changed between two visits, so the side mixes two builds; or another machine, which measured another "
-           "cell of the run, has another build under that name.",
-           "Measure again unless the change cannot matter; build every subject in an environment of its own."),
+    Reason("subject-changed", "Files of a subject that an import can reach changed while it was measured, or since an "
+           "earlier visit, so its trials are of two builds, and what it was measured with does not count. As a "
+           "caution: versions of its packages differ between trials or between machines.",
+           "Let nobody edit or install what is measured, copy it first, or name a commit (ref=), which perfgate "
+           "builds apart; then measure anew. What counts as a file of a subject: docs/configuration.md."),
+    Reason("subject-unknown", "So much of a subject's files had been touched before a trial, or so much is there, that "
+           "they were not read: whether the subject changed while it was measured is not known.",
+           "Let nobody touch what is measured; name a smaller path=, or the folder that holds the package alone."),
     Reason("fills-differ", "The sides' compile caches were filled on different days: each keeps what it drew then.",
            "For a fresh draw of both: PERFGATE_CACHES=0 perfgate run ..."),
     Reason("host-slack-lost", "The head's host works longer per step and has less slack before the device waits, or "

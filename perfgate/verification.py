@@ -29,10 +29,14 @@ from perfgate.machine.json_text import parse_json
 from perfgate.metrics.trial import SETTLED, Artifact, Iteration, Trial
 from perfgate.metrics.under_load import MAX_RATE
 from perfgate.nightly import BESIDE, HALVES, MANIFEST, check_halves, night_outcome, run_of
+from perfgate.record.dropped_pairs import CHANGED, UNKNOWN
 from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
+from perfgate.record.measured_builds import measured_digests, unlike_builds
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
+from perfgate.scenario.subject import SHOWN
 from perfgate.scenario.workload import AnyWorkload
+from perfgate.units import plural
 
 MOST_BESIDE = 64
 """Lines of a timeline beside those declared: waiting for a GPU or a server, and the windows of a search."""
@@ -93,10 +97,11 @@ def _run(folder: Path) -> Iterator[Check]:
         # What cannot have been taken is not judged, be it to find out what would be due.
         unknown = Check("unknown", "pairs", "are told by trials that can have been taken")
         yield _pairs(run[0], records) if order.result == "ok" else unknown
+        yield _builds(records)
         yield _files(folder, records)
         yield _times(folder, records)
     else:
-        yield Check("unknown", "order, pairs, files, times", "are told by the records")
+        yield Check("unknown", "order, pairs, builds, files, times", "are told by the records")
     yield _attempt(
         "baselines",
         lambda: (kept(folder, run[0]), kept_profiles(folder, run[0])),
@@ -150,6 +155,27 @@ def _pairs(run: Run, records: Sequence[Record]) -> Check:
         text = f"INCOMPLETE: {'; '.join(lacking)}. The run was stopped, or cut off at its end"
         return Check("unknown", "pairs", text)
     return Check("ok", "pairs", "no cell is due any more: each was decided, stopped, or looked at for the last time")
+
+
+def _builds(records: Sequence[Record]) -> Check:
+    """Whether each side was one build from the first trial to the last, at every visit and in every cell."""
+    stops = [stop for record in records for stop in (record.stopped, *record.stops.values()) if stop]
+    if others := [*(stop.text for stop in stops if stop.code == CHANGED), *unlike_builds(records)]:
+        return Check("FAILED", "builds", "; ".join(dict.fromkeys(others)))
+    sides = [(record, label) for record in records for label in record.built]
+    known = {label: digest for record, label in sides for digest in measured_digests(record, label)}
+    read = [(label, visit.builds.get(label)) for record, label in sides for visit in record.visits]
+    lacking = dict.fromkeys(
+        f"{label}: {one.unknown if one else 'its files were not read'}"
+        for label, one in read
+        if not (one and one.digest)
+    )
+    if in_doubt := [trial for record in records for trial in record.trials if UNKNOWN in trial.cautions]:
+        lacking[f"before {plural(len(in_doubt), 'trial')} not all of the files could be read"] = None
+    if lacking or not known:
+        return Check("unknown", "builds", "; ".join(lacking) or "no trial was taken")
+    told = ", ".join(f"{label} {digest[:SHOWN]}" for label, digest in known.items())
+    return Check("ok", "builds", f"their files were the same before every trial: {told}")
 
 
 def _files(folder: Path, records: Sequence[Record]) -> Check:

@@ -1,124 +1,184 @@
 """What a subject's build consists of, as one digest: its interpreter, its packages, and what its module path names.
 
-A file that a package's ``RECORD`` lists has that digest as long as its size fits and it is not newer than the record;
-whatever else could be imported is read: editable installs, folders of ``path=``, files changed in place. So an
-environment of 50,000 files takes about a second, most of it for looking at each. Bytecode and what only says where a
-package came from do not count.
+The files are those of :mod:`perfgate.capture.build_files`, of every folder on the interpreter's module path, ``path=``
+first, and of the sources of editable installs. So an environment of 50,000 files takes about a second, most of it for
+looking at each.
 
 Nothing of it is imported here. The subject's interpreter is asked for its module path alone, and what it answers is
-its own claim: it can lie about itself, and gets a digest of its own by that. What is on that path may be anything, so
-files are read by the size that they say they have, and how many and how much is bounded.
+its own claim: it can lie about itself, and gets a digest of its own by that.
 """
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
+from perfgate.capture.build_files import MOST_AGAIN_BYTES, FolderFiles, Left, UnknownBuildError, content_of, packages_of
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.children import spawn
 from perfgate.machine.processes import owner_mark
-from perfgate.record.run_names import RUN
 from perfgate.scenario.subject import Subject
 
 TIMEOUT_S: Final = 30.0
-MOST_FILES: Final = 400_000
-MOST_BYTES: Final = 64 << 30
-"""Of files to read. A build with more of either has no digest."""
 _MOST_ANSWER_BYTES: Final = 1 << 20
-_MOST_RECORD_BYTES: Final = 64 << 20
-"""Each line has a file: a record of 400,000 takes half of it."""
-_MOST_DIGITS: Final = 15
-_CHUNK: Final = 1 << 20
 _ASK: Final = (
     "import json, sys, sysconfig; paths = sysconfig.get_paths(); "
-    "print(); print(json.dumps([sys.version, [p for p in sys.path if p], paths['stdlib'], paths['platstdlib']]))"
+    "finders = [vars(m).get('MAPPING') for n, m in [*sys.modules.items()] if n.startswith('__editable__')]; "
+    "sources = [str(v) for m in finders if isinstance(m, dict) for v in m.values()]; "
+    "print(); print(json.dumps([sys.version, [p for p in sys.path if p] + sources, paths['stdlib'], "
+    "paths['platstdlib']]))"
 )
 _ANSWER: Final = TypeAdapter(tuple[str, list[str], str, str])
-_LEFT_OUT: Final = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
-"""Of a package's own folder: they differ between two installations of one wheel."""
-_NEWER_NS: Final = 1_000_000_000
-"""The record is written when the files are; file systems keep time less finely than that at worst."""
 
 
-class UnknownBuildError(Exception):
-    """A build cannot be told from others; the text says why."""
+class NoAnswerError(UnknownBuildError):
+    """A program that does not say what is on its module path: no interpreter that an engine could run in."""
 
 
-@dataclass
-class _Left:
-    """How much more of a build may be looked at."""
-
-    files: int = field(default_factory=lambda: MOST_FILES)
-    size: int = field(default_factory=lambda: MOST_BYTES)
-
-    def take(self, files: int, size: int) -> None:
-        """Take so many files, and so many bytes to read.
-
-        Raises:
-            UnknownBuildError: That is too much.
-        """
-        self.files, self.size = self.files - files, self.size - size
-        if self.files < 0 or self.size < 0:
-            raise UnknownBuildError(f"more than {MOST_FILES} files, or {MOST_BYTES >> 30} GiB to read")
-
-
-def digest_build(subject: Subject, variables: Mapping[str, str], scratch: Path) -> str:
-    """The digest of a build's content and of where it is.
+@dataclass(frozen=True)
+class ModulePath:
+    """What an interpreter says of itself.
 
     Args:
-        subject: The build.
+        version: Its own.
+        folders: Where it looks for modules, in order; archives are among them, and at the end come packages and modules
+            to which finders of editable installs lead.
+        libraries: Folders of its standard library, which is known by the version.
+    """
+
+    version: str
+    folders: tuple[str, ...]
+    libraries: tuple[str, ...] = ()
+
+
+class Builds:
+    """The builds of a visit: each is read once, and a folder that several have in common is, too.
+
+    Args:
+        scratch: A folder for the interpreters' answers.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._known: dict[tuple[str, str], Build | UnknownBuildError] = {}
+        self._folders: dict[str, FolderFiles] = {}
+
+    def of(self, subject: Subject, variables: Mapping[str, str]) -> Build:
+        """A build as it was when it was asked for first.
+
+        Args:
+            subject: The build.
+            variables: All that an engine of it gets.
+
+        Raises:
+            UnknownBuildError: Its interpreter does not answer, a file cannot be read, or there is too much to look at.
+        """
+        asked = (subject.python, variables.get("PYTHONPATH", ""))
+        if asked not in self._known:
+            try:
+                self._known[asked] = self._read(ask(subject, variables, self._scratch))
+            except (UnknownBuildError, OSError) as error:
+                self._known[asked] = error if isinstance(error, UnknownBuildError) else UnknownBuildError(str(error))
+        known = self._known[asked]
+        if isinstance(known, UnknownBuildError):
+            raise known
+        return known
+
+    def of_path(self, subject: Subject) -> Build:
+        """The folders of ``path=`` alone, of a subject whose interpreter does not answer; raises as :meth:`of`."""
+        try:
+            return self._read(ModulePath("", subject.path))
+        except OSError as error:
+            raise UnknownBuildError(str(error)) from error
+
+    def _read(self, path: ModulePath) -> Build:
+        left = Left()
+        roots: list[FolderFiles] = []
+        open_ = [folder for folder in path.folders if not _below(folder, path.libraries)]
+        seen: set[str] = set()
+        while open_:
+            real = os.path.realpath(open_.pop(0))
+            if real in seen or not Path(real).exists():
+                continue
+            seen.add(real)
+            if real not in self._folders:
+                self._folders[real] = FolderFiles(real, left)
+            roots.append(self._folders[real])
+            open_ += [editable for editable in map(_editable, packages_of(real)) if editable]
+        return Build(path, tuple(roots))
+
+
+@dataclass(frozen=True)
+class Build:
+    """A build as it was read.
+
+    Args:
+        path: Its module path.
+        folders: Its files, folder by folder, in order.
+    """
+
+    path: ModulePath
+    folders: tuple[FolderFiles, ...]
+
+    @property
+    def digest(self) -> str:
+        """That of its content, wherever it is: the same on every machine that has the same files in these folders."""
+        version = self.path.version.partition(" ")[0]
+        return digest_of([version, [folder.digest for folder in self.folders]])
+
+    @property
+    def placed_digest(self) -> str:
+        """The digest of its content and of where it is, by the word of its interpreter."""
+        return digest_of([self.path.version, self.path.folders, [folder.digest for folder in self.folders]])
+
+    def changes(self) -> list[str]:
+        """What has changed since it was read, a sentence for each file.
+
+        Raises:
+            UnknownBuildError: A file cannot be read, or there is too much to read again.
+        """
+        left = Left(size=MOST_AGAIN_BYTES)
+        try:
+            return [change for folder in self.folders for change in folder.changes(left)]
+        except OSError as error:
+            raise UnknownBuildError(str(error)) from error
+
+    def written_since(self, ns: int) -> list[str]:
+        """Files of which anything is newer than a time, nanoseconds since 1970, in words."""
+        return [file for folder in self.folders for file in folder.written_since(ns)]
+
+
+def ask(subject: Subject, variables: Mapping[str, str], scratch: Path) -> ModulePath:
+    """What a subject's interpreter says of itself.
+
+    Args:
+        subject: Whose.
         variables: All that an engine of it gets.
-        scratch: A folder for the interpreter's answer.
+        scratch: A folder for its answer.
 
     Raises:
-        UnknownBuildError: Its interpreter does not answer, or there is too much to look at.
-        OSError: A file of it cannot be read.
+        NoAnswerError: It is no such program.
+        UnknownBuildError: It is not there, or took too long.
+        OSError: The folder cannot be written.
     """
-    version, folders, libraries = _module_path(subject, variables, scratch)
-    digest = hashlib.sha256(canonical_json([version, folders]).encode())
-    seen: set[str] = set()
-    left = _Left()
-    roots = [folder for folder in folders if not _below(folder, libraries)]
-    while roots:
-        root = roots.pop(0)
-        if (real := os.path.realpath(root)) in seen:
-            continue
-        seen.add(real)
-        if Path(real).is_file():  # an archive
-            left.take(1, Path(real).stat().st_size)
-            digest.update(f"{root} {_read(Path(real))}\n".encode())
-        elif Path(real).is_dir():
-            packages = sorted(Path(real).glob("*.dist-info"))
-            roots += [editable for editable in map(_editable, packages) if editable]
-            recorded = {name: of for package in packages for name, of in _recorded(package)}
-            for line in sorted(_lines(real, recorded, left)):
-                digest.update(f"{line}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()
-
-
-def _module_path(subject: Subject, variables: Mapping[str, str], scratch: Path) -> tuple[str, list[str], list[str]]:
-    """Version, module path and folders of the standard library, which is known by its version."""
     log = scratch / f"module-path-{os.getpid()}.log"
     log.unlink(missing_ok=True)
     try:
         try:
-            child = spawn([subject.python, "-c", _ASK], environment=variables, owner=owner_mark("caches"), log=log,
-                          folder=scratch)  # fmt: skip
+            child = spawn([subject.python, "-B", "-c", _ASK], environment=variables, owner=owner_mark("caches"),
+                          log=log, folder=scratch)  # fmt: skip
         except OSError as error:
-            raise UnknownBuildError(f"python={subject.python}: {error.strerror}") from error
+            raise NoAnswerError(f"python={subject.python}: {error.strerror}") from error
         try:
-            child.wait(TIMEOUT_S)
+            if child.wait(TIMEOUT_S) is None:
+                raise UnknownBuildError(f"python={subject.python}: no answer within {TIMEOUT_S:g} s")
         finally:
             child.end()
         with log.open("rb") as stream:
@@ -131,8 +191,8 @@ def _module_path(subject: Subject, variables: Mapping[str, str], scratch: Path) 
         except ValidationError:
             continue
         if not any("\0" in text for text in (*folders, *libraries)):
-            return version, folders, libraries
-    raise UnknownBuildError(f"python={subject.python} does not say what is on its module path")
+            return ModulePath(version, tuple(folders), tuple(libraries))
+    raise NoAnswerError(f"python={subject.python} does not say what is on its module path")
 
 
 def _below(folder: str, libraries: Iterable[str]) -> bool:
@@ -144,90 +204,12 @@ def _below(folder: str, libraries: Iterable[str]) -> bool:
 def _editable(package: Path) -> str | None:
     """Where the source of an editable install is."""
     try:
-        said = json.loads(_content(package / "direct_url.json", _MOST_ANSWER_BYTES))
+        said = json.loads(content_of(package / "direct_url.json", _MOST_ANSWER_BYTES))
         url = urlsplit(str(said["url"]))
         folder = unquote(url.path) if said["dir_info"]["editable"] is True and url.scheme == "file" else "\0"
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # most packages come from an archive
         return None
     return None if "\0" in folder else folder
-
-
-def _recorded(package: Path) -> Iterator[tuple[str, tuple[int, int, str]]]:
-    """Of each file in a package's record: its size, until when it may have been written, and its digest."""
-    try:
-        record = package / "RECORD"
-        until_ns = record.stat().st_mtime_ns + _NEWER_NS
-        rows = list(csv.reader(_content(record, _MOST_RECORD_BYTES).decode(errors="replace").splitlines()))
-    except (OSError, csv.Error):  # its files are read
-        return
-    for row in rows:
-        if len(row) != 3 or len(row[2]) > _MOST_DIGITS:  # noqa: PLR2004 (file, digest, size)
-            continue
-        if row[1].startswith("sha256=") and row[2].isdecimal():
-            yield row[0], (int(row[2]), until_ns, _hexadecimal(row[1].removeprefix("sha256=")))
-
-
-def _hexadecimal(digest: str) -> str:
-    try:
-        return base64.urlsafe_b64decode(f"{digest}=").hex()
-    except ValueError:
-        return digest
-
-
-def _lines(root: str, recorded: Mapping[str, tuple[int, int, str]], left: _Left) -> Iterator[str]:
-    """``path digest`` of every file below a folder that an import could reach."""
-    for name, file in _files(root):
-        status = file.stat()
-        size, until_ns, digest = recorded.get(name, (-1, 0, ""))
-        to_read = status.st_size != size or status.st_mtime_ns > until_ns
-        left.take(1, status.st_size if to_read else 0)
-        yield f"{name} {_read(Path(file)) if to_read else digest}"
-
-
-def _files(root: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Files below a folder with their paths from it; links are followed, each folder once."""
-    open_: list[tuple[str, str]] = [(root, "")]
-    seen: set[tuple[int, int]] = set()
-    while open_:
-        folder, below = open_.pop()
-        status = Path(folder).stat()
-        if (status.st_dev, status.st_ino) in seen:
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        with os.scandir(folder) as scanned:
-            items = list(scanned)
-        names = {item.name for item in items}
-        # An environment inside a checkout is on nobody's module path by that, and run folders change with each run.
-        if below and ("pyvenv.cfg" in names or {RUN, "trials"} <= names):
-            continue
-        for item in items:
-            if item.is_dir():
-                # Hidden folders hold git's and tools' own files, but for the libraries of older wheels.
-                if item.name == ".libs" or (item.name != "__pycache__" and not item.name.startswith(".")):
-                    open_.append((item.path, f"{below}{item.name}/"))
-            elif item.is_file() and not (below.endswith(".dist-info/") and item.name in _LEFT_OUT):
-                yield f"{below}{item.name}", item
-
-
-def _read(file: Path) -> str:
-    digest = hashlib.sha256()
-    for chunk in _chunks(file):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _content(file: Path, most: int) -> bytes:
-    """A small file; nothing of one with more bytes than ``most``."""
-    return b"".join(_chunks(file)) if file.stat().st_size <= most else b""
-
-
-def _chunks(file: Path) -> Iterator[bytes]:
-    """A file by the size that it says it has: devices, and what the kernel makes up, have none and may never end."""
-    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
-        left = os.fstat(stream.fileno()).st_size
-        while left > 0 and (chunk := stream.read(min(left, _CHUNK))):
-            left -= len(chunk)
-            yield chunk
 
 
 def digest_of(content: object) -> str:

@@ -17,14 +17,15 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from perfgate.capture.build_digest import UnknownBuildError, digest_build, digest_of
-from perfgate.capture.engine import SOCKETS, engine_environment
+from perfgate.capture.build_digest import Builds, digest_of
+from perfgate.capture.build_files import UnknownBuildError
+from perfgate.capture.engine import BYTECODE, NO_BYTECODE, SOCKETS, engine_environment
 from perfgate.capture.job import Job
 from perfgate.errors import PerfgateError
 from perfgate.machine.cleanup import Swept, count_files, remove_tree
@@ -47,7 +48,9 @@ _MOST_TEXT: Final = 16 << 20
 _SPELLED_ALIKE: Final = re.compile(r"""[!#-&(-\[\]-~]+""")
 """A path that JSON, Python and compilers write as it is: printable ASCII without spaces, quotes and backslashes."""
 _NOT_STARTED: Final = ("engine-start-failed", "engine-start-timeout")
-_OF_THE_PROCESS: Final = {"VLLM_PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TMPDIR", SOCKETS}
+_OF_THE_PROCESS: Final = {
+    "VLLM_PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TMPDIR", SOCKETS, BYTECODE, NO_BYTECODE,
+}  # fmt: skip
 """Variables that differ between engines which compile the same."""
 
 
@@ -111,16 +114,19 @@ class CompileCaches:
     Args:
         run_folder: The run's folder.
         machine: Where the visit is.
+        builds: What the builds of the visit consist of.
         say: Told when what was kept cannot be used, or nothing can be kept.
         alone: Whether no other station of this visit fills caches at the same time. Of several, what is kept first is
             what all go on with, so that no side has a draw of its own at some of them.
     """
 
-    def __init__(self, run_folder: Path, machine: Machine, say: Callable[[str], None], *, alone: bool = True) -> None:
+    def __init__(
+        self, run_folder: Path, machine: Machine, builds: Builds, say: Callable[[str], None], *, alone: bool = True
+    ) -> None:
         self._alone = alone
+        self._builds = builds
         self._run_folder, self._machine, self._say = run_folder.resolve(), machine, say
         self._engines: dict[Path, _Engine] = {}
-        self._builds: dict[str, str] = {}
         self._compilers: dict[str, str] = {}
         self._store: Store | None = None
 
@@ -262,7 +268,7 @@ class CompileCaches:
         folder = str(job.cache_folder)
         own = {n: v for n, v in variables.items() if n not in _OF_THE_PROCESS and not v.startswith(folder)}
         content = {
-            "build": self._build(job.subject, variables),
+            "build": self._builds.of(job.subject, variables).placed_digest,
             "args": job.engine_args,
             "model": job.cell.model_digest,
             "environment": own,
@@ -275,12 +281,6 @@ class CompileCaches:
             return (trusted,)
         source = job.subject.built_from
         return trusted, digest_of([content, "head", [source.commit, source.changes] if source else []])
-
-    def _build(self, subject: Subject, variables: Mapping[str, str]) -> str:
-        asked = digest_of([subject.python, variables.get("PYTHONPATH", "")])
-        if asked not in self._builds:
-            self._builds[asked] = digest_build(subject, variables, self._folder)
-        return self._builds[asked]
 
     def _found(self, path: str) -> str:
         """What would compile: programs on the path as files, whose sizes and times change with their version."""

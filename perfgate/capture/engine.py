@@ -69,9 +69,16 @@ def visit_environment(variables: Mapping[str, str]) -> Iterator[dict[str, str]]:
 def engine_environment(job: Job) -> dict[str, str]:
     """All variables of one engine: the machine's, ours, the scenario's, the subject's; later ones win."""
     offline = {"HF_HUB_OFFLINE": "1"} if job.cell.model_folder else {}
-    variables = {**job.environment, **engine_settings(job.cache_folder, job.station), **offline, **job.cell.engine.env}
+    settings = engine_settings(job.cache_folder, job.station)
+    if job.bytecode is not None:
+        del settings[NO_BYTECODE]
+        settings[BYTECODE] = str(job.bytecode)
+    variables = {**job.environment, **settings, **offline, **job.cell.engine.env}
     return subject_environment(variables, job.subject)
 
+
+NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
+"""Python's variables for bytecode: that it writes none, and where it keeps it in the place of ``__pycache__``."""
 
 FIRST_PORT, PORTS, BLOCKS, APART = 20_000, 16, 750, 93
 """Below what the kernel gives away by itself (from 32768). An engine asks the kernel for a free port, lets go of it and
@@ -105,6 +112,8 @@ def engine_settings(cache: Path, station: int = 0) -> dict[str, str]:
         **{name: str(cache / folder) for name, folder in CACHES.items()},
         # As -P, but Python 3.10 ignores it instead of refusing; the worker corrects its own path there.
         "PYTHONSAFEPATH": "1",
+        # Nothing is written beside sources: a folder of path= is the user's, and may be read-only or in a checkout.
+        NO_BYTECODE: "1",
         # What an engine printed last is worth most when it dies.
         "PYTHONUNBUFFERED": "1",
     }

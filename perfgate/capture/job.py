@@ -33,6 +33,7 @@ class Job:
         folder: The trial's own folder, which exists and is empty.
         cache_folder: Where this subject's compile caches live during the visit.
         cold: Whether it begins with empty ones, which nobody keeps.
+        bytecode: Where its interpreter keeps bytecode during the visit; where ``None`` it writes none.
         environment: The allow-listed variables of this machine, before the scenario's and the subject's own.
         owner: The mark that every process of this trial carries, see :mod:`perfgate.machine.processes`.
         decode: What the last valid traced trial of this side saw; ``None`` where there is none.
@@ -66,6 +67,7 @@ class Job:
     fastest_probe_ns: tuple[int, ...] = ()
     settle_s: float = SETTLE_S
     architecture: int | None = None
+    bytecode: Path | None = None
     cold: bool = False
     iterations: int | None = None
     ahead: tuple[Job, ...] = ()

@@ -17,23 +17,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from perfgate.capture.compile_caches import FOLDERS as CACHES
 from perfgate.capture.compile_caches import CompileCaches
+from perfgate.capture.earlier_visits import refuse_another_machine, refuse_other_builds, sweep
 from perfgate.capture.engine import visit_environment
 from perfgate.capture.failed_starts import FailedStarts
 from perfgate.capture.gpus import find_gpus, guard
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.neighbours import StationFailedError, check_neighbours
 from perfgate.capture.pace import Pace, Progress, Step
-from perfgate.capture.parking import FOLDERS, hides_imports
+from perfgate.capture.parking import hides_imports
 from perfgate.capture.rounds import Aim, Rounds
 from perfgate.capture.station import Station, at_once, imports_are_free, places, utc_now
 from perfgate.capture.trial_taking import EngineCollector, lacking
-from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
+from perfgate.capture.watched_builds import WatchedBuilds
+from perfgate.errors import InterruptedRunError, NotMeasuredError
 from perfgate.machine.cgroup import why_none
-from perfgate.machine.cleanup import remove_tree
 from perfgate.machine.cpu_load import look_at_cores
-from perfgate.machine.fingerprint import Machine, comparable
 from perfgate.machine.locks import CPU, hold_devices
 from perfgate.machine.orphans import end_orphans
 from perfgate.machine.processes import owner_mark
@@ -41,7 +40,7 @@ from perfgate.machine.telemetry import DISTURBANCES
 from perfgate.metrics.trial import Failure, Kind, Trial
 from perfgate.record.cost import newest_records, trial_seconds, with_iterations
 from perfgate.record.dropped_pairs import HOPELESS, OF_THE_GPU, met_unfit_caches, overdrawn, reopened
-from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
+from perfgate.record.run_record import Record, Run, Visit, read_record, record_file, write_record
 from perfgate.scenario.plan import Cell
 
 
@@ -86,7 +85,8 @@ class Session:
 
         Raises:
             NotComparableError: An earlier visit of this run was to another kind of machine.
-            NotMeasuredError: ``gpu-busy``: somebody else computes on a GPU; or the driver does not answer.
+            NotMeasuredError: ``gpu-busy``: somebody else computes on a GPU; or the driver does not answer;
+                ``subject-changed``: a build is not the one that an earlier visit measured.
             InterruptedRunError: ``out-of-budget``: another run held a GPU until the deadline.
             OSError: The run folder cannot be written.
         """
@@ -94,7 +94,7 @@ class Session:
             run, here = self._run, str(self._folder.absolute())
             environment = stack.enter_context(visit_environment(os.environ))
             found = find_gpus(stack, run, environment, self._asked, self._tell)
-            self._refuse_another_machine(found[0].machine)
+            refuse_another_machine(self._folder, run, found[0].machine)
             uuids = [uuid for gpus in found for uuid in gpus.uuids]
             stack.enter_context(hold_devices(uuids or (CPU,), here, self._tell, self._deadline_s))
             for orphan in end_orphans():
@@ -111,13 +111,15 @@ class Session:
             )
             for name in ("trials", "records"):
                 (self._folder / name).mkdir(exist_ok=True)
-            self._sweep()
+            sweep(self._folder)
+            self._watched = stack.enter_context(WatchedBuilds(self._folder, run, found[0].environment))
+            refuse_other_builds(self._folder, run, self._watched)
+            caches = [CompileCaches(self._folder, gpus.machine, self._watched.builds, self._tell, alone=len(found) == 1)
+                      for gpus in found]  # fmt: skip
             self._stations = [
-                Station(
-                    self._folder, gpus, place, self._collector or EngineCollector(),
-                    stack.enter_context(CompileCaches(self._folder, gpus.machine, self._tell, alone=len(found) == 1)),
-                )
-                for gpus, place in zip(found, places(run.name, found), strict=True)
+                Station(self._folder, gpus, place, self._collector or EngineCollector(), stack.enter_context(own),
+                        self._watched)
+                for gpus, place, own in zip(found, places(run.name, found), caches, strict=True)
             ]  # fmt: skip
             for station in self._stations:
                 stack.callback(station.release)
@@ -127,8 +129,13 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the visit: release clocks and GPUs; records stay, caches go."""
-        self._held.__exit__(kind, error, traceback)
+        """End the visit: look at the builds once more, release clocks and GPUs; records stay, caches go."""
+        with self._held:
+            if not isinstance(error, OSError):  # a record can be written
+                for cell_id, label, failure in self._watched.last_look():
+                    record = self._opened[cell_id]
+                    told = Failure(code=failure.code, text=f"{label}: {failure.text}")
+                    self._keep(record.cell, stopped=told, head=label if label in record.heads else "")
 
     def measure(
         self, cell: Cell, pairs: int, kind: Kind = "timed", heads: tuple[str, ...] = ("",), then: Kind | None = None
@@ -249,24 +256,6 @@ class Session:
             self._tell(f"{station.name} is left out from here on: {why.code}: {why.sentence}")
             return True
 
-    def _refuse_another_machine(self, machine: Machine) -> None:
-        visits = (visit for record in read_records(self._folder, self._run) for visit in record.visits)
-        differences = dict.fromkeys(text for visit in visits for text in comparable(visit.machine, machine))
-        if differences:
-            raise NotComparableError(
-                f"was begun on another machine: {'; '.join(differences)}",
-                where=str(self._folder),
-                remedy="Go on where it was begun, or measure anew here.",
-                code="different-machines",
-            )
-
-    def _sweep(self) -> None:
-        """Take away what a killed visit could not: compile caches, folders of parked workers, what it was writing."""
-        for left in (*self._folder.glob(f"{CACHES}*"), *self._folder.glob(f"{FOLDERS}*")):
-            remove_tree(left, ignore_errors=True)
-        for part in self._folder.glob("records/.*.part"):
-            part.unlink()
-
     def _open(self, cell: Cell) -> Record:
         """The cell's record with this visit; where an earlier run tells how many iterations pay, so has warm-up."""
         file = record_file(self._folder, cell)
@@ -277,7 +266,8 @@ class Session:
             own: dict[str, Any] = {"subjects": run.subjects, "heads": run.heads, "seed": run.plan.seed}
             record = with_iterations(Record(cell=cell, orders=run.plan.orders, **own), run, self._folder.parent)
         self._pace.begin(cell.cell_id, record.trials, trial_seconds(cell, newest_records(self._folder.parent, cell)))
-        return reopened(record).model_copy(update={"visits": (*record.visits, self._visit)})
+        visit = self._visit.model_copy(update={"builds": self._watched.digests(cell)})
+        return reopened(record).model_copy(update={"visits": (*record.visits, visit)})
 
     def _condition(self, station: Station, aim: Aim) -> bool:
         """Before a station's first round one trial a build, never judged: it fills caches, and the engine runs.

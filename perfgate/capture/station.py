@@ -19,6 +19,7 @@ from perfgate.capture.job import Collector, Job
 from perfgate.capture.parking import AHEAD_OF, CORES, FOLDERS, PARKED
 from perfgate.capture.pinning import shares_of_cores
 from perfgate.capture.settling import fastest_probe_ns, patience_s, state_after
+from perfgate.capture.watched_builds import WatchedBuilds
 from perfgate.counters.roofline_bound import find_floor
 from perfgate.errors import InterruptedRunError
 from perfgate.load.shape import Load
@@ -26,7 +27,7 @@ from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import AHEAD, LADDER, Ladder, owner_mark
 from perfgate.metrics.trial import Failure, Kind, Side, Trial
-from perfgate.record.dropped_pairs import met_unfit_caches
+from perfgate.record.dropped_pairs import UNKNOWN, met_unfit_caches
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
@@ -76,14 +77,19 @@ class Station:
         place: What is its own.
         collector: Takes the trials.
         caches: Where compile caches are during the visit, apart from those of other stations.
+        watched: The builds of the visit.
     """
 
-    def __init__(self, run_folder: Path, gpus: Gpus, place: Place, collector: Collector, caches: CompileCaches) -> None:
+    def __init__(
+        self, run_folder: Path, gpus: Gpus, place: Place, collector: Collector, caches: CompileCaches,
+        watched: WatchedBuilds,
+    ) -> None:  # fmt: skip
         self._run_folder = run_folder
         self.gpus = gpus
         self.place = place
         self._collector = collector
         self._caches = caches
+        self._watched = watched
         self.name = "" if place.alone else gpus.name
         """For people; empty where it is alone."""
         self.pair = 0
@@ -115,7 +121,7 @@ class Station:
             cell=record.cell, side=_side(label), subject=subject, index=index, visit=len(record.visits) - 1,
             run_folder=self._run_folder, folder=folder, environment=self.gpus.environment, owner=self.place.owner,
             cache_folder=self._caches.folder(record.cell, label, subject, index, cold=cold), cold=cold,
-            station=self.place.number,
+            station=self.place.number, bytecode=self._watched.bytecode(label),
             decode=_last_seen(record, label), iterations=iterations,
             gpu=bool(self.gpus.uuids), architecture=self.gpus.architecture,
             fastest_probe_ns=fastest_probe_ns(record, label, self.gpus.names, gpus),
@@ -140,7 +146,8 @@ class Station:
         folder = self._run_folder.resolve() / f"{FOLDERS}{job.index}-{place}"
         caches = self._caches.folder(job.cell, label, subject, job.index + place, cold=job.cold)
         return replace(
-            job, kind=kind, side=_side(label), heads=(), subject=subject, cache_folder=caches, folder=folder
+            job, kind=kind, side=_side(label), heads=(), subject=subject, cache_folder=caches, folder=folder,
+            bytecode=self._watched.bytecode(label),
         )  # fmt: skip
 
     def warm(self, record: Record, label: str) -> bool:
@@ -180,6 +187,9 @@ class Station:
         if self.stopping:
             raise KeyboardInterrupt
         self._caches.prepare(job)
+        looked = self._watched.look(job)
+        if looked.failure is not None:
+            return job.trial(t0_utc=utc_now(), duration_ns=0, failure=looked.failure)
         trial = self._refused(job) or self.gpus.watch(job, lambda: self._collect(job, show))
         if self.stopping and trial.failure is not None:
             raise KeyboardInterrupt
@@ -189,13 +199,16 @@ class Station:
             self._caches.empty(job)
         if job.kind == "timed":
             self.state = state_after(trial, job.fastest_probe_ns)
-        return trial.model_copy(update={"gpus": self.gpus.of(job.cell), **self._floor(job, trial)})
+        found = self._floor(job, trial)
+        if looked.unknown:
+            found["cautions"] = (*found.get("cautions", trial.cautions), UNKNOWN)
+        return trial.model_copy(update={"gpus": self.gpus.of(job.cell), **found})
 
     def release(self) -> None:
         """End whatever was started for a later trial, because none comes."""
         self._collector.release()
 
-    def _floor(self, job: Job, trial: Trial) -> dict[str, object]:
+    def _floor(self, job: Job, trial: Trial) -> dict[str, Any]:
         """What the decode steps of a timed trial are held against, or why that is unknown."""
         if job.kind != "timed":
             return {}

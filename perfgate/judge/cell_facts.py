@@ -161,12 +161,14 @@ class SubjectSetting(Frozen):
         ref: The git ref that it was built from, in words; empty where it was not built.
         revision: Commit and changes of that, short.
         title: First line of the commit's message.
+        files: Digits that name what its files were; not written where that is not known.
     """
 
     words: tuple[str, ...]
     ref: str = ""
     revision: str = ""
     title: str = ""
+    files: Annotated[str, Field(exclude_if=operator.not_)] = ""
 
 
 class Setting(Frozen):

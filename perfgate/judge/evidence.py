@@ -32,6 +32,7 @@ from perfgate.judge.unused_path import unused_path
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import KINDS, SIDES, Kind, Side, Trial
 from perfgate.models import Note
+from perfgate.record.dropped_pairs import CHANGED
 from perfgate.record.run_record import Record, record_digest
 from perfgate.scenario.plan import Cell, GatePlan, orders_bound
 from perfgate.trace.decode_step import DecodeSteps
@@ -121,7 +122,9 @@ class Evidence:
 
     @property
     def unjudged(self) -> Finding | None:
-        """Why nothing is held against anything: there is one side alone, or none; ``None`` where there are both."""
+        """Why nothing is held against anything; ``None`` where there are both sides, each of one build."""
+        if any(stop.code == CHANGED for stop in self.stops):  # nobody knows which of its trials ran what
+            return self.stopped
         if self.sides.keys() >= {*SIDES}:
             return None
         if not self.sides or self.stops:

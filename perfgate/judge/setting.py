@@ -12,7 +12,7 @@ from perfgate.machine.fingerprint import Machine
 from perfgate.metrics.trial import Side
 from perfgate.project.subjects import words
 from perfgate.scenario.plan import Cell
-from perfgate.scenario.subject import Subject
+from perfgate.scenario.subject import SHOWN, Subject
 from perfgate.scenario.workload import AnyWorkload
 from perfgate.scenario.yaml_document import in_flow
 from perfgate.units import plural
@@ -33,7 +33,7 @@ def setting_of(evidence: Evidence) -> Setting | None:
         **_work(of.workload),
         machines=tuple(dict.fromkeys(_machine(visit.machine) for visit in visits)),
         begun_utc=min((visit.t0_utc for visit in visits), default=""),
-        subjects={side: _subject(side, subjects) for side in subjects},
+        subjects={side: _subject(side, subjects, _files(evidence, side)) for side in subjects},
         iterations=f"{chosen.iterations} iterations a trial: {chosen.reason}" if chosen else "",
     )
 
@@ -68,7 +68,14 @@ def _machine(machine: Machine) -> str:
     return f"{counted}, driver {machine.driver}" if machine.driver else counted
 
 
-def _subject(side: Side, subjects: Mapping[Side, Subject]) -> SubjectSetting:
+def _files(evidence: Evidence, side: Side) -> str:
+    """Digits that name the files of a side at the last visit; empty where they were not read."""
+    visits = evidence.sides[side].record.visits
+    read = visits[-1].builds.get(evidence.head if evidence.head and side == "head" else side) if visits else None
+    return read.digest[:SHOWN] if read else ""
+
+
+def _subject(side: Side, subjects: Mapping[Side, Subject], files: str) -> SubjectSetting:
     """The head by what it has of its own, as it was named beside the base."""
     subject, base = subjects[side], subjects.get("base")
     source = subject.built_from
@@ -77,4 +84,5 @@ def _subject(side: Side, subjects: Mapping[Side, Subject]) -> SubjectSetting:
         ref=source.ref if source else "",
         revision=source.name if source else "",
         title=source.title if source else "",
+        files=files,
     )

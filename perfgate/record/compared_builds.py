@@ -12,6 +12,19 @@ from perfgate.metrics.trial import HeadName, Side
 from perfgate.models import Frozen
 from perfgate.scenario.subject import Builds, Subject
 
+
+class BuildDigest(Frozen):
+    """What the files of a build were when a visit began.
+
+    Args:
+        digest: SHA-256 of all that could be imported; empty where that is not known.
+        unknown: Why it is not; not written where it is.
+    """
+
+    digest: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
+    unknown: Annotated[str, Field(exclude_if=operator.not_)] = ""
+
+
 HeadsField = Annotated[dict[HeadName, Subject], Field(exclude_if=operator.not_)]
 
 

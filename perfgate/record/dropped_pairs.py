@@ -34,11 +34,17 @@ of a fair machine (docs/error-rates.md)."""
 HOPELESS: Final = (
     "internal-error", "gpu-lost", "subject-not-found", "engine-import-failed", "counters-no-gpu", "counters-no-ncu",
     "counters-no-permission", "counters-no-driver", "counters-unknown-metric", "counters-communication",
-    "counters-no-launch",
+    "counters-no-launch", "subject-changed",
 )  # fmt: skip
 """Reason codes after which no further pair of a visit could fare better."""
 
 CLIENT_LATE: Final = "client-late"
+
+CHANGED: Final = "subject-changed"
+"""Reason code of a build whose files changed while it was measured: nobody knows which of its trials ran what."""
+
+UNKNOWN: Final = "subject-unknown"
+"""The caution of a trial of which it is not known whether its build had changed."""
 
 UNFIT_CACHES: Final = "unfit-caches"
 """Reason code of an engine that did not start with kept compile caches."""
@@ -116,11 +122,18 @@ def unevenness(failed: Sequence[Trial]) -> str:
 
 
 def reopened(record: Record) -> Record:
-    """The record as a later visit takes it up: why it stopped does not hold any longer, unless too much was dropped."""
-    stops = {
-        head: next(filter(None, (overdrawn(own, kind) for kind in KINDS)), None)
-        for head, own in record.comparisons().items()
-    }
+    """The record as a later visit takes it up: why it stopped does not hold any longer.
+
+    It does where too much was dropped, or a build changed while it was measured.
+    """
+    stops = {head: _for_good(own) for head, own in record.comparisons().items()}
     if not record.several:
         return record.model_copy(update={"stopped": stops[""]})
-    return record.model_copy(update={"stopped": None, "stops": {head: why for head, why in stops.items() if why}})
+    whole = record.stopped if record.stopped and record.stopped.code == CHANGED else None
+    return record.model_copy(update={"stopped": whole, "stops": {head: why for head, why in stops.items() if why}})
+
+
+def _for_good(record: Record) -> Failure | None:
+    if record.stopped and record.stopped.code == CHANGED:
+        return record.stopped
+    return next(filter(None, (overdrawn(record, kind) for kind in KINDS)), None)

@@ -35,7 +35,7 @@ from perfgate.machine.versioned_json import (
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, HeadName, Kind, Side, Trial, key_of
 from perfgate.models import Frozen, absent
-from perfgate.record.compared_builds import ComparedBuilds, HeadsField
+from perfgate.record.compared_builds import BuildDigest, ComparedBuilds, HeadsField
 from perfgate.record.iteration_choice import IterationChoice
 from perfgate.record.run_names import RUN
 from perfgate.scenario.part import Part
@@ -59,9 +59,9 @@ class Visit(Frozen):
         t0_utc: Start, ISO 8601 in UTC.
         environment: Names of the variables that reached the engines; values may be secrets and are not kept.
         processes: What ended each trial's processes with it: a cgroup, or the search below its supervisor, which is
-            their subreaper. Empty in a record of a version that knew only that, and then not written: a record that is
-            older than the field keeps its digest, by which baselines and verdicts name it.
+            their subreaper. Not written where empty: an older record keeps its digest, by which baselines name it.
         stations: The GPUs of each station, where several measured side by side; ``machine`` has those of the first.
+        builds: What the files of each build were; not written in a record that is older than the field.
     """
 
     machine: Machine
@@ -69,6 +69,7 @@ class Visit(Frozen):
     environment: tuple[str, ...] = ()
     processes: Literal["", "cgroup", "subreaper"] = Field(default="", exclude_if=operator.not_)
     stations: tuple[tuple[Gpu, ...], ...] = Field(default=(), exclude_if=operator.not_)
+    builds: dict[str, BuildDigest] = Field(default={}, exclude_if=operator.not_)
 
     @property
     def uuids(self) -> tuple[str, ...]:
@@ -148,9 +149,6 @@ class Record(ComparedBuilds):
         """The comparison of one of several heads with the base, as the record of two sides that it is.
 
         The base's trials are those that were taken beside this head. Where there are not several it is the record.
-
-        Args:
-            head: Its name.
         """
         if not self.several:
             return self

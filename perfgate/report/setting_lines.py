@@ -133,4 +133,5 @@ def _command(command: str, setting: Setting, *sides: Side) -> str:
 def _subject(subject: SubjectSetting) -> str:
     named = " ".join(subject.words) or "the same as base"
     title = f' "{subject.title}"' if subject.title else ""
-    return f"{named} ({subject.ref}: {subject.revision}{title})" if subject.ref else named
+    files = f", files {subject.files}" if subject.files else ""
+    return f"{named} ({subject.ref}: {subject.revision}{title}){files}" if subject.ref else f"{named}{files}"

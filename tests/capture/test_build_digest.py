@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.capture import build_digest
-from perfgate.capture.build_digest import UnknownBuildError, digest_build
+from perfgate.capture import build_files
+from perfgate.capture.build_digest import Builds
+from perfgate.capture.build_files import UnknownBuildError
 from perfgate.scenario.subject import Subject
 
 SOURCE = b"version = 1\n"
@@ -42,7 +43,7 @@ def digest(tmp_path: Path, packages: Path) -> Callable[..., str]:
         python = tmp_path / "python"
         python.write_text(f"#!/bin/sh\necho 'a hook that prints'\necho '{said}'\n")
         python.chmod(0o755)
-        return digest_build(Subject(python=str(python)), {"PATH": os.defpath}, tmp_path)
+        return Builds(tmp_path).of(Subject(python=str(python)), {"PATH": os.defpath}).placed_digest
 
     return of
 
@@ -125,7 +126,9 @@ def test_folders_of_the_path(digest: Callable[..., str], tmp_path: Path) -> None
     assert len({digest(), digest(one), digest(one, two), digest(two, one)}) == 4
 
 
-@pytest.mark.parametrize("answer", ["no JSON", "[]", "[1, [], 2, 3]", '["3.12", [4], "", ""]', '["3.12", 5, "", ""]'])
+@pytest.mark.parametrize(
+    "answer", ["no JSON", "[]", "[1, [], 2, 3]", '["3.12", [4], "", ""]', '["3.12", 5, "", ""]']
+)
 def test_interpreters_that_do_not_tell(digest: Callable[..., str], answer: str) -> None:
     """Such a build is like no other, so it has no digest."""
     with pytest.raises(UnknownBuildError, match="does not say"):
@@ -134,7 +137,7 @@ def test_interpreters_that_do_not_tell(digest: Callable[..., str], answer: str) 
 
 def test_too_many_files(digest: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be looked at in time has none either."""
-    monkeypatch.setattr(build_digest, "MOST_FILES", 1)
+    monkeypatch.setattr(build_files, "MOST_FILES", 1)
     with pytest.raises(UnknownBuildError, match="more than 1 files"):
         digest()
 
@@ -188,4 +191,4 @@ def test_what_a_package_says_of_itself_may_be_anything(
 def test_no_interpreter(tmp_path: Path) -> None:
     """A program that is not there."""
     with pytest.raises(UnknownBuildError, match="No such file"):
-        digest_build(Subject(python=str(tmp_path / "python")), {"PATH": os.defpath}, tmp_path)
+        Builds(tmp_path).of(Subject(python=str(tmp_path / "python")), {"PATH": os.defpath})

@@ -1,0 +1,191 @@
+"""The builds of a visit: what their files are, whether they change while it lasts, and where their bytecode is kept.
+
+All files are read at the beginning, and held against what earlier visits of the run measured. Before each trial those
+of its build are looked at; after the last one those of every build that was measured since. A change ends what was
+measured of that build: nobody knows which of its trials ran what. Engines import while the files may change, so a look
+says of the trial before it that its files stayed, and of the trial after it what it begins with.
+
+Engines write no bytecode beside sources: for each build of a visit there is a folder in their place
+(``PYTHONPYCACHEPREFIX``), which begins with links to the bytecode that is there already. So an engine starts as fast
+as it would, nothing under test fills what another build reads, and a folder of ``path=`` stays as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from perfgate.capture.build_digest import Build, Builds, ModulePath, NoAnswerError
+from perfgate.capture.build_files import UnknownBuildError
+from perfgate.capture.compile_caches import FOLDERS
+from perfgate.capture.engine import engine_settings, subject_environment
+from perfgate.capture.job import Job
+from perfgate.machine.cleanup import remove_tree
+from perfgate.metrics.trial import Failure
+from perfgate.record.compared_builds import BuildDigest
+from perfgate.record.dropped_pairs import CHANGED
+from perfgate.record.run_record import Run
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+
+_NAMED: Final = 3
+"""So many files are named in a sentence."""
+_MOST_LINKS: Final = 200_000
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a look at a build before a trial found.
+
+    Args:
+        failure: What has changed; the trial is not taken then.
+        unknown: Why that is not known; empty where it is.
+    """
+
+    failure: Failure | None = None
+    unknown: str = ""
+
+
+class WatchedBuilds:
+    """The builds of one visit; a context manager that removes what it keeps beside them.
+
+    Args:
+        run_folder: The run's folder.
+        run: Its manifest.
+        environment: What engines may see of the shell's variables.
+    """
+
+    def __init__(self, run_folder: Path, run: Run, environment: Mapping[str, str]) -> None:
+        self._run_folder, self._run, self._environment = run_folder, run, environment
+        self._found: dict[tuple[str, str], Build | UnknownBuildError] = {}  # by build and cell
+        self._unproven: dict[str, set[str]] = {}  # cells of which a build was measured since it was looked at
+        self._changed: dict[str, Failure] = {}
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Self:
+        """Read all builds.
+
+        Raises:
+            OSError: The run folder cannot be written.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDERS, dir=self._run_folder.resolve()))
+        self.builds = Builds(self._folder)
+        for cell in self._run.cells:
+            for label, subject in self._run.built.items():
+                if subject.url is None:
+                    self._found[label, cell.cell_id] = found = self._read(cell, subject)
+                    if isinstance(found, Build) and found.path.version and not self.bytecode(label).exists():
+                        link_bytecode(self.bytecode(label), found.path)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Remove the bytecode."""
+        remove_tree(self._folder, ignore_errors=True)
+
+    def bytecode(self, label: str) -> Path:
+        """Where engines of a build keep their bytecode."""
+        return self._folder / f"bytecode-{label}"
+
+    def build(self, label: str, cell_id: str) -> Build | None:
+        """A build as a cell measures it; ``None`` where that is not known."""
+        found = self._found.get((label, cell_id))
+        return found if isinstance(found, Build) else None
+
+    def digests(self, cell: Cell) -> dict[str, BuildDigest]:
+        """What a record of a cell keeps of the builds."""
+        found = {label: self._found.get((label, cell.cell_id)) for label in self._run.built}
+        return {label: _kept(one) for label, one in found.items() if one is not None}
+
+    def look(self, job: Job) -> Looked:
+        """Whether the build of a trial that is about to be taken is as it was."""
+        with self._lock:
+            looked = self._look(job.label, job.cell.cell_id)
+            if looked.failure is None:
+                if not looked.unknown:
+                    self._unproven.pop(job.label, None)
+                self._unproven.setdefault(job.label, set()).add(job.cell.cell_id)
+            return looked
+
+    def last_look(self) -> Iterator[tuple[str, str, Failure]]:
+        """Cells whose build may have been measured after it changed: the cell's id, the build, and what changed."""
+        with self._lock:
+            for label, cells in self._unproven.items():
+                for cell_id in sorted(cells):
+                    if failure := self._look(label, cell_id).failure:
+                        yield cell_id, label, failure
+
+    def _look(self, label: str, cell_id: str) -> Looked:
+        found = self._found.get((label, cell_id))
+        if found is None or isinstance(found, NoAnswerError):
+            return Looked()
+        if isinstance(found, UnknownBuildError):
+            return Looked(unknown=str(found))
+        if label not in self._changed:
+            try:
+                changes = found.changes()
+            except UnknownBuildError as error:
+                return Looked(unknown=str(error))
+            if changes:
+                self._changed[label] = Failure(code=CHANGED, text=in_brief(changes))
+        return Looked(self._changed.get(label))
+
+    def _read(self, cell: Cell, subject: Subject) -> Build | UnknownBuildError:
+        variables = {**self._environment, **engine_settings(self._folder), **cell.engine.env}
+        try:
+            try:
+                return self.builds.of(subject, subject_environment(variables, subject))
+            except NoAnswerError:
+                if not subject.path:
+                    raise
+                return self.builds.of_path(subject)
+        except UnknownBuildError as error:
+            return error
+
+
+def _kept(found: Build | UnknownBuildError) -> BuildDigest:
+    return BuildDigest(digest=found.digest) if isinstance(found, Build) else BuildDigest(unknown=str(found))
+
+
+def in_brief(files: Sequence[str]) -> str:
+    """The first of some files, and how many more there are."""
+    more = len(files) - _NAMED
+    return "; ".join([*files[:_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def link_bytecode(folder: Path, path: ModulePath) -> None:
+    """Make a folder for the bytecode of an interpreter, with links to what it has beside its sources.
+
+    An interpreter that writes a module's bytecode anew replaces the link, not what it leads to.
+
+    Args:
+        folder: To be made.
+        path: Where that interpreter looks for modules.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    folder.mkdir()
+    left = _MOST_LINKS
+    roots = dict.fromkeys((*path.libraries, *path.folders))
+    for root in roots:
+        if not Path(root).is_absolute() or any(root.startswith(f"{other}{os.sep}") for other in roots):
+            continue
+        for place, folders, _ in os.walk(root):
+            is_there = "__pycache__" in folders
+            folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
+            if not is_there:
+                continue
+            to = Path(f"{folder}{place}")  # as Python does
+            to.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(PermissionError), os.scandir(f"{place}/__pycache__") as items:
+                for item in items:
+                    if item.name.endswith(".pyc") and left:
+                        Path(to, item.name).symlink_to(item.path)
+                        left -= 1
