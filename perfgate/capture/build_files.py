@@ -24,6 +24,7 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -147,7 +148,7 @@ class FolderFiles:
         """How many there are."""
         return len(self._seen)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """That of the content of all, and of their names below the folder."""
         digest = hashlib.sha256()
