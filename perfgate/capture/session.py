@@ -38,6 +38,7 @@ from perfgate.machine.orphans import end_orphans
 from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
 from perfgate.metrics.trial import Failure, Kind, Trial
+from perfgate.project.subjects import replaced_path
 from perfgate.record.cost import newest_records, trial_seconds, with_iterations
 from perfgate.record.dropped_pairs import HOPELESS, OF_THE_GPU, met_unfit_caches, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, record_file, write_record
@@ -294,7 +295,9 @@ class Session:
                     return False
                 if failure.code in (*DISTURBANCES, "client-late"):  # its engine ran, and warmed what it should
                     continue
-                failure = Failure(code=failure.code, text=f"{label}: {failure.text}")
+                replaced = replaced_path(subject, self._run.built.get("base"))
+                more = f"\n{replaced}" if replaced and failure.code == "engine-import-failed" else ""
+                failure = Failure(code=failure.code, text=f"{label}: {failure.text}{more}")
             if failure is not None:
                 self._keep(cell, stopped=failure, head=label if label in heads else "")
                 if label not in heads:

@@ -40,7 +40,8 @@ BASE_OPTION = click.option(
 )  # fmt: skip
 HEAD_OPTION = click.option(
     "--head", "head_words", **_WORDS,
-    help="The build under test, named the same way; what it does not set is taken from the base. Several subjects, or "
+    help="The build under test, named the same way; what it does not set is taken from the base. path=FOLDER replaces "
+    "the base's path=, path=+FOLDER puts a folder in front of it. Several subjects, or "
     "NAME:KEY=VALUE with several names, are several heads of one run.",
 )  # fmt: skip
 BUDGET_OPTION = click.option(

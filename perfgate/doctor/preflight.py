@@ -31,6 +31,7 @@ from perfgate.load.shape import Load
 from perfgate.machine.json_text import RECORD
 from perfgate.metrics.trial import SIDES
 from perfgate.models import FieldPath
+from perfgate.project.subjects import replaced_path
 from perfgate.scenario.cache_size import PINNED, cannot_hold
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder
 from perfgate.scenario.local_files import trace_file
@@ -150,8 +151,7 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: boo
         ScenarioError: With all that no engine would accept, or no gate could be judged by, in file order.
         UsageError: An interpreter cannot be executed, or has no vLLM.
     """
-    problems: list[tuple[Problem, _Side]] = []
-    warnings: list[tuple[Problem, _Side]] = []
+    problems, warnings = list[tuple[Problem, _Side]](), list[tuple[Problem, _Side]]()
     notes: list[str] = []
     asked: dict[str, Located | str] = {}
     for loaded in scenarios:
@@ -159,10 +159,8 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: boo
         if engine.driver != SERVER and runs_already(subjects):
             text = "a server that runs already (url=) is measured with driver: server"
             raise ScenarioError((loaded.problem(("engine", "driver"), text),))
-        asks = (
-            ask and engine.driver in ("vllm", "server") and not engine.command
-        )  # what other engines take is not known here
-        sides = [_side(loaded, name, subject, asked if asks else None) for name, subject in subjects.items()]
+        asks = ask and engine.driver in ("vllm", "server") and not engine.command  # what others take is not known
+        sides = [_side(loaded, name, dict(subjects.items()), asked if asks else None) for name in subjects]
         unknown = [side for side in sides if isinstance(side.takes, str) and side.takes]
         notes += [f"{side.name}: engine arguments are not checked: {side.takes}" for side in unknown]
         notes += [] if subjects else [NOBODY_ASKED]
@@ -187,8 +185,11 @@ def _distinct(found: Iterable[tuple[Problem, _Side]], sides: int) -> tuple[Probl
     return tuple(sorted(named, key=lambda problem: (problem.line, problem.column)))
 
 
-def _side(loaded: LoadedScenario, name: str, subject: Subject, asked: dict[str, Located | str] | None) -> _Side:
+def _side(
+    loaded: LoadedScenario, name: str, built: Mapping[str, Subject], asked: dict[str, Located | str] | None
+) -> _Side:
     """A build under the variables of a scenario; what was asked before is not asked again."""
+    subject = built[name]
     if asked is None or subject.url is not None:
         return _Side(name, subject.args, subject.env)
     settings = {**allowed_environment(os.environ), **engine_settings(Path("/nonexistent"))}
@@ -201,7 +202,10 @@ def _side(loaded: LoadedScenario, name: str, subject: Subject, asked: dict[str, 
     if isinstance(takes, str) and source is not None and not Path(source.folder, "tree").is_dir():
         takes = f"{source.name} is not built yet"
     elif isinstance(located, Located) and located.missing:
-        raise UsageError(f"python={subject.python} has no vllm", where=name, code="engine-import-failed")
+        more = replaced_path(subject, built.get("base"))
+        raise UsageError(
+            f"python={subject.python} has no vllm{more and f': {more}'}", where=name, code="engine-import-failed"
+        )
     return _Side(name, subject.args, subject.env, None if isinstance(located, str) else located.cpu, takes)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
@@ -85,7 +85,8 @@ class SubjectTable(Strict):
 
     Args:
         python: The interpreter that holds the engine: a path, or the name of a program.
-        path: A folder, or a list of them, put on the module path before the interpreter's own.
+        path: A folder, or a list of them, put on the module path before the interpreter's own, in place of the base's;
+            +FOLDER puts one in front of the base's, or of those that ref= builds.
         env: Environment variables for this side only.
         args: Engine arguments that replace the scenario's on this side only.
         ref: A git ref that [build] makes the subject from; keys beside it override what the build gives.
@@ -283,11 +284,16 @@ def config_schema() -> dict[str, Any]:
     return {**schema, "title": "perfgate.toml"}
 
 
+IN_FRONT: Final = "+"
+"""How a folder of ``path`` begins that is put in front of those of the base or the build, and does not replace them."""
+
+
 def absolute_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A subject's table with its paths taken from ``folder``; the bare name of a program is left to PATH."""
     read = dict(table)
     if "path" in read:
-        read["path"] = [absolute(folder, entry) for entry in read["path"] if entry]
+        begun = [(entry[:1] == IN_FRONT, entry.removeprefix(IN_FRONT)) for entry in read["path"]]
+        read["path"] = [IN_FRONT * added + absolute(folder, entry) for added, entry in begun if entry]
     if os.sep in (read.get("python") or ""):
         read["python"] = absolute(folder, read["python"])
     return read

@@ -17,7 +17,7 @@ from ruamel.yaml.error import YAMLError
 from perfgate.errors import UsageError
 from perfgate.machine.versioned_json import first_problem
 from perfgate.metrics.trial import HEAD_NAME, Side
-from perfgate.project.config import CONFIG_FILE, absolute_paths
+from perfgate.project.config import CONFIG_FILE, IN_FRONT, absolute_paths
 from perfgate.project.git import WORKING_TREE
 from perfgate.scenario.subject import SHOWN, Subject
 
@@ -163,6 +163,18 @@ def same_build(left: Subject | None, right: Subject | None) -> bool:
     return plain[0] == plain[1]
 
 
+def replaced_path(subject: Subject, base: Subject | None) -> str:
+    """That a head without its base's folders has none of them by its own ``path=``, in a sentence; empty where it has.
+
+    Args:
+        subject: The head.
+        base: Its base, if there is one.
+    """
+    if base is None or not subject.path or {*base.path} <= {*subject.path}:
+        return ""
+    return f"path= replaces the base's path={os.pathsep.join(base.path)}; path=+FOLDER puts a folder in front of it"
+
+
 def words(subject: Subject, base: Subject | None = None) -> tuple[str, ...]:
     """The ``key=value`` words that name a subject, or, beside a base, those in which it differs from it.
 
@@ -211,7 +223,11 @@ def _layered(layers: Sequence[Mapping[str, Any]], make: Make | None) -> dict[str
 
 
 def _over(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = {key: {**table.get(key, {}), **over[key]} for key in ("env", "args") if key in over}
+    merged: dict[str, Any] = {key: {**table.get(key, {}), **over[key]} for key in ("env", "args") if key in over}
+    if "path" in over:
+        added = [entry for entry in over["path"] if entry.startswith(IN_FRONT)]
+        own = [entry for entry in over["path"] if not entry.startswith(IN_FRONT)]
+        merged["path"] = [*added, *(own or (table.get("path", ()) if added else ()))]
     return {**table, **over, **merged}
 
 
@@ -226,8 +242,11 @@ def _subject(inherited: Mapping[str, Any], table: Mapping[str, Any]) -> Subject:
     Raises:
         UsageError: The two do not go together.
     """
+    said = {"python": "", **table} if "url" in table else _over(inherited, table)
+    if "path" in said:
+        said["path"] = [entry.removeprefix(IN_FRONT) for entry in said["path"]]
     try:
-        return _with_source(Subject(**({"python": "", **table} if "url" in table else _over(inherited, table))))
+        return _with_source(Subject(**said))
     except ValidationError as error:
         raise UsageError(first_problem(error).removeprefix(": ")) from error
 
@@ -275,7 +294,9 @@ def _read_word(option: str, word: str, table: dict[str, Any]) -> None:
     elif dot:
         raise UsageError(f"{option} {word}: expected {root}=value")
     elif root == "path":
-        table.setdefault("path", []).extend(value.split(os.pathsep))
+        mark = IN_FRONT if value.startswith(IN_FRONT) else ""  # of all folders of the word
+        named = [entry.removeprefix(mark) for entry in value.split(os.pathsep)]
+        table.setdefault("path", []).extend(f"{mark}{entry}" for entry in named if entry)
     else:
         table[root] = value
 

@@ -3,7 +3,8 @@
 A SUBJECT is a table ``[subjects.NAME]`` of ``perfgate.toml`` or repeated ``key=value`` words, or a name followed by
 words that override it, whole for ``python`` and ``path``, name by name for ``env`` and ``args``. A ``ref`` is worth the
 ``python``, ``path`` and ``env`` that ``[build]`` makes of it; what is said beside it overrides them. What the head does
-not say it takes from the base, so ``--head args.max_num_seqs=4`` alone compares one engine flag.
+not say it takes from the base, so ``--head args.max_num_seqs=4`` alone compares one engine flag. ``path=+FOLDER`` puts
+a folder in front of what ``path=FOLDER`` would override.
 """
 
 from __future__ import annotations

@@ -365,3 +365,16 @@ def test_the_size_of_the_cache_where_requests_show_images(check: Check) -> None:
     shown = "16, images: {width: 8, height: 8}"
 
     assert "add kv_cache_memory_bytes: 1073741824\n" in check(variables, output=shown).stderr
+
+
+def test_a_head_whose_path_replaced_that_of_its_vllm(check: Check, tmp_path: Path) -> None:
+    """Both commands say that it did, and how a folder is put in front; so put, it is found."""
+    write_vllm(tmp_path / "tree")
+    (tmp_path / "plugin").mkdir()
+    base = ("--base", f"python={sys.executable}", "--base", f"path={tmp_path / 'tree'}")
+    for command in ("check", "run"):
+        refused = check("max_num_seqs: 8", *base, "--head", f"path={tmp_path / 'plugin'}", command=command)
+        assert refused.exit_code == 2
+        told = f"path= replaces the base's path={tmp_path / 'tree'}; path=+FOLDER puts a folder in front of it"
+        assert told in " ".join(refused.stderr.split())
+    assert check("max_num_seqs: 8", *base, "--head", f"path=+{tmp_path / 'plugin'}").exit_code == 0

@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfgate.errors import ExitStatus, UsageError
-from perfgate.project.subjects import MOST_HEADS, against, resolve, resolve_several, revisions, same_build, words
+from perfgate.project.subjects import (
+    MOST_HEADS,
+    against,
+    anchored,
+    resolve,
+    resolve_several,
+    revisions,
+    same_build,
+    words,
+)
 from perfgate.scenario.subject import Source, Subject
 
 Tables = dict[str, dict[str, Any]]
@@ -74,6 +83,36 @@ def test_the_heads_path_replaces_the_bases() -> None:
     """path= on the head stands instead of the base's folders; an empty one takes them away."""
     assert resolve(["path=/a"], ["path=/b"], {})["head"].path == ("/b",)
     assert resolve(["path=/a"], ["path="], {})["head"].path == ()
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "path"),
+    [
+        (["path=/a:/b"], ["path=+/c"], ("/c", "/a", "/b")),
+        (["path=/a"], ["path=+/c:/d"], ("/c", "/d", "/a")),
+        (["path=/a"], ["path=+/c", "path=+/d"], ("/c", "/d", "/a")),
+        (["path=/a"], ["path=+/c", "path=/d"], ("/c", "/d")),
+        (["path=/a"], ["plugin"], ("/plugin", "/a")),
+        (["path=/a"], ["plugin", "path=+/c"], ("/c", "/plugin", "/a")),
+        (["path=/a"], ["ref=new", "path=+/c"], ("/c", "/builds/new/tree")),
+        (["plugin"], ["path=+/c"], ("/c", "/plugin")),
+        (["path=+/a"], ["path=/./+c"], ("/+c",)),
+    ],
+)
+def test_a_plus_puts_folders_in_front(base: list[str], head: list[str], path: tuple[str, ...]) -> None:
+    """Of those that the base, the subject or the build has; without it they are replaced."""
+    tables: Tables = {"plugin": {"path": ["+/plugin"]}}
+    built = resolve(base, head, tables, lambda ref: {**make(ref), "path": [f"/builds/{ref}/tree"]})
+    assert built["head"].path == path
+
+
+def test_folders_in_front_are_taken_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As all others are, in the words of one of several heads and in those that are kept for another folder too."""
+    monkeypatch.chdir(tmp_path)
+    built = resolve_several(["path=/a"], ["one:path=+plugin", "two:env.A=1"], {})
+    assert (built["one"].path, built["two"].path) == ((str(tmp_path / "plugin"), "/a"), ("/a",))
+    assert anchored(["path=+plugin:more"], Path("/x")) == ("path=+/x/plugin:/x/more",)
+    assert resolve(["path=/a"], anchored(["path=+plugin:more"], Path("/x")), {})["head"].path[1:] == ("/x/more", "/a")
 
 
 def test_tables_serve_where_no_words_are_given() -> None:
