@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 from click.testing import CliRunner
 from fake_collector import FakeCollector, FakeSpec
 from hand_made import scenario_file
+from stub_engine import leave_two_traces, write_stub
 
 from perfgate import gate
 from perfgate.capture.job import Job
+from perfgate.capture.pace import Step
 from perfgate.cli.main import main
 from perfgate.errors import ExitStatus, InterruptedRunError, NotMeasuredError
 from perfgate.metrics.trial import Trial
@@ -317,3 +320,61 @@ def test_shards_that_measured_other_files(tmp_path: Path, folder: Path) -> None:
     joined = CliRunner().invoke(main, ["judge", *parts, "--plan", str(tmp_path / "plan.json")])
     assert joined.exit_code == ExitStatus.NOT_MEASURED
     assert "subject-changed" in joined.stdout
+
+
+def engines(tmp_path: Path, folder: Path) -> tuple[Path, dict[Any, Subject]]:
+    """A scenario for the stand-in engine, timed and traced, and a head that has a folder more than its base."""
+    write_stub(tmp_path / "stub")
+    leave_two_traces(tmp_path / "stub")
+    file = scenario_file(tmp_path, gates="{metric: itl_median, ignorable: 900%, must_catch: 1000%}",
+                         more="kernels: {traced: {iterations: 1}}")  # fmt: skip
+    file.write_text(file.read_text().replace("iterations: 2}", "iterations: 2, looks: [4]}"))
+    base = Subject(python=sys.executable, path=(str(tmp_path / "stub"),), env={"STUB_MODE": "", "PERFGATE_PROBE": "0"})
+    return file, {"base": base, "head": base.model_copy(update={"path": (str(folder), *base.path)})}
+
+
+def editing(folder: Path, kind: str, index: int) -> Callable[[Step | str], None]:
+    """A progress that changes a module when a trial of a kind, from some number on, has ended."""
+
+    def told(step: Step | str) -> None:
+        if not isinstance(step, str) and step.finished and step.kind == kind and step.trial >= index:
+            edited(folder)
+
+    return told
+
+
+@pytest.mark.parametrize(("kind", "index"), [("timed", 4), ("traced", 0)])
+def test_runs_of_an_engine(tmp_path: Path, folder: Path, kind: str, index: int) -> None:
+    """They end alike, and leave no bytecode in the folders of either side."""
+    file, built = engines(tmp_path, folder)
+    finished = gate.run([file], built, runs=tmp_path / "runs", seed=1, progress=editing(folder, kind, index))
+    assert finished.outcome.exit_status == ExitStatus.NOT_MEASURED
+    (reason,) = why(finished)
+    assert reason.startswith("subject-changed: ")
+    assert f"{folder / 'plugin' / 'core.py'} has changed: " in reason
+    assert not [*(tmp_path / "stub").rglob("__pycache__"), *folder.rglob("__pycache__")]
+
+
+def test_a_run_of_an_engine_days_later(tmp_path: Path, folder: Path) -> None:
+    """By the command: 22, with the file; with it put back the run goes on to its verdict, which is verified."""
+    file, built = engines(tmp_path, folder)
+
+    def stop(step: Step | str) -> None:
+        if not isinstance(step, str) and step.finished and step.trial == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(InterruptedRunError):
+        gate.run([file], built, runs=tmp_path / "runs", seed=1, progress=stop)
+    (run,) = (tmp_path / "runs").iterdir()
+    text = (folder / "plugin/core.py").read_text()
+    edited(folder)
+    refused = CliRunner().invoke(main, ["run", "--resume", str(run)])
+    assert refused.exit_code == ExitStatus.NOT_MEASURED
+    assert "subject-changed" in refused.stderr
+    assert str(folder / "plugin" / "core.py") in refused.stderr.replace("\n", "")
+
+    (folder / "plugin/core.py").write_text(text)
+    again = CliRunner().invoke(main, ["run", "--resume", str(run)])
+    assert again.exit_code == ExitStatus.PASS, again.output
+    assert f", files {record_of(run).visits[0].builds['head'].digest[:12]}" in again.stdout
+    assert [check.result for check in verify_path(run) if check.what == "builds"] == ["ok"]

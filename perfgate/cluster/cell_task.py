@@ -38,7 +38,7 @@ SET_BY_RAY: Final = ("RAY_", "OMP_NUM_THREADS")
 (vllm/config/parallel.py asks ``ray.is_initialized()``), and one thread for its kernels on the CPU."""
 OF_THE_NODE: Final = frozenset({
     "storage-failed", "subject-not-found", "engine-import-failed", "shard-foreign", "different-machines",
-    "gpu-lost", "gpu-missing", "gpu-unreadable", "build-failed",
+    "gpu-lost", "gpu-missing", "gpu-unreadable", "build-failed", "subject-changed",
 })  # fmt: skip
 """Reasons for which another node may measure what this one cannot."""
 RAYLET: Final = "RAY_RAYLET_PID"

@@ -6,14 +6,17 @@ import base64
 import hashlib
 import json
 import os
+import subprocess
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from perfgate.capture import build_files
-from perfgate.capture.build_digest import Builds
+from perfgate.capture.build_digest import Build, Builds
 from perfgate.capture.build_files import UnknownBuildError
+from perfgate.capture.watched_builds import link_bytecode
 from perfgate.scenario.subject import Subject
 
 SOURCE = b"version = 1\n"
@@ -126,9 +129,7 @@ def test_folders_of_the_path(digest: Callable[..., str], tmp_path: Path) -> None
     assert len({digest(), digest(one), digest(one, two), digest(two, one)}) == 4
 
 
-@pytest.mark.parametrize(
-    "answer", ["no JSON", "[]", "[1, [], 2, 3]", '["3.12", [4], "", ""]', '["3.12", 5, "", ""]']
-)
+@pytest.mark.parametrize("answer", ["no JSON", "[]", "[1, [], 2, 3]", '["3.12", [4], "", ""]', '["3.12", 5, "", ""]'])
 def test_interpreters_that_do_not_tell(digest: Callable[..., str], answer: str) -> None:
     """Such a build is like no other, so it has no digest."""
     with pytest.raises(UnknownBuildError, match="does not say"):
@@ -192,3 +193,111 @@ def test_no_interpreter(tmp_path: Path) -> None:
     """A program that is not there."""
     with pytest.raises(UnknownBuildError, match="No such file"):
         Builds(tmp_path).of(Subject(python=str(tmp_path / "python")), {"PATH": os.defpath})
+
+
+def environment(folder: Path) -> Path:
+    """The interpreter of an empty environment, and its packages."""
+    venv.create(folder, symlinks=True, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    return packages
+
+
+def found(tmp_path: Path, folder: Path, *path: Path) -> Build:
+    """The build of an environment, with folders put before its packages."""
+    variables = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    return Builds(tmp_path).of(Subject(python=str(folder / "bin" / "python")), variables)
+
+
+FINDER = "import __editable___plugin_finder"
+EDITABLE: dict[str, Callable[[Path, Path], object]] = {
+    "a path file": lambda packages, source: (packages / "plugin.pth").write_text(f"{source}\n"),
+    "a finder": lambda packages, source: [
+        (packages / "__editable__.plugin.pth").write_text(f"{FINDER}\n"),
+        (packages / "__editable___plugin_finder.py").write_text(f"MAPPING = {{'plugin': '{source}/plugin'}}\n"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("install", EDITABLE.values(), ids=EDITABLE)
+def test_what_an_editable_install_leads_to(tmp_path: Path, install: Callable[[Path, Path], object]) -> None:
+    """Its modules and their data are of the build, wherever they are; they are looked at as all others are."""
+    source = tmp_path / "source"
+    (source / "plugin").mkdir(parents=True)
+    (source / "plugin" / "__init__.py").write_text("1")
+    (source / "plugin" / "tuned.json").write_text("{}")
+    install(environment(tmp_path / "env"), source)
+    build = found(tmp_path, tmp_path / "env")
+    assert build.changes() == []
+    (source / "plugin" / "tuned.json").write_text("{1}")
+    (change,) = build.changes()
+    assert change.startswith(f"{source / 'plugin' / 'tuned.json'} has changed: 2 bytes written ")
+
+
+def test_an_environment_that_is_used(tmp_path: Path) -> None:
+    """Engines that import write bytecode, and an installer that finds all there rewrites nothing: no change."""
+    packages = environment(tmp_path / "env")
+    (packages / "plugin.py").write_text("1")
+    build = found(tmp_path, tmp_path / "env")
+    python = tmp_path / "env" / "bin" / "python"
+    subprocess.run([python, "-c", "import plugin"], check=True, env={"PATH": os.defpath})
+    subprocess.run([python, "-m", "compileall", "-q", "-f", packages], check=True, env={"PATH": os.defpath})
+    assert [*packages.glob("__pycache__/*.pyc")]
+    assert build.changes() == []
+    (packages / "plugin.py").unlink()
+    assert len(build.changes()) == 1
+
+
+def test_the_same_files_elsewhere(tmp_path: Path) -> None:
+    """They have the same digest, and where they are is told by the other one alone."""
+    for name in ("one", "two"):
+        (tmp_path / name / "plugin").mkdir(parents=True)
+        (tmp_path / name / "plugin" / "__init__.py").write_text("1")
+    environment(tmp_path / "env")
+    one, two = (found(tmp_path, tmp_path / "env", tmp_path / name) for name in ("one", "two"))
+    assert one.digest == two.digest
+    assert one.placed_digest != two.placed_digest
+
+
+def test_too_much_to_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all was touched, a look reads as much as it may, says that the rest is not known, and the next goes on."""
+    plugin = tmp_path / "plugin"
+    plugin.mkdir()
+    for name in ("one", "two"):
+        (plugin / f"{name}.py").write_bytes(b"#" * 700)
+    environment(tmp_path / "env")
+    build = found(tmp_path, tmp_path / "env", plugin)
+    for file in plugin.iterdir():
+        os.utime(file, ns=(0, 0))
+    monkeypatch.setattr("perfgate.capture.build_digest.MOST_AGAIN_BYTES", 1000)
+    monkeypatch.setattr("perfgate.capture.build_files._NEWER_NS", -(10**18))  # what was just read is known at once
+    with pytest.raises(UnknownBuildError, match="more than"):
+        build.changes()
+    assert build.changes() == []
+
+
+def test_bytecode_is_found_and_none_is_written_beside_sources(tmp_path: Path) -> None:
+    """An interpreter reads what was there, through links, and writes what it makes into the folder of the visit."""
+    packages = environment(tmp_path / "env")
+    (packages / "old.py").write_text("1")
+    python = tmp_path / "env" / "bin" / "python"
+    subprocess.run([python, "-c", "import old"], check=True, env={"PATH": os.defpath})
+    (there,) = packages.glob("__pycache__/old.*.pyc")
+    plugin = tmp_path / "plugin"
+    plugin.mkdir()
+    (plugin / "new.py").write_text("1")
+    build, bytecode = found(tmp_path, tmp_path / "env", plugin), tmp_path / "bytecode"
+    link_bytecode(bytecode, build.path)
+    content = there.read_bytes()
+    program = "import old, new; print(old.__cached__, new.__cached__)"
+    variables = {"PATH": os.defpath, "PYTHONPATH": str(plugin), "PYTHONPYCACHEPREFIX": str(bytecode)}
+    ran = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True, env=variables)
+    old, new = map(Path, ran.stdout.split())
+    assert old.is_symlink()
+    assert old.resolve() == there.resolve()
+    assert new.is_relative_to(bytecode)
+    assert [*plugin.iterdir()] == [plugin / "new.py"]
+
+    (packages / "old.py").write_text("22")
+    subprocess.run([python, "-c", program], check=True, capture_output=True, env=variables)
+    assert not old.is_symlink()
+    assert there.read_bytes() == content

@@ -20,6 +20,10 @@ from perfgate.cli.measuring import Builds
 from perfgate.cluster.cell_task import PLACE, RAYLET, Here, as_the_node, measure, without_ray
 from perfgate.cluster.cells_folder import CellsFolder
 from perfgate.cluster.cluster_run import Ending
+from perfgate.cluster.coordinator import News
+from perfgate.cluster.submission import joined
+from perfgate.errors import ExitStatus
+from perfgate.gate import Finished
 from perfgate.machine.locks import state_folder
 from perfgate.machine.temporary_folder import temporary_folder
 from perfgate.metrics.trial import Trial
@@ -220,3 +224,55 @@ def test_a_killed_task_leaves_nothing_for_long(here: Path) -> None:
             assert Cluster(run_of(here)).measure(1) == Ending("done")
             assert not killed.exists()
         assert {*held.parent.glob(f"{PLACE}*")} == {held, shared}
+
+
+def plugin_of(folder: Path) -> Builds:
+    """A base, and a head with a folder of its own."""
+    (folder / "plugin").mkdir()
+    (folder / "plugin" / "core.py").write_text("1")
+    return Builds(("python=/bin/true",), (f"path={folder / 'plugin'}",), Path("runs"))
+
+
+def verdict_of(cluster: Cluster) -> Finished:
+    """What the command says once all has come back."""
+    return joined(kept(cluster), cluster.run, News(0, {}, [], {}, finished=True, fault=""), "", stopped=False)
+
+
+def test_a_build_that_changes_on_a_node(here: Path) -> None:
+    """The cell that was measured then is not measured, and says why; the one before it stands."""
+    cluster = Cluster(run_of(here, builds=plugin_of(here)))
+    assert cluster.measure(1) == Ending("done")
+
+    class Editing(ByCell):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            if job.pair == 2:
+                (here / "plugin" / "core.py").write_text("2")
+            return super().collect(job, progress)
+
+    assert cluster.measure(2, Editing()) == Ending("done")
+    outcome = verdict_of(cluster).outcome
+    assert outcome.exit_status == ExitStatus.NOT_MEASURED
+    assert [cell.verdict for cell in outcome.cells] == ["pass", "not-measured"]
+    assert [note.code for note in outcome.cells[1].reasons] == ["subject-changed"]
+
+
+def test_a_node_with_another_build_under_that_name(here: Path) -> None:
+    """It goes on with no cell of others, and a cell that it measured whole is none of the same run."""
+    cluster = Cluster(run_of(here, builds=plugin_of(here)))
+    assert cluster.measure(1) == Ending("done")
+    cluster.lose(2)
+    (here / "plugin" / "core.py").write_text("2")
+    ending = cluster.measure(2, host="another")
+    assert (ending.kind, ending.code) == ("elsewhere", "subject-changed")
+    assert "core.py" in ending.text
+
+
+def test_cells_of_nodes_with_other_builds(here: Path) -> None:
+    """They are no one run: which of two builds is the one that was meant, nobody knows."""
+    cluster = Cluster(run_of(here, builds=plugin_of(here)))
+    assert cluster.measure(1) == Ending("done")
+    (here / "plugin" / "core.py").write_text("2")
+    assert cluster.measure(2, host="another") == Ending("done")
+    outcome = verdict_of(cluster).outcome
+    assert outcome.exit_status == ExitStatus.NOT_MEASURED
+    assert "subject-changed" in [note.code for note in outcome.reasons]
