@@ -20,10 +20,11 @@ from perfgate.capture.job import Job
 from perfgate.capture.pace import Step
 from perfgate.cli.main import main
 from perfgate.errors import ExitStatus, InterruptedRunError, NotMeasuredError
+from perfgate.judge.outcome import Outcome
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, read_records, read_run
 from perfgate.record.shards import read_shard_plan
-from perfgate.scenario.subject import Subject
+from perfgate.scenario.subject import Source, Subject
 from perfgate.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -320,6 +321,26 @@ def test_shards_that_measured_other_files(tmp_path: Path, folder: Path) -> None:
     joined = CliRunner().invoke(main, ["judge", *parts, "--plan", str(tmp_path / "plan.json")])
     assert joined.exit_code == ExitStatus.NOT_MEASURED
     assert "subject-changed" in joined.stdout
+
+
+def test_shards_that_built_one_commit_otherwise(tmp_path: Path, folder: Path) -> None:
+    """They join, because two builds of a commit may differ in bytes, and a caution tells of it."""
+    scenario = scenario_file(tmp_path, more="matrix: {batch: [1, 2]}")
+    printed = CliRunner().invoke(main, ["plan", str(scenario), "--shards", "2", "--seed", "1"])
+    (tmp_path / "plan.json").write_text(printed.stdout)
+    plan = read_shard_plan(tmp_path / "plan.json")
+    source = Source(ref="new", commit="c" * 40, changes="", recipe="r" * 64, folder=str(folder))
+    built = subjects(folder)
+    built["head"] = built["head"].model_copy(update={"built_from": source})
+    for number in (1, 2):
+        runs = tmp_path / f"shard-{number}"
+        gate.run([scenario], built, runs=runs, shard=plan.numbered(f"{number}/2"), collector=FakeCollector(SAME))
+        edited(folder)
+    parts = [str(tmp_path / f"shard-{number}") for number in (1, 2)]
+    joined = CliRunner().invoke(main, ["judge", *parts, "--format", "json"])
+    assert joined.exit_code == ExitStatus.PASS, joined.output
+    told = [note.text for cell in Outcome.model_validate_json(joined.stdout).cells for note in cell.cautions]
+    assert len([text for text in told if text.startswith("head: files ")]) == 1
 
 
 def engines(tmp_path: Path, folder: Path) -> tuple[Path, dict[Any, Subject]]:

@@ -100,8 +100,9 @@ def _of_a_part(outcome: Outcome, run: Run, part: Part, records: Mapping[str, Rec
 
 
 def _with_other_versions(cells: Iterable[CellOutcome]) -> Iterator[CellOutcome]:
-    """The cells; a caution says where the first had other packages under one name, as on another machine."""
+    """The cells; a caution says where the first had other packages or files under one name, as on another machine."""
     first: dict[tuple[bool, str], tuple[str, dict[str, str]]] = {}
+    read: dict[tuple[bool, str], tuple[str, str]] = {}
     for cell in cells:
         others = []
         is_served = cell.setting is not None and bool(cell.setting.load)
@@ -115,6 +116,10 @@ def _with_other_versions(cells: Iterable[CellOutcome]) -> Iterator[CellOutcome]:
                 here, there = versions.get(package, "none"), known.get(package, "none")
                 if here != there:
                     others.append(f"{label}: {package} {here}, and {there} in {where}")
+            files = cell.setting.subjects[side].files if cell.setting and side in cell.setting.subjects else ""
+            where, there = read.setdefault((is_served, label), (cell.name, files)) if files else ("", "")
+            if files != there:
+                others.append(f"{label}: files {files}, and {there} in {where}")
         notes = (Note(code="subject-changed", text="; ".join(others)),) if others else ()
         yield cell.model_copy(update={"cautions": (*cell.cautions, *notes)})
 
