@@ -164,8 +164,8 @@ def ask(subject: Subject, variables: Mapping[str, str], scratch: Path) -> Module
         scratch: A folder for its answer.
 
     Raises:
-        NoAnswerError: It is no such program.
-        UnknownBuildError: It is not there, or took too long.
+        NoAnswerError: The program is not there, or answers something else.
+        UnknownBuildError: It took too long.
         OSError: The folder cannot be written.
     """
     log = scratch / f"module-path-{os.getpid()}.log"

@@ -1,7 +1,7 @@
 """Which files of a folder on a module path belong to a build, what each holds, and whether one has changed since.
 
 What counts is what an import reaches and what it may read: modules, libraries, path files, bytecode without its source,
-entry points and metadata of packages, and whatever lies inside a regular package, like the JSON of tuned kernels. What
+entry points and metadata of packages, and all else inside a regular package, like the JSON of tuned kernels. What
 nothing imports does not: bytecode beside its source, hidden files, object files and folders of builds, logs, locks,
 files of editors, prose, and data outside of packages. A folder without modules is read whole: it can only hold data.
 
@@ -44,7 +44,7 @@ _LEFT_OUT: Final = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
 _NEWER_NS: Final = 1_000_000_000
 """The record is written when the files are; file systems keep time less finely than that at worst."""
 _OUTPUTS: Final = {"build", "dist", "node_modules", "CMakeFiles"}
-"""Folders of what builds leave, where they are no packages; those with a point in their name are none either."""
+"""Folders of what builds leave, where they lack an ``__init__.py``."""
 _MODULES: Final = (".py", ".so", ".pth")
 _NOISE: Final = (
     ".a", ".bak", ".d", ".egg", ".gcda", ".gcno", ".lock", ".log", ".md", ".o", ".obj", ".orig", ".part", ".pid",
