@@ -27,25 +27,85 @@ SHOWN = 60
 """Characters of a value that a message shows."""
 
 
+def begins_json(head: bytes) -> bool:
+    """Whether a file with these first bytes may be JSON, with a mark of its byte order or without."""
+    text = head.decode(json.detect_encoding(head), "replace")
+    return text.removeprefix("\ufeff").lstrip()[:1] in ("{", "[")
+
+
 def load_json(file: Path) -> Any:
     """A profiler's JSON as it is, its fractions as exact decimals.
 
     Raises:
-        RecordError: The file is too large, no JSON, or cut short.
+        RecordError: The file is too large, no JSON, or cut short; it says at which byte of the unpacked file.
     """
-    if file.stat().st_size > MAX_JSON_BYTES:
+    size, where = file.stat().st_size, str(file)
+    if size > MAX_JSON_BYTES:
         text = f"is larger than {MAX_JSON_BYTES} bytes"
-        raise RecordError(text, where=str(file), remedy="Trace fewer iterations.")
-    check_memory(JSON_FACTOR * file.stat().st_size, str(file))
+        raise RecordError(text, where=where, remedy="Trace fewer iterations.")
+    check_memory(JSON_FACTOR * size, where)
+    text, encoding = _decoded(file)
     try:
-        with file.open(encoding="utf-8") as stream:
-            # Times are microseconds since boot or 1970: as floats they would lose up to 256 ns.
-            return json.load(stream, parse_float=Decimal)
+        # Times are microseconds since boot or 1970: as floats they would lose up to 256 ns.
+        return json.loads(text, parse_float=Decimal)
     except ArithmeticError as error:
-        raise RecordError("holds a number beyond all bounds", where=str(file)) from error
-    except (ValueError, RecursionError) as error:
-        text = f"incomplete or invalid JSON: {error}"
-        raise RecordError(text, where=str(file), remedy="Was the profiler stopped before the process ended?") from error
+        raise RecordError("holds a number beyond all bounds", where=where) from error
+    except json.JSONDecodeError as error:
+        found, remedy = _wrong(text, error, len(text[: error.pos].encode(encoding)))
+        raise RecordError(found, where=where, remedy=remedy) from error
+    except RecursionError as error:
+        raise RecordError("invalid JSON: lists within lists, deeper than any trace", where=where) from error
+    except ValueError as error:
+        raise RecordError(f"invalid JSON: {error}", where=where, remedy=_REPORTED) from error
+
+
+def _decoded(file: Path) -> tuple[str, str]:
+    """A file's text without a mark of its byte order, and its encoding.
+
+    Raises:
+        RecordError: Bytes of it are none of that encoding.
+    """
+    raw = file.read_bytes()
+    encoding = json.detect_encoding(raw)
+    try:
+        return raw.decode(encoding), encoding
+    except UnicodeDecodeError as error:
+        at = error.start + 3 * (encoding == "utf-8-sig")  # its codec counts from after the mark
+        name = encoding.upper().removesuffix("-SIG")
+        if error.reason in ("unexpected end of data", "truncated data"):
+            raise RecordError(f"incomplete JSON: it ends at byte {at}", where=str(file), remedy=_STOPPED) from error
+        text = f"invalid JSON: byte {at} is 0x{raw[at]:02x}, which is no {name}"
+        remedy = f"iconv -c -f {name} -t UTF-8 leaves such bytes out of an unpacked copy. {_REPORTED}"
+        raise RecordError(text, where=str(file), remedy=remedy) from error
+
+
+def _wrong(text: str, error: json.JSONDecodeError, byte: int) -> tuple[str, str]:
+    """What is wrong with JSON, and what to do."""
+    found = text[error.pos : error.pos + SHOWN]
+    if error.msg.startswith("Unterminated string") or _cut_short(text, error.pos):
+        return f"incomplete JSON: it ends within what begins at byte {byte}", _STOPPED
+    if error.msg.startswith("Invalid control character"):
+        remedy = f"tr -d '\\000-\\037' leaves such characters out of an unpacked copy. {_REPORTED}"
+        return f"invalid JSON: a string holds the control character 0x{ord(found[0]):02x} at byte {byte}", remedy
+    if error.msg.startswith("Extra data"):
+        if found[0] in "{[":
+            return f"holds more than one JSON text: another one begins at byte {byte}", "Give one trace a file."
+        return f"invalid JSON: after its end comes {cut(found)} at byte {byte}", "Copy it again, or trace again."
+    said = error.msg[0].lower() + error.msg[1:].removesuffix(" at")
+    return f"invalid JSON: {said} at byte {byte}, where {cut(found)} is", f"Copy it again, or trace again. {_REPORTED}"
+
+
+def _cut_short(text: str, at: int) -> bool:
+    """Whether nothing, or only the beginning of a word, an escape or a fraction, comes after a place."""
+    rest = text[at : at + _LONGEST_WORD].strip()
+    return any(word.startswith(rest) for word in _WORDS) or bool(_BEGUN.fullmatch(rest))
+
+
+_STOPPED = "Was the profiler stopped before the process ended?"
+_REPORTED = "Report it to what wrote the file."
+_WORDS = ("true", "false", "null", "NaN", "-Infinity", "Infinity")
+_LONGEST_WORD = 12
+_BEGUN = re.compile(r"\\?u[0-9a-fA-F]{0,4}|\.|[eE][+-]?")
 
 
 def load_events(file: Path) -> dict[str, Any]:

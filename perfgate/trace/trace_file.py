@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from perfgate.errors import NotMeasuredError, RecordError
+from perfgate.trace.chrome_events import begins_json
 from perfgate.trace.event_formats import read_events
 from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import Trace
@@ -49,7 +50,7 @@ def read_trace(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
             head = stream.read(1024)
         if head.startswith(MAGIC):
             return read_nsys(plain, roles)
-        if head.lstrip()[:1] in (b"{", b"["):
+        if begins_json(head):
             return read_recording(read_events(plain), plain, roles)
     if not head:
         raise RecordError("is empty", where=str(file), remedy="The profiler wrote nothing into it: see its messages.")
