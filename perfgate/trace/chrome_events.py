@@ -18,6 +18,7 @@ _OLD = {"runtime": "cuda_runtime", "memcpy": "gpu_memcpy", "memset": "gpu_memset
 
 _TIME = re.compile(r"-?\d{1,19}(\.\d{1,12})?", re.ASCII)
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
+_LONG = re.compile(r"-?\d{1,19}", re.ASCII)
 _RANK = re.compile(r"\[[\w-]{1,60}\] (\d{1,18})", re.ASCII)
 """A process in a trace that SGLang merged, ``[TP00-DP01] 83`` (``python/sglang/srt/utils/profile_merger.py``)."""
 _POINTER = re.compile(r"0x[0-9a-fA-F]{1,15}")
@@ -186,20 +187,38 @@ class Event:
         return tuple(int(size) for size in sizes)
 
 
+def base_of(content: dict[str, Any], file: Path) -> int | None:
+    """What the times of a trace count from, in nanoseconds since 1970; ``None`` where it does not say.
+
+    Kineto writes times less this number since 2024, because some viewers keep microseconds since 1970 in floats.
+
+    Raises:
+        RecordError: It is no time that a trace can have.
+    """
+    given = content.get("baseTimeNanoseconds")
+    if isinstance(given, str) and _LONG.fullmatch(given):
+        given = int(given)
+    if given is None or (isinstance(given, int) and not isinstance(given, bool) and abs(given) <= MAX_TIME_NS):
+        return given
+    text = f"counts its times from baseTimeNanoseconds {cut(given)}, which is no time in whole nanoseconds"
+    raise RecordError(text, where=str(file), remedy="Trace again; without that key times are of its own clock.")
+
+
 def complete_events(content: dict[str, Any], file: Path) -> list[Event]:
-    """The complete events of what :func:`load_events` gave.
+    """The complete events of what :func:`load_events` gave, their times from what :func:`base_of` says on.
 
     Raises:
         RecordError: One has no name, or no time that a trace can have.
     """
+    base_ns = base_of(content, file) or 0
     try:
         rows = enumerate(content["traceEvents"])
-        return [_event(number, row) for number, row in rows if row.get("ph") == "X"]
+        return [_event(number, row, base_ns) for number, row in rows if row.get("ph") == "X"]
     except ValueError as error:
         raise RecordError(f"holds a damaged event: {error}", where=str(file)) from error
 
 
-def _event(number: int, row: dict[str, Any]) -> Event:
+def _event(number: int, row: dict[str, Any], base_ns: int) -> Event:
     name, start, duration = row.get("name"), microseconds(row.get("ts")), microseconds(row.get("dur", 0))
     if not isinstance(name, str) or start is None or duration is None:
         key = "name" if not isinstance(name, str) else "ts" if start is None else "dur"
@@ -212,8 +231,8 @@ def _event(number: int, row: dict[str, Any]) -> Event:
         number,
         _OLD.get(category, category),
         name,
-        round(start * 1000),
-        round((start + duration) * 1000),
+        base_ns + round(start * 1000),
+        base_ns + round((start + duration) * 1000),
         thread if isinstance(thread, int | str) and not isinstance(thread, bool) else NONE,
         pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
         detail if isinstance(detail, dict) else {},
