@@ -51,7 +51,8 @@ def ranks_answer(selections: Sequence[tuple[str, Selection]]) -> Answer:
     ranks = [rank for label, selection in selections for rank in ranks_of(selection, label)]
     clocks = _clocks_unlike(selections)
     one_clock = not clocks and sum(_begins_at_0(selection.trace) for _, selection in selections) < _SEVERAL
-    found = compare_ranks(ranks, one_clock=one_clock, by_order=not clocks)
+    known_clock = len(selections) == 1 or all(selection.trace.base_ns is not None for _, selection in selections)
+    found = compare_ranks(ranks, one_clock=one_clock, known_clock=known_clock, by_order=not clocks)
     compared = f"{plural(found.steps, 'step')} and {plural(found.collectives, 'collective')} compared"
     headings = [f"{plural(len(ranks), 'rank')}: {compared}.", *_sentence(found)]
     rows: list[tuple[Any, ...]] = [

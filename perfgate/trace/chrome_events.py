@@ -48,7 +48,7 @@ def load_json(file: Path) -> Any:
     text, encoding = _decoded(file)
     try:
         # Times are microseconds since boot or 1970: as floats they would lose up to 256 ns.
-        return json.loads(text, parse_float=Decimal)
+        content = json.loads(text, parse_float=Decimal)
     except ArithmeticError as error:
         raise RecordError("holds a number beyond all bounds", where=where) from error
     except json.JSONDecodeError as error:
@@ -58,6 +58,10 @@ def load_json(file: Path) -> Any:
         raise RecordError("invalid JSON: lists within lists, deeper than any trace", where=where) from error
     except ValueError as error:
         raise RecordError(f"invalid JSON: {error}", where=where, remedy=_REPORTED) from error
+    if text.count(_EVENTS) > 1 and len(_LISTS.findall(text)) > 1:
+        found = "holds several lists of traceEvents, of which JSON keeps the last alone"
+        raise RecordError(found, where=where, remedy="Give one trace a file, or one list of all events.")
+    return content
 
 
 def _decoded(file: Path) -> tuple[str, str]:
@@ -74,7 +78,7 @@ def _decoded(file: Path) -> tuple[str, str]:
         at = error.start + 3 * (encoding == "utf-8-sig")  # its codec counts from after the mark
         name = encoding.upper().removesuffix("-SIG")
         if error.reason in ("unexpected end of data", "truncated data"):
-            raise RecordError(f"incomplete JSON: it ends at byte {at}", where=str(file), remedy=_STOPPED) from error
+            raise RecordError(f"incomplete JSON: it ends at byte {at}", where=str(file), remedy=STOPPED) from error
         text = f"invalid JSON: byte {at} is 0x{raw[at]:02x}, which is no {name}"
         remedy = f"iconv -c -f {name} -t UTF-8 leaves such bytes out of an unpacked copy. {_REPORTED}"
         raise RecordError(text, where=str(file), remedy=remedy) from error
@@ -84,7 +88,7 @@ def _wrong(text: str, error: json.JSONDecodeError, byte: int) -> tuple[str, str]
     """What is wrong with JSON, and what to do."""
     found = text[error.pos : error.pos + SHOWN]
     if error.msg.startswith("Unterminated string") or _cut_short(text, error.pos):
-        return f"incomplete JSON: it ends within what begins at byte {byte}", _STOPPED
+        return f"incomplete JSON: it ends within what begins at byte {byte}", STOPPED
     if error.msg.startswith("Invalid control character"):
         remedy = f"tr -d '\\000-\\037' leaves such characters out of an unpacked copy. {_REPORTED}"
         return f"invalid JSON: a string holds the control character 0x{ord(found[0]):02x} at byte {byte}", remedy
@@ -102,7 +106,10 @@ def _cut_short(text: str, at: int) -> bool:
     return any(word.startswith(rest) for word in _WORDS) or bool(_BEGUN.fullmatch(rest))
 
 
-_STOPPED = "Was the profiler stopped before the process ended?"
+STOPPED = "Was the profiler stopped before the process ended?"
+"""What to ask of a file that is cut short."""
+_EVENTS = '"traceEvents"'
+_LISTS = re.compile(r'(?<!\\)"traceEvents"\s*:\s*\[')
 _REPORTED = "Report it to what wrote the file."
 _WORDS = ("true", "false", "null", "NaN", "-Infinity", "Infinity")
 _LONGEST_WORD = 12

@@ -151,13 +151,16 @@ def _sums(number: NDArray[np.int64], duration_ns: NDArray[np.int64]) -> dict[int
     return dict(zip(numbers.tolist(), np.bincount(group, duration_ns).astype(np.int64).tolist(), strict=True))
 
 
-def compare_ranks(ranks: Sequence[Rank], *, one_clock: bool = True, by_order: bool = True) -> RankComparison:
+def compare_ranks(
+    ranks: Sequence[Rank], *, one_clock: bool = True, known_clock: bool = False, by_order: bool = True
+) -> RankComparison:
     """Each rank's waits in the steps that all have, held against the ranks that leave collectives with it.
 
     Args:
         ranks: At least one.
         one_clock: Whether their traces may have a clock in common; steps without numbers of perfgate's are matched by
             time only then.
+        known_clock: Whether they do: what does not meet on it is not compared.
         by_order: Whether waits are told of steps that only their order matches.
 
     Raises:
@@ -166,10 +169,11 @@ def compare_ranks(ranks: Sequence[Rank], *, one_clock: bool = True, by_order: bo
     matched, rows = _same_steps(ranks, one_clock=one_clock)
     groups = [] if matched == "order" else _groups_of(ranks, rows)
     grouped = any(len(group) > 1 for group in groups)
-    if matched == "time" and not (grouped and all(_met(ranks, group, rows) for group in groups)):
+    sure = known_clock and bool(groups)
+    if matched == "time" and not sure and not (grouped and all(_met(ranks, group, rows) for group in groups)):
         matched, rows, grouped = "order", _by_number(ranks), False
     told = by_order or matched != "order"
-    if not grouped:
+    if not grouped and not sure:
         groups = grouped_by(len(ranks), lambda one, other: told and _may_meet(ranks, (one, other), rows))
     shared = len(rows)
     rows = [row for row in rows if all(len({_names(ranks, row, n) for n in group}) == 1 for group in groups)]
@@ -267,11 +271,11 @@ def _nearest(times: Ints, others: Ints) -> Ints:
 
 
 def _groups_of(ranks: Sequence[Rank], rows: Sequence[_Row]) -> list[list[int]]:
-    """Ranks that leave collectives together, by their place; each for itself where no step says how long a stage is."""
+    """Ranks that leave collectives together, by their place; no group where no step says how long a stage is."""
     stepped = all(rank.work_ns and (rank.numbered or len(rank.work_ns) > 1) for rank in ranks)
     works = [[rank.work_ns[step] for rank, step in zip(ranks, row, strict=True)] for row in rows] if stepped else []
     if not works:
-        return [[number] for number in range(len(ranks))]
+        return []
     span_ns = statistics.median(max(end for _, end in work) - min(begin for begin, _ in work) for work in works)
     called = [[rank.collectives[row[number]] for row in rows] for number, rank in enumerate(ranks)]
     return group_by_leaving(called, span_ns)

@@ -16,7 +16,7 @@ from pathlib import Path
 from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.models import Note
 from perfgate.trace.assembly import NoKernelError
-from perfgate.trace.chrome_events import begins_json
+from perfgate.trace.chrome_events import STOPPED, begins_json
 from perfgate.trace.event_formats import read_events
 from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import NONE, Trace
@@ -153,6 +153,7 @@ def _unpack(file: Path, target: Path) -> None:
     except (EOFError, zlib.error, OSError) as error:
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         remedy = "Free some space for temporary files (TMPDIR)." if full else "Copy it again."
+        remedy += f" {STOPPED}" * isinstance(error, EOFError)
         raise RecordError(f"cannot be unpacked: {error}", where=str(file), remedy=remedy) from error
 
 

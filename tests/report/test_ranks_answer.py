@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from nsys_builder import ExportBuilder
+from rank_traces import NUMBERED, add_rank
 
 from perfgate.cli.main import main
 from perfgate.errors import NotMeasuredError
@@ -85,6 +87,30 @@ def test_a_trace_that_does_not_say_what_it_counts_from_has_no_clock_in_common(tm
     with pytest.raises(NotMeasuredError, match="baseTimeNanoseconds") as caught:
         summarise_ranks([read_trace(Path(file)) for file in files], 2)
     assert caught.value.code == "ranks-unmatched"
+
+
+def test_windows_that_do_not_overlap_share_no_step(tmp_path: Path) -> None:
+    """On a clock that both name: the order of steps is no reason to hold them against each other."""
+    files = [kineto_rank(tmp_path, rank, 0, baseTimeNanoseconds=BASE_NS + rank * 60_000_000_000) for rank in range(2)]
+    found = json.loads(run(*files, "--format", "json").stdout)
+    assert [(rank["waiting_ns"], rank["last"]) for rank in found["ranks"]] == [(None, None)] * 2
+    assert found["collectives"] == 0
+    assert any("no other rank leaves collectives with it" in caution["text"] for caution in found["cautions"])
+
+
+@pytest.mark.parametrize("name", [NUMBERED, "execute_context_0(0)_generation_8(8)"])
+def test_stages_of_one_file_that_share_no_collective(tmp_path: Path, name: str) -> None:
+    """One file has one clock, whatever numbers its steps have; the second stage begins when the first has ended."""
+    builder = ExportBuilder()
+    work = [("nvjet", 1000, 20_000), ("ncclDevKernel_AllReduce_Sum", 21_000, 2000)]
+    add_rank(builder, 0, dict.fromkeys(range(6), work), name=name)
+    later = [(kernel, at + 23_000, ns) for kernel, at, ns in work]
+    add_rank(builder, 1, dict.fromkeys(range(6), later), name=name)
+    file = str(builder.write(tmp_path / "export.sqlite"))
+    found = json.loads(run(file, "--show", "ranks", "--format", "json").stdout)
+    assert [(rank["waiting_ns"], rank["last"]) for rank in found["ranks"]] == [(None, None)] * 2
+    (caution,) = found["cautions"]
+    assert "process 101 device 1: no other rank leaves collectives with it" in caution["text"]
 
 
 @pytest.mark.parametrize("base", [1.5, True, "soon", [1], 1 << 63, "9" * 400])
