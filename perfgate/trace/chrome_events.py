@@ -79,7 +79,7 @@ def _decoded(file: Path) -> tuple[str, str]:
         name = encoding.upper().removesuffix("-SIG")
         if error.reason in ("unexpected end of data", "truncated data"):
             raise RecordError(f"incomplete JSON: it ends at byte {at}", where=str(file), remedy=STOPPED) from error
-        text = f"invalid JSON: byte {at} is 0x{raw[at]:02x}, which is no {name}"
+        text = f"invalid JSON: byte {at} is 0x{raw[at]:02x}, which is not {name}"
         remedy = f"iconv -c -f {name} -t UTF-8 leaves such bytes out of an unpacked copy. {_REPORTED}"
         raise RecordError(text, where=str(file), remedy=remedy) from error
 
@@ -200,14 +200,14 @@ def base_of(content: dict[str, Any], file: Path) -> int | None:
     Kineto writes times less this number since 2024, because some viewers keep microseconds since 1970 in floats.
 
     Raises:
-        RecordError: It is no time that a trace can have.
+        RecordError: It is not a time that a trace can have.
     """
     given = content.get("baseTimeNanoseconds")
     if isinstance(given, str) and _LONG.fullmatch(given):
         given = int(given)
     if given is None or (isinstance(given, int) and not isinstance(given, bool) and abs(given) <= MAX_TIME_NS):
         return given
-    text = f"counts its times from baseTimeNanoseconds {cut(given)}, which is no time in whole nanoseconds"
+    text = f"counts its times from baseTimeNanoseconds {cut(given)}, not a time in whole nanoseconds"
     raise RecordError(text, where=str(file), remedy="Trace again; without that key times are of its own clock.")
 
 

@@ -24,8 +24,8 @@ def host_calls(trace: Trace) -> Calls:
     of a step while the host launches the next: so it is in the worker of vLLM that answers for all ranks. Or the host
     waits for that thread, which no trace records: so did the engine of one process in releases before 0.25.1
     (``UniProcExecutor``, asynchronous scheduling). Therefore such a wait counts in the step in which it ends, after the
-    host's last call in that, and only where it is no chance: in :data:`MOSTLY` all steps with a wait of its thread one
-    has to end so, and over all these threads in :data:`MOSTLY` all steps that launch. Shorter waits of the same thread
+    host's last call in that, and not where that is chance: one has to end so in :data:`MOSTLY` all steps with a wait of
+    its thread, and over all these threads in :data:`MOSTLY` all steps that launch. Shorter waits of the same thread
     earlier in a step say nothing.
     """
     calls, steps = trace.calls, trace.steps
@@ -41,7 +41,7 @@ def host_calls(trace: Trace) -> Calls:
     return _trimmed(calls, beside, counts, {"start_ns": begin_ns, "duration_ns": end_ns - begin_ns, "step": step})
 
 
-def _without_chance(calls: Calls, beside: Ints, step: Ints, counts: NDArray[np.bool_]) -> None:
+def _without_chance(calls: Calls, beside: Ints, step: NDArray[Any], counts: NDArray[np.bool_]) -> None:
     """Take from ``counts`` the waits of threads, and of processes, in too few of whose steps one counts."""
     process, of_process = np.unique(calls.process[beside], return_inverse=True)
     of_thread = np.unique(_threads(calls.process[beside], calls.thread[beside]), return_inverse=True)[1]
@@ -55,7 +55,7 @@ def _without_chance(calls: Calls, beside: Ints, step: Ints, counts: NDArray[np.b
 
 
 def _steps_by(group: Ints, step: NDArray[Any], groups: int = 0) -> Ints:
-    """How many different steps each group has; :data:`NONE` is no step."""
+    """How many different steps each group has, :data:`NONE` not counted."""
     known = step != NONE
     pairs = np.unique(np.stack([group[known], step[known]]), axis=1)
     return np.bincount(pairs[0], minlength=max(groups, group.max(initial=NONE) + 1))

@@ -291,10 +291,10 @@ def _may_meet(ranks: Sequence[Rank], pair: tuple[int, int], rows: Sequence[_Row]
     one, other = (ranks[number] for number in pair)
     if not rows or not one.begins_ns or not other.begins_ns:
         return True
-    host_ns = statistics.median(other.begins_ns[row[pair[1]]] - one.begins_ns[row[pair[0]]] for row in rows)
+    host_ns = statistics.median([other.begins_ns[row[pair[1]]] - one.begins_ns[row[pair[0]]] for row in rows])
     work_ns = min(statistics.median(end - begin for begin, end in rank.work_ns.values()) for rank in (one, other))
-    called = ([rank.collectives[row[number]] for row in rows] for number, rank in zip(pair, (one, other), strict=True))
-    return may_meet(*called, host_ns, work_ns)
+    first, second = ([ranks[number].collectives[row[number]] for row in rows] for number in pair)
+    return may_meet(first, second, host_ns, work_ns)
 
 
 def waits_in(duration_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

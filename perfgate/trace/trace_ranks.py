@@ -17,6 +17,8 @@ from perfgate.units import plural
 
 NAMED = 8
 """Processes that an error names."""
+TELLING = 4
+"""Calls of a process that have to agree: one number of two kernels may be a damaged one."""
 
 
 class Processes:
@@ -115,12 +117,12 @@ def _check_numbers(calls: Iterable[Event], work: Iterable[Event], where: str) ->
     """Refuse the ranks of several containers, whose processes have one number.
 
     Raises:
-        RecordError: Most calls of one process that launch a kernel have several.
+        RecordError: Most calls of one process that launch a kernel have several, of at least :data:`TELLING`.
     """
     one_each, kernels = _numbers(calls), _kernels(work)
     counts = [kernels[number] for number in one_each if number in kernels]
     several = sum(count > 1 for count in counts)
-    if 2 * several > len(counts):
+    if 2 * several > len(counts) >= TELLING:
         text = (
             f"{several} of {plural(len(counts), 'call')} that launch a kernel have several: ranks of one process number"
         )

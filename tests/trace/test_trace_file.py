@@ -150,8 +150,8 @@ def test_json_that_is_cut_short_anywhere(encoding: str, tmp_path: Path) -> None:
     [
         (b"gemm", b"ge\x1bm", 2, "a string holds the control character 0x1b at byte #\n  tr -d '\\000-\\037' leaves"),
         (b"gemm", b"ge\nm", 2, "a string holds the control character 0x0a at byte #"),
-        (b"gemm", b"ge\xffm", 2, "byte # is 0xff, which is no UTF-8\n  iconv -c -f UTF-8 -t UTF-8 leaves"),
-        (b"gemm", b"ge\xc3m", 2, "byte # is 0xc3, which is no UTF-8"),
+        (b"gemm", b"ge\xffm", 2, "byte # is 0xff, which is not UTF-8\n  iconv -c -f UTF-8 -t UTF-8 leaves"),
+        (b"gemm", b"ge\xc3m", 2, "byte # is 0xc3, which is not UTF-8"),
         (b"2}", b"nan}", 0, "expecting value at byte #, where 'nan}]}' is"),
         (b"2}", b"2 2}", 2, "expecting ',' delimiter at byte #, where '2}]}' is"),
         (b"]}", b"]}\n{}", 3, "holds more than one JSON text: another one begins at byte #\n  Give one trace a file"),
