@@ -24,7 +24,7 @@ from perfgate.metrics.trial import Artifact
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.rank_steps import RankSteps, summarise_ranks
-from perfgate.trace.trace_file import read_trace
+from perfgate.trace.trace_file import read_ranks
 
 
 class Tracer(Instrument):
@@ -65,7 +65,7 @@ class Tracer(Instrument):
             left = ", ".join(sorted(file.name for file in self.folder.iterdir()))
             raise InvalidTrialError("trace-missing", f"{self.name} left no {self.leaves}; there is {left}")
         self._traces = tuple(Artifact.of(file, self.job.run_folder) for file in files)
-        traces = [read_trace(file, self._expected.rules) for file in files]
+        traces = [trace for _, trace in read_ranks(files, self._expected.rules)]
         steps, self._ranks = summarise_ranks(traces, gpus_of(self.job.engine_args))
         self._decode = steps.model_copy(update={"held": self.held})
 

@@ -83,7 +83,7 @@ def kernels(
     from perfgate.trace.memory_timeline import read_memory
     from perfgate.trace.scrub import scrub
     from perfgate.trace.selection import as_one_step, select
-    from perfgate.trace.trace_file import as_plain_file, read_trace
+    from perfgate.trace.trace_file import as_plain_file, read_ranks, read_trace
 
     asked, other = _asked(len(files), show, instead)
     _check_part(asked, step, layer, whole=whole)
@@ -98,8 +98,9 @@ def kernels(
         click.echo(render("answer", form, answer), nl=False)
         return
     given = [*files, other] if asked == "diff" and other else files
-    traces = [as_one_step(read_trace(file)) if whole else read_trace(file) for file in given]
-    chosen = [select(trace, step, layer) for trace in traces]
+    read = read_ranks(given) if asked == "ranks" else [(file, read_trace(file)) for file in given]
+    chosen = [select(as_one_step(trace) if whole else trace, step, layer) for _, trace in read]
+    given = [file for file, _ in read]
     names = [file.name for file in given]
     named = list(zip(names if len({*names}) == len(names) else map(str, given), chosen, strict=True))
     report: str = "answer"

@@ -16,11 +16,13 @@ from perfgate.report.document import Document, NoteLine, Section, printable
 from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace
 from perfgate.trace.selection import KernelSum, Selection, by_kernel, by_role, by_step_and_kernel, outside, patterns
-from perfgate.units import format_mean, format_ns, format_value, percent, plural
+from perfgate.units import format_mean, format_ns, format_value, listed, percent, plural
 
 Rows = list[tuple[str, ...]]
 LISTED = 2000
 """Launches that a listing shows at most; JSON and CSV hold all."""
+RANKS = 8
+"""Ranks that a heading names at most."""
 
 FIGURES = (
     ("step", "step_ns", "from its first kernel to that of the next step"),
@@ -89,6 +91,7 @@ def kernels_json(selection: Selection) -> str:
         "devices": {str(number): name for number, name in trace.devices.items()},
         "processes": list(trace.processes),
         "selection": selection.what,
+        "ranks": [rank._asdict() for rank in selection.ranks],
         "steps": steps,
         "kernels": [
             {
@@ -140,17 +143,33 @@ CSV_COLUMNS = (
 def trace_headings(selection: Selection) -> list[str]:
     """What a selection is of, line by line."""
     trace = selection.trace
-    kinds = Counter(STEP_KINDS[kind] for kind in trace.steps.kind.tolist())
-    steps = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     on_cpu = (trace.kernels.device == NONE).all() and not trace.devices
     devices = "CPU" if on_cpu else ", ".join(sorted(set(trace.devices.values()))) or "unknown GPU"
-    shown = plural(len(trace.steps), f"{'inferred ' if trace.steps.inferred.any() else ''}step")
-    lines = [f"{trace.source}, {devices}: {plural(len(trace.kernels), 'kernel')}, {shown} ({steps or 'none'})"]
+    lines = [f"{trace.source}, {devices}: {plural(len(trace.kernels), 'kernel')}, {_steps_words(trace)}"]
     lines.append(f"Shown: {selection.what}{_pattern_words(selection)}.")
+    ranks = selection.ranks
+    if len(ranks) > 1:
+        named = [f"process {rank.process} device {rank.device} ({plural(rank.steps, 'step')})" for rank in ranks]
+        lines.append(
+            f"Ranks: {listed(named, RANKS)}. Figures are over all of them; --show ranks holds them side by side."
+        )
     lost, lost_ns = outside(trace)
     if lost:
         lines.append(f"Outside the steps: {plural(lost, 'kernel')}, {format_ns(lost_ns)}.")
     return lines
+
+
+def _steps_words(trace: Trace) -> str:
+    """How many steps a trace has by kind; where several processes have steps, of each."""
+    steps, noun = trace.steps, f"{'inferred ' if trace.steps.inferred.any() else ''}step"
+    by_process: dict[int, Counter[str]] = {}
+    for process, kind in zip(steps.process.tolist(), steps.kind.tolist(), strict=True):
+        by_process.setdefault(process, Counter())[STEP_KINDS[kind]] += 1
+    alike = len({tuple(sorted(kinds.items())) for kinds in by_process.values()}) == 1
+    kinds = next(iter(by_process.values())) if alike else sum(by_process.values(), Counter[str]())
+    shown = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    of = f" of {'each of ' if alike else ''}{len(by_process)} processes" if len(by_process) > 1 else ""
+    return f"{plural(kinds.total(), noun)}{of} ({shown or 'none'})"
 
 
 def _pattern_words(selection: Selection) -> str:

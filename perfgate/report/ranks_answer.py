@@ -14,21 +14,23 @@ from perfgate.report.answer import Answer, Table, count, share, time, word
 from perfgate.trace.kernel_table import Timed, Trace
 from perfgate.trace.rank_waits import RankComparison, compare_ranks, ranks_of
 from perfgate.trace.selection import Selection
-from perfgate.units import format_ns, percent, plural
+from perfgate.units import format_ns, listed, percent, plural
 
 _SEVERAL = 2
+_NAMED = 5
 _RANKS = (
     word("rank", "rank"), time("step_median", "step"), time("kernels", "kernels"),
     time("communication", "communication"), time("waiting", "of it waiting"), count("last", "arrived last"),
     share("last_share", "share"), time("holds_up", "holds all up by"),
 )  # fmt: skip
+_MAY_MEET = "those are compared that may have been in collectives together, by the begins of their hosts' steps"
 _BY_ORDER = (
-    "steps have no numbers of the engine, and the traces show no clock in common: ranks are compared as if all traces "
-    "began with the same step, and as one group, which is wrong for stages of a pipeline"
+    "steps have no numbers of the engine, and the traces show no clock in common: all traces are taken to begin with "
+    f"the same step, and {_MAY_MEET}"
 )
-_ONE_GROUP = (
-    "the traces show no two ranks that leave their collectives at the same time, as without a clock in common: all are "
-    "compared as one group, which is wrong for stages of a pipeline"
+_NO_CLOCK = (
+    "the traces show no two ranks that leave their collectives at the same time, as without a clock in common: "
+    f"{_MAY_MEET}"
 )
 _WHOLE = "traces without steps do not say which ranks leave their collectives together: all are compared as one group"
 _BY = {"number": "by their numbers", "time": "by the time at which hosts begin them", "order": "by their order"}
@@ -47,7 +49,10 @@ def ranks_answer(selections: Sequence[tuple[str, Selection]]) -> Answer:
         if _same_work(one.trace, same.trace):
             raise UsageError(f"{label} and {other} hold the same trace: give the trace of each rank once")
     ranks = [rank for label, selection in selections for rank in ranks_of(selection, label)]
-    found = compare_ranks(ranks, one_clock=sum(_begins_at_0(selection.trace) for _, selection in selections) < _SEVERAL)
+    clocks = _clocks_unlike(selections)
+    one_clock = not clocks and sum(_begins_at_0(selection.trace) for _, selection in selections) < _SEVERAL
+    known_clock = len(selections) == 1 or all(selection.trace.base_ns is not None for _, selection in selections)
+    found = compare_ranks(ranks, one_clock=one_clock, known_clock=known_clock, by_order=not clocks)
     compared = f"{plural(found.steps, 'step')} and {plural(found.collectives, 'collective')} compared"
     headings = [f"{plural(len(ranks), 'rank')}: {compared}.", *_sentence(found)]
     rows: list[tuple[Any, ...]] = [
@@ -57,7 +62,7 @@ def ranks_answer(selections: Sequence[tuple[str, Selection]]) -> Answer:
     ]  # fmt: skip
     notes = list(dict.fromkeys(note for _, selection in selections for note in selection.trace.cautions))
     if len(ranks) > 1:
-        notes += _doubts(found)
+        notes += _doubts(found, clocks)
     about = {"steps": found.steps, "collectives": found.collectives}
     return Answer(headings, about, [Table("ranks", "Ranks, mean of a step", _RANKS, rows)], (*notes, *_missing(found)))
 
@@ -75,17 +80,27 @@ def _begins_at_0(trace: Trace) -> bool:
     return min((int(own.min()) for own in starts if len(own)), default=0) == 0
 
 
-def _doubts(found: RankComparison) -> list[Note]:
-    """What the comparison takes for granted."""
+def _clocks_unlike(selections: Sequence[tuple[str, Selection]]) -> str:
+    """What to say of traces of which some alone say what their times count from; empty where there are none."""
+    without = [label for label, selection in selections if selection.trace.base_ns is None]
+    if not without or len(without) == len(selections):
+        return ""
+    return f"{listed(without, _NAMED)}: no baseTimeNanoseconds, which the others count their times from"
+
+
+def _doubts(found: RankComparison, clocks: str) -> list[Note]:
+    """What the comparison takes for granted, and what it does not tell."""
+    if clocks and found.matched == "order":
+        text = f"{clocks}, so that no clock and no number says which steps belong together: no waiting is told"
+        return [Note(code="ranks-unmatched", text=text)]
     notes = []
     if found.matched == "order" and max(found.shown) > 1:
         notes.append(Note(code="steps-unclear", text=_BY_ORDER))
     elif found.collectives and not found.grouped:
-        text = _ONE_GROUP if max(found.shown) > 1 else _WHOLE
-        notes.append(Note(code="ranks-unmatched", text=text))
-    alone = [rank.label for rank in found.ranks if not rank.collectives and rank.communication_ns]
-    if alone and found.collectives:
-        text = f"{', '.join(alone)}: no other rank leaves collectives with it, so its waiting is not known"
+        text = _NO_CLOCK if max(found.shown) > 1 else _WHOLE
+        notes.append(Note(code="ranks-unmatched", text=f"{clocks}; {text}" if clocks else text))
+    if found.alone:
+        text = f"{', '.join(found.alone)}: no other rank leaves collectives with it, so its waiting is not known"
         notes.append(Note(code="not-recorded", text=text))
     return notes
 
@@ -105,7 +120,7 @@ def _missing(found: RankComparison) -> list[Note]:
         notes.append("the trace is of one rank: give a trace of each")
     elif not found.steps:
         notes.append("no step ran the same collectives on every rank: are these traces of one run?")
-    elif not found.collectives:
+    elif not found.collectives and not found.alone:
         notes.append("no kernel is a collective in which all ranks wait for each other")
     if found.steps and found.other_steps:
         notes.append(f"{plural(found.other_steps, 'step')} left out: the ranks ran other collectives in them")

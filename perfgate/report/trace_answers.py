@@ -24,6 +24,7 @@ def about(selection: Selection) -> dict[str, Any]:
         "source": trace.source,
         "devices": {str(number): name for number, name in trace.devices.items()},
         "selection": selection.what,
+        "ranks": len(selection.ranks),
         "steps": len(selection.figures),
     }
 

@@ -15,7 +15,7 @@ from perfgate.trace.decode_step import DecodeSteps, KernelKey, summarise_steps
 from perfgate.trace.difference import difference
 from perfgate.trace.families import short_name
 from perfgate.trace.selection import Selection
-from perfgate.units import NS_PER_S
+from perfgate.units import NS_PER_S, plural
 
 _PARTS = (
     word("part", "step"), word("kind"), time("base", "base"), time("head", "head"),
@@ -46,6 +46,12 @@ def difference_answer(sides: Mapping[Side, tuple[str, Selection]]) -> Answer:
     ]
     headings.append(f"{changes.headline[0].upper()}{changes.headline[1:]}.")
     notes = list(dict.fromkeys(note for _, selection in sides.values() for note in selection.trace.cautions))
+    ranks = [len(sides[side][1].ranks) for side in SIDES]
+    if ranks[0] != ranks[1]:
+        text = (
+            f"the base has {plural(ranks[0], 'rank')} and the head {ranks[1]}: a step is the mean of all ranks' steps"
+        )
+        notes.append(Note(code="ranks-differ", text=text))
     if change is None:
         text = "no step has a successor in its trace, so that the length of a step is not known: kernels are compared"
         notes.append(Note(code="not-recorded", text=text))
@@ -57,7 +63,12 @@ def difference_answer(sides: Mapping[Side, tuple[str, Selection]]) -> Answer:
         Table("changes", "Kernels that differ", _CHANGES, [(line,) for line in changes.lines]),
     ]
     about: dict[str, Any] = {
-        side: {"source": selection.trace.source, "selection": selection.what, "steps": len(selection.figures)}
+        side: {
+            "source": selection.trace.source,
+            "selection": selection.what,
+            "ranks": len(selection.ranks),
+            "steps": len(selection.figures),
+        }
         for side, (_, selection) in sides.items()
     }
     return Answer(headings, about, tables, notes)

@@ -40,6 +40,10 @@ Ints = NDArray[np.int64]
 _Rows = TypeVar("_Rows", bound=Timed)
 
 
+class NoKernelError(RecordError):
+    """A trace that can be read and shows nothing that ran."""
+
+
 def named(demangled: tuple[str, ...], roles: Sequence[RoleRule], where: str) -> Names:
     """Kernel names in all their forms; ``roles`` are the scenario's own, tried before the shipped list.
 
@@ -99,7 +103,7 @@ def build(recorded: Trace, ranges: Sequence[Range]) -> Trace:
 
 def _check(recorded: Trace, ranges: Sequence[Range]) -> None:
     if not len(recorded.kernels):
-        raise RecordError("holds no kernel", where=recorded.where)
+        raise NoKernelError("holds no kernel", where=recorded.where)
     for what in ("kernels", "copies", "memsets", "overhead", "calls"):
         table = getattr(recorded, what)
         if (table.duration_ns < 0).any():

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.trace.families import COMMUNICATION
-from perfgate.trace.host_waits import host_calls
+from perfgate.trace.host_waits import MOSTLY, host_calls
 from perfgate.trace.idle_gaps import covered, idle_ns
 from perfgate.trace.kernel_table import (
     COPY_KINDS,
@@ -334,10 +334,14 @@ def _slack_ns(trace: Trace, step: Ints, lead_ns: Ints, waited_ns: Ints) -> Ints:
 
     With asynchronous scheduling the host launches a step and then waits for the output of the one before it. Work
     added before that wait only shortens the wait; the lead shrinks once there is no wait left (docs/decisions.md). A
-    process that never waits in a call, as where it polls, shows its lead alone.
+    process that seldom waits in a call, as where it polls, shows its lead alone: in fewer steps than :data:`MOSTLY`.
     """
-    waits = _waits(trace)
-    bounded = np.isin(trace.steps.process[step], waits.process[waits.step != NONE]) & (lead_ns != NO_TIME)
+    began = _waits(trace).step
+    waits = waited_ns > 0
+    waits[began[began != NONE]] = True
+    owner = np.unique(trace.steps.process[step], return_inverse=True)[1]
+    mostly = np.bincount(owner, waits[step]) >= MOSTLY * np.bincount(owner)
+    bounded = mostly[owner] & (lead_ns != NO_TIME)
     return np.where(bounded, np.minimum(lead_ns, waited_ns[step]), lead_ns)
 
 

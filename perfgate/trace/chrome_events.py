@@ -18,6 +18,7 @@ _OLD = {"runtime": "cuda_runtime", "memcpy": "gpu_memcpy", "memset": "gpu_memset
 
 _TIME = re.compile(r"-?\d{1,19}(\.\d{1,12})?", re.ASCII)
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
+_LONG = re.compile(r"-?\d{1,19}", re.ASCII)
 _RANK = re.compile(r"\[[\w-]{1,60}\] (\d{1,18})", re.ASCII)
 """A process in a trace that SGLang merged, ``[TP00-DP01] 83`` (``python/sglang/srt/utils/profile_merger.py``)."""
 _POINTER = re.compile(r"0x[0-9a-fA-F]{1,15}")
@@ -27,25 +28,92 @@ SHOWN = 60
 """Characters of a value that a message shows."""
 
 
+def begins_json(head: bytes) -> bool:
+    """Whether a file with these first bytes may be JSON, with a mark of its byte order or without."""
+    text = head.decode(json.detect_encoding(head), "replace")
+    return text.removeprefix("\ufeff").lstrip()[:1] in ("{", "[")
+
+
 def load_json(file: Path) -> Any:
     """A profiler's JSON as it is, its fractions as exact decimals.
 
     Raises:
-        RecordError: The file is too large, no JSON, or cut short.
+        RecordError: The file is too large, no JSON, or cut short; it says at which byte of the unpacked file.
     """
-    if file.stat().st_size > MAX_JSON_BYTES:
+    size, where = file.stat().st_size, str(file)
+    if size > MAX_JSON_BYTES:
         text = f"is larger than {MAX_JSON_BYTES} bytes"
-        raise RecordError(text, where=str(file), remedy="Trace fewer iterations.")
-    check_memory(JSON_FACTOR * file.stat().st_size, str(file))
+        raise RecordError(text, where=where, remedy="Trace fewer iterations.")
+    check_memory(JSON_FACTOR * size, where)
+    text, encoding = _decoded(file)
     try:
-        with file.open(encoding="utf-8") as stream:
-            # Times are microseconds since boot or 1970: as floats they would lose up to 256 ns.
-            return json.load(stream, parse_float=Decimal)
+        # Times are microseconds since boot or 1970: as floats they would lose up to 256 ns.
+        content = json.loads(text, parse_float=Decimal)
     except ArithmeticError as error:
-        raise RecordError("holds a number beyond all bounds", where=str(file)) from error
-    except (ValueError, RecursionError) as error:
-        text = f"incomplete or invalid JSON: {error}"
-        raise RecordError(text, where=str(file), remedy="Was the profiler stopped before the process ended?") from error
+        raise RecordError("holds a number beyond all bounds", where=where) from error
+    except json.JSONDecodeError as error:
+        found, remedy = _wrong(text, error, len(text[: error.pos].encode(encoding)))
+        raise RecordError(found, where=where, remedy=remedy) from error
+    except RecursionError as error:
+        raise RecordError("invalid JSON: lists within lists, deeper than any trace", where=where) from error
+    except ValueError as error:
+        raise RecordError(f"invalid JSON: {error}", where=where, remedy=_REPORTED) from error
+    if text.count(_EVENTS) > 1 and len(_LISTS.findall(text)) > 1:
+        found = "holds several lists of traceEvents, of which JSON keeps the last alone"
+        raise RecordError(found, where=where, remedy="Give one trace a file, or one list of all events.")
+    return content
+
+
+def _decoded(file: Path) -> tuple[str, str]:
+    """A file's text without a mark of its byte order, and its encoding.
+
+    Raises:
+        RecordError: Bytes of it are none of that encoding.
+    """
+    raw = file.read_bytes()
+    encoding = json.detect_encoding(raw)
+    try:
+        return raw.decode(encoding), encoding
+    except UnicodeDecodeError as error:
+        at = error.start + 3 * (encoding == "utf-8-sig")  # its codec counts from after the mark
+        name = encoding.upper().removesuffix("-SIG")
+        if error.reason in ("unexpected end of data", "truncated data"):
+            raise RecordError(f"incomplete JSON: it ends at byte {at}", where=str(file), remedy=STOPPED) from error
+        text = f"invalid JSON: byte {at} is 0x{raw[at]:02x}, which is not {name}"
+        remedy = f"iconv -c -f {name} -t UTF-8 leaves such bytes out of an unpacked copy. {_REPORTED}"
+        raise RecordError(text, where=str(file), remedy=remedy) from error
+
+
+def _wrong(text: str, error: json.JSONDecodeError, byte: int) -> tuple[str, str]:
+    """What is wrong with JSON, and what to do."""
+    found = text[error.pos : error.pos + SHOWN]
+    if error.msg.startswith("Unterminated string") or _cut_short(text, error.pos):
+        return f"incomplete JSON: it ends within what begins at byte {byte}", STOPPED
+    if error.msg.startswith("Invalid control character"):
+        remedy = f"tr -d '\\000-\\037' leaves such characters out of an unpacked copy. {_REPORTED}"
+        return f"invalid JSON: a string holds the control character 0x{ord(found[0]):02x} at byte {byte}", remedy
+    if error.msg.startswith("Extra data"):
+        if found[0] in "{[":
+            return f"holds more than one JSON text: another one begins at byte {byte}", "Give one trace a file."
+        return f"invalid JSON: after its end comes {cut(found)} at byte {byte}", "Copy it again, or trace again."
+    said = error.msg[0].lower() + error.msg[1:].removesuffix(" at")
+    return f"invalid JSON: {said} at byte {byte}, where {cut(found)} is", f"Copy it again, or trace again. {_REPORTED}"
+
+
+def _cut_short(text: str, at: int) -> bool:
+    """Whether nothing, or only the beginning of a word, an escape or a fraction, comes after a place."""
+    rest = text[at : at + _LONGEST_WORD].strip()
+    return any(word.startswith(rest) for word in _WORDS) or bool(_BEGUN.fullmatch(rest))
+
+
+STOPPED = "Was the profiler stopped before the process ended?"
+"""What to ask of a file that is cut short."""
+_EVENTS = '"traceEvents"'
+_LISTS = re.compile(r'(?<!\\)"traceEvents"\s*:\s*\[')
+_REPORTED = "Report it to what wrote the file."
+_WORDS = ("true", "false", "null", "NaN", "-Infinity", "Infinity")
+_LONGEST_WORD = 12
+_BEGUN = re.compile(r"\\?u[0-9a-fA-F]{0,4}|\.|[eE][+-]?")
 
 
 def load_events(file: Path) -> dict[str, Any]:
@@ -126,20 +194,38 @@ class Event:
         return tuple(int(size) for size in sizes)
 
 
+def base_of(content: dict[str, Any], file: Path) -> int | None:
+    """What the times of a trace count from, in nanoseconds since 1970; ``None`` where it does not say.
+
+    Kineto writes times less this number since 2024, because some viewers keep microseconds since 1970 in floats.
+
+    Raises:
+        RecordError: It is not a time that a trace can have.
+    """
+    given = content.get("baseTimeNanoseconds")
+    if isinstance(given, str) and _LONG.fullmatch(given):
+        given = int(given)
+    if given is None or (isinstance(given, int) and not isinstance(given, bool) and abs(given) <= MAX_TIME_NS):
+        return given
+    text = f"counts its times from baseTimeNanoseconds {cut(given)}, not a time in whole nanoseconds"
+    raise RecordError(text, where=str(file), remedy="Trace again; without that key times are of its own clock.")
+
+
 def complete_events(content: dict[str, Any], file: Path) -> list[Event]:
-    """The complete events of what :func:`load_events` gave.
+    """The complete events of what :func:`load_events` gave, their times from what :func:`base_of` says on.
 
     Raises:
         RecordError: One has no name, or no time that a trace can have.
     """
+    base_ns = base_of(content, file) or 0
     try:
         rows = enumerate(content["traceEvents"])
-        return [_event(number, row) for number, row in rows if row.get("ph") == "X"]
+        return [_event(number, row, base_ns) for number, row in rows if row.get("ph") == "X"]
     except ValueError as error:
         raise RecordError(f"holds a damaged event: {error}", where=str(file)) from error
 
 
-def _event(number: int, row: dict[str, Any]) -> Event:
+def _event(number: int, row: dict[str, Any], base_ns: int) -> Event:
     name, start, duration = row.get("name"), microseconds(row.get("ts")), microseconds(row.get("dur", 0))
     if not isinstance(name, str) or start is None or duration is None:
         key = "name" if not isinstance(name, str) else "ts" if start is None else "dur"
@@ -152,8 +238,8 @@ def _event(number: int, row: dict[str, Any]) -> Event:
         number,
         _OLD.get(category, category),
         name,
-        round(start * 1000),
-        round((start + duration) * 1000),
+        base_ns + round(start * 1000),
+        base_ns + round((start + duration) * 1000),
         thread if isinstance(thread, int | str) and not isinstance(thread, bool) else NONE,
         pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
         detail if isinstance(detail, dict) else {},

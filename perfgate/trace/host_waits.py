@@ -12,7 +12,7 @@ from perfgate.trace.kernel_table import LAUNCHES, NONE, Calls, Steps, Trace
 from perfgate.trace.steps import steps_at
 
 MOSTLY: Final = 0.5
-"""The share of a process's waits beside its steps that have to hold up one; else none of them is taken to."""
+"""The share of steps in which the host waits, or else what it waits in the others is chance."""
 
 Ints = NDArray[np.int64]
 
@@ -24,7 +24,9 @@ def host_calls(trace: Trace) -> Calls:
     of a step while the host launches the next: so it is in the worker of vLLM that answers for all ranks. Or the host
     waits for that thread, which no trace records: so did the engine of one process in releases before 0.25.1
     (``UniProcExecutor``, asynchronous scheduling). Therefore such a wait counts in the step in which it ends, after the
-    host's last call in that, and only where :data:`MOSTLY` all of a process's do: one that ends so by chance is none.
+    host's last call in that, and not where that is chance: one has to end so in :data:`MOSTLY` all steps with a wait of
+    its thread, and over all these threads in :data:`MOSTLY` all steps that launch. Shorter waits of the same thread
+    earlier in a step say nothing.
     """
     calls, steps = trace.calls, trace.steps
     beside, at_work = _beside_and_at_work(calls, steps)
@@ -35,11 +37,28 @@ def host_calls(trace: Trace) -> Calls:
     begin_ns = np.maximum(calls.start_ns[beside], _busy_until_ns(calls.take(at_work), steps)[step])
     inside = step != NONE
     counts = inside & (begin_ns < end_ns)
-    for process in np.unique(calls.process[beside]):
-        own = calls.process[beside] == process
-        if counts[own].sum() < MOSTLY * inside[own].sum():
-            counts[own] = False
+    _without_chance(calls, beside, step, counts)
     return _trimmed(calls, beside, counts, {"start_ns": begin_ns, "duration_ns": end_ns - begin_ns, "step": step})
+
+
+def _without_chance(calls: Calls, beside: Ints, step: NDArray[Any], counts: NDArray[np.bool_]) -> None:
+    """Take from ``counts`` the waits of threads, and of processes, in too few of whose steps one counts."""
+    process, of_process = np.unique(calls.process[beside], return_inverse=True)
+    of_thread = np.unique(_threads(calls.process[beside], calls.thread[beside]), return_inverse=True)[1]
+    launches = calls.of(*LAUNCHES) & np.isin(calls.process, process)
+    launching = np.searchsorted(process, calls.process[launches])
+    counted = np.where(counts, step, NONE)
+    counts &= (_steps_by(of_thread, counted) >= MOSTLY * _steps_by(of_thread, step))[of_thread]
+    counted = np.where(counts, step, NONE)
+    launched = _steps_by(launching, calls.step[launches], len(process))
+    counts &= (_steps_by(of_process, counted) >= MOSTLY * launched)[of_process]
+
+
+def _steps_by(group: Ints, step: NDArray[Any], groups: int = 0) -> Ints:
+    """How many different steps each group has, :data:`NONE` not counted."""
+    known = step != NONE
+    pairs = np.unique(np.stack([group[known], step[known]]), axis=1)
+    return np.bincount(pairs[0], minlength=max(groups, group.max(initial=NONE) + 1))
 
 
 def _beside_and_at_work(calls: Calls, steps: Steps) -> tuple[Ints, Ints]:
@@ -67,13 +86,20 @@ def _threads(process: NDArray[np.int16], thread: NDArray[np.int32]) -> Ints:
 
 
 def _busy_until_ns(calls: Calls, steps: Steps) -> Ints:
-    """When the host's last call in each step ended, or one before that lasts longer; at least when the step began."""
+    """When the host's last call in each step ended, or one before that lasts longer; at least when the step began.
+
+    A call that begins between two steps is one before the next.
+    """
     until_ns = steps.start_ns.copy()
-    inside = calls.step != NONE
-    np.maximum.at(until_ns, calls.step[inside], (calls.start_ns + calls.duration_ns)[inside])
-    for process in np.unique(steps.process):
-        own = steps.process == process
-        until_ns[own] = np.maximum.accumulate(until_ns[own])
+    end_ns = calls.start_ns + calls.duration_ns
+    for process in np.unique(steps.process).tolist():
+        first, beyond = (int(np.searchsorted(steps.process, process, side)) for side in ("left", "right"))
+        rows = np.flatnonzero(calls.process == process)
+        following = np.searchsorted(steps.start_ns[first:beyond], calls.start_ns[rows]) + first
+        step = np.where(calls.step[rows] != NONE, calls.step[rows], following)
+        known = step < beyond
+        np.maximum.at(until_ns, step[known], end_ns[rows[known]])
+        until_ns[first:beyond] = np.maximum.accumulate(until_ns[first:beyond])
     return until_ns
 
 

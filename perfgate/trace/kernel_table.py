@@ -210,6 +210,8 @@ class Trace:
         calls: Calls on the host that launch, copy or synchronise.
         cautions: What the reader should know.
         where: The file, for errors.
+        base_ns: What its times counted from before they became nanoseconds since 1970; ``None`` where it does not say,
+            so that its clock is its own.
     """
 
     source: str
@@ -225,6 +227,7 @@ class Trace:
     calls: Calls
     cautions: tuple[Note, ...]
     where: str
+    base_ns: int | None = None
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
-from perfgate.trace.chrome_events import load_events, load_json, microseconds
+from perfgate.trace.chrome_events import base_of, load_events, load_json, microseconds
 from perfgate.trace.kernel_table import Columns
 from perfgate.trace.limits import MAX_BYTES_MOVED, MAX_TIME_NS
 from perfgate.trace.nsys_export import MAGIC, Export
@@ -110,7 +110,9 @@ def _holding(times: Sequence[int], changes: Sequence[int], levels: Ints | None, 
 
 def _of_allocator(file: Path) -> MemoryTimeline:
     rows: dict[str, list[tuple[int, int, int, int]]] = {}
-    for number, event in enumerate(load_events(file)["traceEvents"]):
+    content = load_events(file)
+    base_ns = base_of(content, file) or 0
+    for number, event in enumerate(content["traceEvents"]):
         if event.get("name") != "[memory]":
             continue
         detail = event.get("args")
@@ -118,7 +120,7 @@ def _of_allocator(file: Path) -> MemoryTimeline:
         try:
             kind, device = _whole(detail, "Device Type"), _whole(detail, "Device Id")
             change, level, reserved = (_whole(detail, key) for key in ("Bytes", "Total Allocated", "Total Reserved"))
-            time_ns = _time_ns(event.get("ts"))
+            time_ns = base_ns + _time_ns(event.get("ts"))
         except ValueError as error:
             raise RecordError(f"holds a damaged memory event {number}: {error}", where=str(file)) from error
         name = _DEVICE_TYPES.get(kind, f"device type {kind}")

@@ -7,8 +7,8 @@ everywhere, as where a stage waits for another one's broadcast, so none of it ma
 
 Steps belong together by the number that perfgate's ranges in each rank give them, elsewhere by the time at which the
 ranks' hosts begin them; how many steps a rank shows does not matter. Ranks wait for each other in collectives as
-:mod:`perfgate.trace.rank_waits` says. Several groups of ranks may run collectives of one name, as the stages of a
-pipeline do, so ranks are compared that leave their collectives at the same time.
+:mod:`perfgate.trace.rank_waits` and :mod:`perfgate.trace.rank_groups` say. Several groups of ranks may run collectives
+of one name, as the stages of a pipeline do, so ranks are compared that leave their collectives at the same time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from perfgate.trace.decode_step import COLUMNS, DecodeSteps, decode_figures, poo
 from perfgate.trace.families import COMMUNICATION
 from perfgate.trace.idle_gaps import OTHER_RANKS
 from perfgate.trace.kernel_table import NO_TIME, Trace, combinations
-from perfgate.trace.rank_waits import Collectives, collectives_of, group_by_leaving, matched_by_time, waits_in
+from perfgate.trace.rank_groups import Collectives, collectives_of, group_by_leaving
+from perfgate.trace.rank_waits import matched_by_time, waits_in
 from perfgate.units import format_ns, plural
 
 Ints = NDArray[np.int64]
@@ -155,6 +156,9 @@ def _check_clock(parts: Sequence[_Part]) -> None:
     Raises:
         NotMeasuredError: ``ranks-unmatched``.
     """
+    if len({part.trace.base_ns is None for part in parts}) > 1:
+        text = "some ranks' traces say what their times count from (baseTimeNanoseconds), others do not"
+        raise NotMeasuredError(text, code="ranks-unmatched")
     begins = [part.host_ns for part in parts]
     if len(begins[0]) < 2:  # noqa: PLR2004 (no distance between steps)
         return

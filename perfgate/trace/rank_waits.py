@@ -2,17 +2,13 @@
 
 All ranks leave a collective together, because none can have its result before the last has brought its part. So the
 rank that is in it for the shortest time arrived last, and what another one was in it for longer it waited ("Wait at
-N x N": Geimer et al., "The Scalasca performance toolset architecture", Concurrency and Computation 22(6), 2010). It
-does not hold for a broadcast or a reduction to one rank, which are left out. Sending and receiving, by which NCCL also
-does an all-to-all, ends together where all ranks do as much.
-
-The wait itself needs no common clock: only durations are compared. Which ranks belong together does: several groups may
-run collectives of one name, as the stages of a pipeline do, and a group is those that leave at the same time.
+N x N": Geimer et al., "The Scalasca performance toolset architecture", Concurrency and Computation 22(6), 2010). The
+wait itself needs no common clock: only durations are compared. Which ranks belong together does
+(:mod:`perfgate.trace.rank_groups`).
 """
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,17 +20,11 @@ from numpy.typing import NDArray
 from perfgate.trace.breakdown import StepFigures
 from perfgate.trace.families import COMMUNICATION
 from perfgate.trace.kernel_table import NO_TIME, Kernels, Trace, combinations
+from perfgate.trace.rank_groups import Collectives, collectives_of, group_by_leaving, grouped_by, may_meet, overlap
 from perfgate.trace.selection import Selection
-
-_ONE_SIDED = re.compile(r"nccl\w*?_(Broadcast|Reduce_)")
-"""Communication whose ranks do not leave together."""
 
 WHOLE = -1
 """The number of the one step of a trace without steps."""
-OF_A_STAGE = 4
-"""Ranks leave a collective together where their ends are closer than this part of what a stage of a pipeline would take
-if every rank were one: clocks of two GPUs differ by microseconds."""
-
 Ints = NDArray[np.int64]
 Matched = Literal["number", "time", "order"]
 """By what steps of several ranks belong together."""
@@ -103,7 +93,9 @@ class RankComparison:
         collectives: Collectives compared, over all groups.
         shown: How many steps each rank shows.
         matched: By what steps belong together.
-        grouped: Whether ranks leave collectives at the same time, so that those that do are a group; else all are one.
+        grouped: Whether ranks leave collectives at the same time, so that those that do are a group; else those are
+            that may have been in them together.
+        alone: Ranks that communicate, and that no other one was in a collective with.
     """
 
     ranks: tuple[RankWaits, ...]
@@ -113,6 +105,7 @@ class RankComparison:
     shown: tuple[int, ...]
     matched: Matched
     grouped: bool
+    alone: tuple[str, ...]
 
 
 def ranks_of(selection: Selection, label: str) -> list[Rank]:
@@ -152,60 +145,23 @@ def _rank(label: str, trace: Trace, kernels: Kernels, figures: StepFigures) -> R
     )
 
 
-@dataclass(frozen=True)
-class Collectives:
-    """What one rank ran in a step together with others.
-
-    Args:
-        names: Normalised, in alphabetical order.
-        start_ns: Of each; those of one name are in order of start.
-        duration_ns: Of each.
-    """
-
-    names: tuple[str, ...]
-    start_ns: NDArray[np.int64]
-    duration_ns: NDArray[np.int64]
-
-
-def collectives_of(trace: Trace, kernels: Kernels, number: NDArray[np.int64]) -> dict[int, Collectives]:
-    """The collectives of each step, by its number; steps without one as well.
-
-    Args:
-        trace: Of which the kernels are.
-        kernels: Those of one rank.
-        number: The number of each kernel's step.
-    """
-    names = trace.names
-    # In alphabetical order as numbers: an array of a step's names would be as wide as the longest of the trace.
-    place = np.unique(np.array(names.normalised), return_inverse=True)[1]
-    together = np.array(
-        [role == COMMUNICATION and not _ONE_SIDED.search(name)
-         for role, name in zip(names.role, names.normalised, strict=True)]
-    )[kernels.name]  # fmt: skip
-    called, of_step = kernels.take(together), number[together]
-    order = np.lexsort((called.start_ns, place[called.name], of_step))
-    called, of_step = called.take(order), of_step[order]
-    found = {}
-    for step in np.unique(number).tolist():
-        own = slice(*np.searchsorted(of_step, [step, step + 1]))
-        run = tuple(names.normalised[name] for name in called.name[own].tolist())
-        found[step] = Collectives(run, called.start_ns[own], called.duration_ns[own])
-    return found
-
-
 def _sums(number: NDArray[np.int64], duration_ns: NDArray[np.int64]) -> dict[int, int]:
     """The sum of durations of each step."""
     numbers, group = np.unique(number, return_inverse=True)
     return dict(zip(numbers.tolist(), np.bincount(group, duration_ns).astype(np.int64).tolist(), strict=True))
 
 
-def compare_ranks(ranks: Sequence[Rank], *, one_clock: bool = True) -> RankComparison:
+def compare_ranks(
+    ranks: Sequence[Rank], *, one_clock: bool = True, known_clock: bool = False, by_order: bool = True
+) -> RankComparison:
     """Each rank's waits in the steps that all have, held against the ranks that leave collectives with it.
 
     Args:
         ranks: At least one.
         one_clock: Whether their traces may have a clock in common; steps without numbers of perfgate's are matched by
             time only then.
+        known_clock: Whether they do: what does not meet on it is not compared.
+        by_order: Whether waits are told of steps that only their order matches.
 
     Raises:
         ValueError: There is no rank.
@@ -213,15 +169,20 @@ def compare_ranks(ranks: Sequence[Rank], *, one_clock: bool = True) -> RankCompa
     matched, rows = _same_steps(ranks, one_clock=one_clock)
     groups = [] if matched == "order" else _groups_of(ranks, rows)
     grouped = any(len(group) > 1 for group in groups)
-    if matched == "time" and not (grouped and all(_met(ranks, group, rows) for group in groups)):
+    sure = known_clock and bool(groups)
+    if matched == "time" and not sure and not (grouped and all(_met(ranks, group, rows) for group in groups)):
         matched, rows, grouped = "order", _by_number(ranks), False
-    groups = groups if grouped else [[*range(len(ranks))]]
+    told = by_order or matched != "order"
+    if not grouped and not sure:
+        groups = grouped_by(len(ranks), lambda one, other: told and _may_meet(ranks, (one, other), rows))
     shared = len(rows)
     rows = [row for row in rows if all(len({_names(ranks, row, n) for n in group}) == 1 for group in groups)]
     found: dict[int, RankWaits] = {}
     for group in groups:
         found |= dict(zip(group, _waits_of(ranks, group, rows), strict=True))
     compared = tuple(found[number] for number in range(len(ranks)))
+    ran = any(_names(ranks, row, number) for row in rows for number in range(len(ranks)))
+    single = {group[0] for group in groups if len(group) == 1 < len(ranks)} if ran else set[int]()
     return RankComparison(
         ranks=compared,
         steps=len(rows),
@@ -230,6 +191,7 @@ def compare_ranks(ranks: Sequence[Rank], *, one_clock: bool = True) -> RankCompa
         shown=tuple(len(rank.collectives) for rank in ranks),
         matched=matched,
         grouped=grouped,
+        alone=tuple(rank.label for number, rank in enumerate(compared) if number in single and rank.communication_ns),
     )
 
 
@@ -309,11 +271,11 @@ def _nearest(times: Ints, others: Ints) -> Ints:
 
 
 def _groups_of(ranks: Sequence[Rank], rows: Sequence[_Row]) -> list[list[int]]:
-    """Ranks that leave collectives together, by their place; each for itself where no step says how long a stage is."""
+    """Ranks that leave collectives together, by their place; no group where no step says how long a stage is."""
     stepped = all(rank.work_ns and (rank.numbered or len(rank.work_ns) > 1) for rank in ranks)
     works = [[rank.work_ns[step] for rank, step in zip(ranks, row, strict=True)] for row in rows] if stepped else []
     if not works:
-        return [[number] for number in range(len(ranks))]
+        return []
     span_ns = statistics.median(max(end for _, end in work) - min(begin for begin, _ in work) for work in works)
     called = [[rank.collectives[row[number]] for row in rows] for number, rank in enumerate(ranks)]
     return group_by_leaving(called, span_ns)
@@ -321,38 +283,18 @@ def _groups_of(ranks: Sequence[Rank], rows: Sequence[_Row]) -> list[list[int]]:
 
 def _met(ranks: Sequence[Rank], group: Sequence[int], rows: Sequence[_Row]) -> bool:
     """Whether the ranks of a group were in most collectives at the same time, as they were if their clock is one."""
-    met = []
-    for row in rows:
-        run = [ranks[number].collectives[row[number]] for number in group]
-        if len({one.names for one in run}) == 1:
-            ends = np.min([one.start_ns + one.duration_ns for one in run], axis=0)
-            met += (np.max([one.start_ns for one in run], axis=0) < ends).tolist()
-    return 2 * sum(met) >= len(met)
+    return overlap([[ranks[number].collectives[row[number]] for row in rows] for number in group], [0] * len(group))
 
 
-def group_by_leaving(called: Sequence[Sequence[Collectives]], span_ns: float) -> list[list[int]]:
-    """Ranks that leave their collectives together, by their place.
-
-    Args:
-        called: The collectives of each step of each rank; the steps are the same in all.
-        span_ns: How long a step of all ranks takes.
-    """
-    apart_ns = span_ns / (OF_A_STAGE * len(called))
-    groups: list[list[int]] = []
-    for number, own in enumerate(called):
-        group = next((group for group in groups if _leave_together(called[group[0]], own, apart_ns)), None)
-        if group is None:
-            groups.append([number])
-        else:
-            group.append(number)
-    return groups
-
-
-def _leave_together(one: Sequence[Collectives], other: Sequence[Collectives], apart_ns: float) -> bool:
-    """Whether two ranks' collectives of one name and order end at the same time."""
-    ends = [(np.add(a.start_ns, a.duration_ns), np.add(b.start_ns, b.duration_ns))
-            for a, b in zip(one, other, strict=True) if a.names and a.names == b.names]  # fmt: skip
-    return bool(ends) and float(np.median(np.concatenate([np.abs(a - b) for a, b in ends]))) <= apart_ns
+def _may_meet(ranks: Sequence[Rank], pair: tuple[int, int], rows: Sequence[_Row]) -> bool:
+    """Whether two ranks may have been in their collectives together; they may where no host's begin of a step tells."""
+    one, other = (ranks[number] for number in pair)
+    if not rows or not one.begins_ns or not other.begins_ns:
+        return True
+    host_ns = statistics.median([other.begins_ns[row[pair[1]]] - one.begins_ns[row[pair[0]]] for row in rows])
+    work_ns = min(statistics.median(end - begin for begin, end in rank.work_ns.values()) for rank in (one, other))
+    first, second = ([ranks[number].collectives[row[number]] for row in rows] for number in pair)
+    return may_meet(first, second, host_ns, work_ns)
 
 
 def waits_in(duration_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

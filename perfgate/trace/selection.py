@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,20 @@ from perfgate.trace.kernel_table import NONE, PLACES, STEP_KINDS, Steps, Timed, 
 from perfgate.units import plural
 
 _Rows = TypeVar("_Rows", bound=Timed)
+
+
+class RankShown(NamedTuple):
+    """A rank of a selection: a process and its device.
+
+    Args:
+        process: The process id.
+        device: The device's number.
+        steps: How many of its steps are shown; 0 where the trace has none.
+    """
+
+    process: int
+    device: int
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,20 @@ class Selection:
     def steps(self) -> int:
         """What a mean is over: steps, counted on each device; 1 where there are none."""
         return max(len(self.figures), 1)
+
+    @property
+    def ranks(self) -> list[RankShown]:
+        """The ranks whose kernels are shown, in order of process and device."""
+        kernels, figures = self.trace.kernels, self.figures
+        of_step = self.trace.steps.process[figures.step]
+        return [
+            RankShown(
+                self.trace.processes[process],
+                device,
+                int(((of_step == process) & (figures.device == device)).sum()),
+            )
+            for process, device in combinations(kernels.process[self.rows], kernels.device[self.rows])[0]
+        ]
 
 
 @dataclass(frozen=True)
@@ -114,8 +142,17 @@ def _decode_steps(trace: Trace, steps: StepFigures) -> tuple[NDArray[np.bool_], 
     for kind in ("decode", "repeated"):
         chosen = steps.complete_of(trace, kind)
         if chosen.any():
-            return chosen, plural(len(np.unique(steps.step[chosen])), f"{kind} step")
-    return np.ones(len(steps), bool), plural(len(np.unique(steps.step)), "step")
+            return chosen, _of_ranks(trace, steps.take(chosen), f"{kind} step")
+    return np.ones(len(steps), bool), _of_ranks(trace, steps, "step")
+
+
+def _of_ranks(trace: Trace, steps: StepFigures, noun: str) -> str:
+    """How many steps these are, of each rank where there are several."""
+    ranks, owner = combinations(trace.steps.process[steps.step], steps.device)
+    counts = np.bincount(owner)
+    least, most = int(counts.min()), int(counts.max())
+    shown = plural(most, noun) if least == most else f"{least} to {plural(most, noun)}"
+    return shown if len(ranks) == 1 else f"{shown} of each of {len(ranks)} ranks"
 
 
 def _layers(layer: NDArray[np.int16]) -> str:

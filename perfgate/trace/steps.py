@@ -224,7 +224,7 @@ def _spans_at(
     """The last span of an event's process that began by its time, where it had not ended; spans are sorted by both."""
     found = np.full(len(time_ns), NONE, np.int32)
     for number, at in itertools.product(np.unique(owner), range(0, len(time_ns), _PART_ROWS)):
-        first, beyond = np.searchsorted(owner, (number, number + 1))
+        first, beyond = (int(np.searchsorted(owner, number, side)) for side in ("left", "right"))
         part = slice(at, at + _PART_ROWS)  # in parts, so that what is worked on stays small
         rows = np.flatnonzero((process[part] == number) & (time_ns[part] != NO_TIME)) + at
         index = np.searchsorted(starts[first:beyond], time_ns[rows], side="right") - 1 + first

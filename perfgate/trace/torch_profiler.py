@@ -18,7 +18,7 @@ import numpy as np
 from perfgate.errors import RecordError
 from perfgate.models import Note
 from perfgate.trace.assembly import build, named
-from perfgate.trace.chrome_events import SHOWN, Event, complete_events, cut, load_events
+from perfgate.trace.chrome_events import SHOWN, Event, base_of, complete_events, cut, load_events
 from perfgate.trace.engine_ranges import PROFILER_STEP
 from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
@@ -81,12 +81,14 @@ class Recording:
         source: The tool.
         devices: Names of the devices, by number.
         cautions: What the reader should know.
+        base_ns: As in :class:`perfgate.trace.kernel_table.Trace`.
     """
 
     events: list[Event]
     source: str
     devices: dict[int, str]
     cautions: tuple[Note, ...] = ()
+    base_ns: int | None = None
 
 
 def read_kineto(content: dict[str, Any], file: Path) -> Recording:
@@ -95,7 +97,8 @@ def read_kineto(content: dict[str, Any], file: Path) -> Recording:
     Raises:
         RecordError: One has no name, or no time that a trace can have.
     """
-    return Recording(complete_events(content, file), f"torch profiler{_version(content)}", device_names(content))
+    source, base_ns = f"torch profiler{_version(content)}", base_of(content, file)
+    return Recording(complete_events(content, file), source, device_names(content), base_ns=base_ns)
 
 
 def read_recording(recording: Recording, file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
@@ -166,6 +169,7 @@ class _Reader:
             memsets=_table(Events, self._of("gpu_memset"), processes, {}),
             overhead=_table(Events, self._of("overhead"), processes, {}),
             cautions=(*self.recording.cautions, *cautions),
+            base_ns=self.recording.base_ns,
         )
         return trace, [
             Range(

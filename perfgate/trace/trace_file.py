@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import gzip
 import shutil
@@ -13,13 +14,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from perfgate.errors import NotMeasuredError, RecordError
+from perfgate.models import Note
+from perfgate.trace.assembly import NoKernelError
+from perfgate.trace.chrome_events import STOPPED, begins_json
 from perfgate.trace.event_formats import read_events
 from perfgate.trace.families import RoleRule
-from perfgate.trace.kernel_table import Trace
+from perfgate.trace.kernel_table import NONE, Trace
 from perfgate.trace.limits import MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO, SMALL_BYTES
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.nsys_export import MAGIC
 from perfgate.trace.torch_profiler import read_recording
+from perfgate.units import listed
 
 _REPORT = b"NVIDIA Tegra Profiler Report"
 """What a report of nsys begins with, 2022.4 to 2024.2 at least."""
@@ -27,6 +32,8 @@ _REPORT = b"NVIDIA Tegra Profiler Report"
 EXPORT_TIMEOUT_S = 600.0
 """A report of 100,000 kernels takes seconds."""
 
+NAMED = 5
+"""Files that a caution names."""
 _BLOCK_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
 
@@ -49,7 +56,7 @@ def read_trace(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
             head = stream.read(1024)
         if head.startswith(MAGIC):
             return read_nsys(plain, roles)
-        if head.lstrip()[:1] in (b"{", b"["):
+        if begins_json(head):
             return read_recording(read_events(plain), plain, roles)
     if not head:
         raise RecordError("is empty", where=str(file), remedy="The profiler wrote nothing into it: see its messages.")
@@ -58,6 +65,50 @@ def read_trace(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
         where=str(file),
         remedy="What ncu wrote is for perfgate counters FILE. Trace with nsys or a scenario's kernels: block.",
     )
+
+
+def read_ranks(files: Sequence[Path], roles: Sequence[RoleRule] = ()) -> list[tuple[Path, Trace]]:
+    """The traces of ranks, each with its file; what is of no rank is set aside, as the first one's cautions then say.
+
+    A process that runs no model leaves a trace too, as the front end of vLLM's server does (``async_llm``). It shows
+    no work of a device where the ranks' do; on the CPU it shows no step.
+
+    Args:
+        files: At least one.
+        roles: As in :func:`read_trace`.
+
+    Raises:
+        RecordError: As :func:`read_trace`; of files without a kernel only where all are.
+        NotMeasuredError: As :func:`read_trace`.
+    """
+    traces: list[tuple[Path, Trace]] = []
+    empty: list[NoKernelError] = []
+    for file in files:
+        try:
+            traces.append((file, read_trace(file, roles)))
+        except NoKernelError as error:
+            empty.append(error)
+    if not traces:
+        raise empty[0]
+    signs = ([_has_device(trace) for _, trace in traces], [_has_steps(trace) for _, trace in traces])
+    shown = next((sign for sign in signs if any(sign)), [True] * len(traces))
+    ranks = [one for one, is_rank in zip(traces, shown, strict=True) if is_rank]
+    kept = {file for file, _ in ranks}
+    aside = [file.name for file in files if file not in kept]
+    if aside:
+        first, trace = ranks[0]
+        text = f"set aside, because the others alone show what ranks run: {listed(aside, NAMED)}"
+        notes = (*trace.cautions, Note(code="not-recorded", text=text))
+        ranks[0] = first, dataclasses.replace(trace, cautions=notes)
+    return ranks
+
+
+def _has_device(trace: Trace) -> bool:
+    return bool((trace.kernels.device != NONE).any())
+
+
+def _has_steps(trace: Trace) -> bool:
+    return bool(len(trace.steps))
 
 
 @contextlib.contextmanager
@@ -102,6 +153,7 @@ def _unpack(file: Path, target: Path) -> None:
     except (EOFError, zlib.error, OSError) as error:
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         remedy = "Free some space for temporary files (TMPDIR)." if full else "Copy it again."
+        remedy += f" {STOPPED}" * isinstance(error, EOFError)
         raise RecordError(f"cannot be unpacked: {error}", where=str(file), remedy=remedy) from error
 
 

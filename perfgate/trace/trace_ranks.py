@@ -2,18 +2,23 @@
 
 A trace of one process says so. In one that was merged from several ranks, correlation ids repeat: SGLang's merger
 writes the rank beside each process and device, and elsewhere a device belongs to the only process whose calls launched
-all that it ran.
+all that it ran. Ranks that each number their device 0 share that in a merged trace: calls of two may have launched it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from perfgate.errors import RecordError
 from perfgate.trace.chrome_events import Event, Owner
+from perfgate.trace.kernel_table import LAUNCHES, call_kind
+from perfgate.units import plural
 
 NAMED = 8
 """Processes that an error names."""
+TELLING = 4
+"""Calls of a process that have to agree: one number of two kernels may be a damaged one."""
 
 
 class Processes:
@@ -25,7 +30,8 @@ class Processes:
         where: The file, for errors.
 
     Raises:
-        RecordError: Several processes launched, and it cannot be told which of them a device belongs to.
+        RecordError: Several processes launched, and it cannot be told which of them a device belongs to, or what is of
+            one process by its number is of several.
     """
 
     def __init__(self, launching: Sequence[Event], work: Sequence[Event], where: str) -> None:
@@ -36,6 +42,8 @@ class Processes:
         self._devices: dict[tuple[Owner, int | None], int] = {}
         if len(owners) > 1 and work:
             self._devices = self._of_devices(launching, work, where)
+        elif work:
+            _check_numbers(launching, work, where)
 
     def of_host(self, event: Event) -> int:
         """The number of the process of something on the host; the first one's where it is none of those."""
@@ -70,10 +78,55 @@ class Processes:
                 text = f"holds several processes, and not which of them device {device} belongs to: {self._shown()}"
                 raise RecordError(text, where=where, remedy="Give one trace a rank.")
             found[owner, device] = self.number[fitting[0]]
+        self._check_idle(launching, set(found.values()), ran, where)
         return found
+
+    def _check_idle(self, launching: Iterable[Event], working: set[int], ran: Ran, where: str) -> None:
+        """Refuse a process without a device, one of whose launches may have launched what another one's device ran."""
+        latest: dict[tuple[str, int | None], int] = {}
+        for event in (event for events in ran.values() for event in events):
+            key = event.owner[0], event.whole("correlation")
+            latest[key] = max(event.start_ns, latest.get(key, event.start_ns))
+        for event in launching:
+            number, key = self.number.get(event.owner), (event.owner[0], event.whole("correlation"))
+            launches = number is not None and number not in working and call_kind(event.name) in LAUNCHES
+            if launches and key in latest and event.start_ns <= latest[key]:
+                devices = ", ".join(sorted({str(device) for _, device in ran}))
+                text = f"holds several processes, and not which of them device {devices} belongs to: {self._shown()}"
+                raise RecordError(text, where=where, remedy="Give one trace a rank.")
 
     def _shown(self) -> str:
         return ", ".join(map(str, self.pids[:NAMED])) + (", ..." if len(self.pids) > NAMED else "")
+
+
+Ran = dict[tuple[Owner, int | None], list[Event]]
+"""What ran, by its device."""
+
+
+def _numbers(calls: Iterable[Event]) -> set[int | None]:
+    """The numbers of calls that launch one kernel each."""
+    return {e.whole("correlation") for e in calls if e.name.startswith(("cu", "hip")) and call_kind(e.name) == "launch"}
+
+
+def _kernels(work: Iterable[Event]) -> Counter[int | None]:
+    """How many kernels have each number."""
+    return Counter(e.whole("correlation") for e in work if e.category == "kernel")
+
+
+def _check_numbers(calls: Iterable[Event], work: Iterable[Event], where: str) -> None:
+    """Refuse the ranks of several containers, whose processes have one number.
+
+    Raises:
+        RecordError: Most calls of one process that launch a kernel have several, of at least :data:`TELLING`.
+    """
+    one_each, kernels = _numbers(calls), _kernels(work)
+    counts = [kernels[number] for number in one_each if number in kernels]
+    several = sum(count > 1 for count in counts)
+    if 2 * several > len(counts) >= TELLING:
+        text = (
+            f"{several} of {plural(len(counts), 'call')} that launch a kernel have several: ranks of one process number"
+        )
+        raise RecordError(text, where=where, remedy="Give one trace a rank.")
 
 
 def _launched_all(called: dict[int | None, int], events: Sequence[Event]) -> bool:

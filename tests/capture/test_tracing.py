@@ -168,7 +168,8 @@ def test_a_report_says_what_was_held(
     """The trial keeps it with its decode steps, so that whoever compares two hosts knows what they differ by."""
     steady = Steady((), {}, ("hashes", "cores 4,5,6,7"))
     monkeypatch.setattr("perfgate.capture.tracing.steady_worker", lambda *_: steady)
-    monkeypatch.setattr("perfgate.capture.tracing.read_trace", lambda _, rules: read_trace(TRACE, rules))
+    reads = "perfgate.capture.tracing.read_ranks"
+    monkeypatch.setattr(reads, lambda files, rules: [(file, read_trace(TRACE, rules)) for file in files])
     job = prepare("none")
     nsys(f"cp {TRACE} {job.folder.resolve()}/trace.nsys-rep")
 

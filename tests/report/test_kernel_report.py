@@ -69,6 +69,51 @@ def test_csv_holds_every_kernel_of_every_step() -> None:
     assert any("," in line["name"] for line in lines)
 
 
+def test_the_ranks_of_one_file_are_named_at_once() -> None:
+    """Six steps of two ranks are six, not twelve, in each of its first lines and in JSON."""
+    file = str(FIXTURES / "h200-x2-ranks.sqlite.gz")
+    for words in ([], ["--show", "spread"], ["--show", "launches"], ["--show", "path"]):
+        first, shown, ranks = run(file, "--format", "text", *words).stdout.splitlines()[:3]
+        assert first.endswith("6084 kernels, 6 steps of each of 2 processes (6 decode)")
+        assert shown.startswith("Shown: 6 decode steps of each of 2 ranks")
+        assert ranks.startswith("Ranks: process 1121 device 0 (6 steps), process 1122 device 1 (6 steps). ")
+    content = json.loads(run(file, "--format", "json").stdout)
+    assert content["ranks"] == [
+        {"process": 1121, "device": 0, "steps": 6},
+        {"process": 1122, "device": 1, "steps": 6},
+    ]
+    difference = run(file, "--diff", str(CAPTURE))
+    assert "6 decode steps of each of 2 ranks" in difference.stdout
+    assert "the base has 2 ranks and the head 1" in difference.stdout
+    assert "the base has" not in run(file, "--diff", file).stdout
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 12])
+def test_ranks_that_show_other_numbers_of_steps(ranks: int, tmp_path: Path) -> None:
+    """Each is named with its own, up to eight of them; one process with several devices is as many ranks."""
+    builder = ExportBuilder()
+    for rank in range(ranks):
+        for step in range(3 + rank % 2):
+            at = 10_000 * step
+            builder.span(f"perfgate.step.{step}.decode", at, at + 9000, pid=100 + rank)
+            builder.launch("nvjet_gemm", at + 10, at + 20, at + 30, pid=100 + rank, device=rank)
+    first, shown, named = run(str(builder.write(tmp_path / "export.sqlite")), "--format", "text").stdout.splitlines()[
+        :3
+    ]
+    steps = sum(3 + rank % 2 for rank in range(ranks))
+    assert first.endswith(f"{steps} kernels, {steps} steps of {ranks} processes ({steps} decode)")
+    assert shown == f"Shown: 3 to 4 decode steps of each of {ranks} ranks, 1 kernel each."
+    assert named.startswith("Ranks: process 100 device 0 (3 steps), process 101 device 1 (4 steps)")
+    assert named.count("device") == min(ranks, 8)
+    assert ("and 4 more. " in named) == (ranks > 8)
+    devices = ExportBuilder()
+    devices.span("perfgate.step.0.decode", 0, 9000)
+    for device in range(2):
+        devices.launch("nvjet_gemm", 10, 20, 30, device=device)
+    of_one = run(str(devices.write(tmp_path / "devices.sqlite")), "--format", "text").stdout
+    assert "2 kernels, 1 step (1 decode)\nShown: 1 decode step of each of 2 ranks, 1 kernel each." in of_one
+
+
 def test_a_trace_without_steps(tmp_path: Path) -> None:
     """Without ranges the whole trace is shown, unlisted kernels included, with a caution."""
     builder = ExportBuilder()

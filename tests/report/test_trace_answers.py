@@ -229,7 +229,7 @@ def test_ranks_whose_traces_begin_with_other_steps(tmp_path: Path) -> None:
 
 
 def test_stages_of_a_pipeline_in_files_of_their_own(tmp_path: Path) -> None:
-    """Each rank is held against its own stage; ranks of two stages alone are one group, with a caution."""
+    """Each rank is held against its own stage; two stages alone share no collective: their waits are not known."""
     late = [[(name, at + 40_000, ns) for name, at, ns in own] for own in reduced([30_000, 24_000], 9000)]
     files = traced_ranks(
         tmp_path, [dict.fromkeys(range(6), own) for own in (*reduced([5000, 8000]), *late)], "perfgate.step.{}.decode"
@@ -244,9 +244,15 @@ def test_stages_of_a_pipeline_in_files_of_their_own(tmp_path: Path) -> None:
     assert found["cautions"] == []
     three = run(*files[:3]).stdout
     assert "rank-2.sqlite: no other rank leaves collectives with it, so its waiting is not known" in three
-    assert "compared as one group, which is wrong for stages of a pipeline" in " ".join(
-        run(files[0], files[2]).stdout.split()
+    apart = json.loads(run(files[0], files[2], "--format", "json").stdout)
+    assert [(rank["waiting_ns"], rank["last"], rank["holds_up_ns"]) for rank in apart["ranks"]] == [
+        (None, None, None)
+    ] * 2
+    (caution,) = apart["cautions"]
+    assert caution["text"] == (
+        "rank-0.sqlite, rank-2.sqlite: no other rank leaves collectives with it, so its waiting is not known"
     )
+    assert "arrives last" not in run(files[0], files[2], "--format", "text").stdout.split("Ranks, mean")[0]
 
 
 def test_inferred_steps_of_ranks_may_not_be_the_same_ones(tmp_path: Path) -> None:
@@ -263,9 +269,9 @@ def test_inferred_steps_of_ranks_may_not_be_the_same_ones(tmp_path: Path) -> Non
             builder.call("cudaStreamSynchronize", at + 60_000, at + 70_000)
         files.append(str(builder.write(tmp_path / f"rank-{rank}.sqlite")))
     (caution,) = [
-        one for one in json.loads(run(*files, "--format", "json").stdout)["cautions"] if "one group" in one["text"]
+        one for one in json.loads(run(*files, "--format", "json").stdout)["cautions"] if "in common" in one["text"]
     ]
-    assert "ranks are compared as if all traces began with the same step" in caution["text"]
+    assert "all traces are taken to begin with the same step" in caution["text"]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

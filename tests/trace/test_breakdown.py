@@ -151,6 +151,26 @@ def test_each_process_waits_for_itself() -> None:
     assert found.work_ns.tolist() == [5000, 5000, STEP, 5000, *[STEP] * 4]
 
 
+@pytest.mark.parametrize(("waits", "slack"), [
+    (1, [4000, 4000, 4000, 4000]), (2, [4000, 4000, 4000, 4000]), (3, [10, 10, 0, 0]), (5, [10, 10, 10, 10]),
+])  # fmt: skip
+def test_a_host_that_seldom_waits_has_its_lead_to_spare(waits: int, slack: list[int]) -> None:
+    """A wait of 10 ns in one step of five says nothing of the others; where most have a wait, its end is the slack's.
+
+    Each step is launched 1 us after its begin, 4 us before its predecessor's work ends.
+    """
+    builder = ExportBuilder()
+    for n in range(5):
+        begin = n * STEP
+        builder.span(f"perfgate.step.{n}", begin, begin + STEP)
+        builder.launch("gemm", begin + 1000, begin + 5000, begin + 5000 + STEP)
+        if n < waits:
+            builder.call("cudaStreamSynchronize", begin + 3000, begin + 3010)
+    found = figures(read(builder))
+    assert found.slack_ns.tolist() == [NO_TIME, *slack]
+    assert found.work_ns.tolist() == [STEP - 10 * (n < waits) for n in range(5)]
+
+
 def test_waits_are_counted_once_and_within_their_step() -> None:
     """Two threads that wait at once make the host wait once; a wait that reaches into the next step counts in both."""
     builder = ExportBuilder()
@@ -241,6 +261,49 @@ def test_a_wait_that_outlasts_the_host_by_chance_is_none() -> None:
     assert once.work_ns.tolist() == [STEP] * 5
     assert once.slack_ns.tolist() == [NO_TIME, *[3000] * 4]
     assert often.work_ns.tolist() == [STEP - 900, STEP - 900, STEP, STEP - 900, STEP]
+
+
+@pytest.mark.parametrize("early", [2, 3])  # the thread of the wait, another one
+def test_short_waits_do_not_outvote_the_one_that_holds_the_host_up(early: int) -> None:
+    """Two waits of 100 ns while the host goes on are no reason to leave out the one after its last call of a step."""
+    builder = ExportBuilder()
+    for n in range(4):
+        begin = n * STEP
+        builder.span(f"perfgate.step.{n}", begin, begin + STEP, pid=1)
+        builder.launch("gemm", begin + 1000, begin + 5000, begin + 14_000, pid=1)
+        for at in (3000, 4000):
+            builder.call("cudaEventSynchronize", begin + at, begin + at + 100, pid=1, tid=early)
+        builder.call("cudaMemcpyAsync", begin + 6000, begin + 6100, pid=1)
+        builder.call("cudaEventSynchronize", begin + 6200, begin + 9200, pid=1, tid=2)
+    found = figures(read(builder))
+    assert found.work_ns.tolist() == [STEP - 3000] * 4
+    assert found.syncs.tolist() == [1] * 4
+
+
+def test_threads_that_take_turns_in_waiting_are_one_wait_a_step() -> None:
+    """A pool's threads each wait in every third step; a single step of six with such a wait is chance."""
+    for turns, work in ((6, [STEP - 2000] * 6), (1, [STEP] * 6)):
+        builder = ExportBuilder()
+        for n in range(6):
+            begin = n * STEP
+            builder.span(f"perfgate.step.{n}", begin, begin + STEP, pid=1)
+            builder.launch("gemm", begin + 1000, begin + 5000, begin + 14_000, pid=1)
+            if n < turns:
+                builder.call("cudaEventSynchronize", begin + 6000, begin + 8000, pid=1, tid=2 + n % 3)
+        assert figures(read(builder)).work_ns.tolist() == work
+
+
+def test_a_call_that_begins_between_two_steps_and_lasts_into_one_is_no_wait() -> None:
+    """The host is in it until it ends, wherever it began: before the first range, or between two."""
+    builder = ExportBuilder()
+    for n in range(3):
+        begin = (n + 1) * STEP
+        builder.call("cudaMemcpyAsync", begin - 200, begin + 6000, pid=1)
+        builder.span(f"perfgate.step.{n}", begin, begin + 9000, pid=1)
+        builder.launch("gemm", begin + 1000, begin + 5000, begin + 14_000, pid=1)
+        builder.call("cudaEventSynchronize", begin + 2500, begin + 8000, pid=1, tid=2)
+    builder.call("cudaMemcpyAsync", 5 * STEP, 6 * STEP, pid=1)  # after the last one
+    assert figures(read(builder)).work_ns.tolist() == [9000 - 2000] * 3
 
 
 def test_a_wait_that_ends_with_its_step_is_of_that() -> None:

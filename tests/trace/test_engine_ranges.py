@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from nsys_builder import ExportBuilder
 
@@ -12,6 +13,7 @@ from perfgate.trace.engine_ranges import is_step, kind_of
 from perfgate.trace.kernel_table import NONE, STEP_KINDS, Trace
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.scrub import scrub
+from perfgate.trace.steps import Range, find_steps, steps_at
 
 
 @pytest.mark.parametrize(
@@ -172,3 +174,12 @@ def test_ranges_of_several_other_processes(tmp_path: Path) -> None:
         builder.span("perfgate.step.0", 0, 900, pid=pid)
     builder.launch("kernel", 10, 5000, 5050, pid=200)
     assert not len(read_nsys(builder.write(tmp_path / "ranks.sqlite")).steps)
+
+
+def test_the_last_process_that_a_column_can_number_has_its_steps() -> None:
+    """Numbers of processes have 16 bits: one more than the largest is none of them."""
+    last = np.iinfo(np.int16).max
+    ranges = [Range(f"perfgate.step.{n}", 10 * n, 10 * n + 9, process) for process in (0, last) for n in range(2)]
+    steps, _ = find_steps(ranges, [0, last], "")
+    found = steps_at(steps, np.array([0, last, last, last], np.int16), np.array([15, 5, 15, 25]))
+    assert found.tolist() == [1, 2, 3, NONE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nsys_builder import ExportBuilder
-from rank_traces import NUMBERED, Work, add_rank, read, reduced
+from rank_traces import NUMBERED, Work, add_rank, read, reduced, traced_ranks
 
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.rank_waits import Rank, compare_ranks, ranks_of
 from perfgate.trace.selection import as_one_step, select
+from perfgate.trace.trace_file import read_trace
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 REDUCE, GATHER = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ncclDevKernel_AllGather_RING_LL"
 STEP_NS = 100_000
@@ -147,7 +151,82 @@ def test_stages_of_a_pipeline_are_not_held_against_each_other() -> None:
     assert [(each.waiting_ns, each.last, each.collectives) for each in found.ranks] == [
         (3000, 0, 6), (0, 6, 6), (0, 6, 6), (6000, 0, 6),
     ]  # fmt: skip
-    assert not compare_ranks([ranks[0], ranks[2]]).grouped
+
+
+def on_a_clock_of_its_own(rank: Rank, late_ns: int) -> Rank:
+    """The same rank, all of whose times are so much later."""
+    collectives = {
+        step: dataclasses.replace(one, start_ns=one.start_ns + late_ns) for step, one in rank.collectives.items()
+    }
+    begins = {step: at + late_ns for step, at in rank.begins_ns.items()}
+    work = {step: (begin + late_ns, end + late_ns) for step, (begin, end) in rank.work_ns.items()}
+    return dataclasses.replace(rank, collectives=collectives, begins_ns=begins, work_ns=work)
+
+
+def two_stages(name: str = NUMBERED) -> list[Rank]:
+    """Two stages of two ranks each, of which the second begins 40 us after the first; they share no collective."""
+    first, last = reduced([5000, 8000]), reduced([30_000, 24_000], 9000)
+    late = [[(kernel, at + 40_000, length) for kernel, at, length in own] for own in last]
+    return traced(*(dict.fromkeys(range(6), own) for own in (*first, *late)), name=name)
+
+
+@pytest.mark.parametrize("late_ns", [0, 3000, -40_000, 10**12])
+@pytest.mark.parametrize("name", [NUMBERED, UNNUMBERED])
+def test_stages_that_share_no_collective_wait_for_nobody_known(name: str, late_ns: int) -> None:
+    """Whatever their clocks and numbers: one of each stage alone gives no wait, and each waits within its own stage."""
+    ranks = two_stages(name)
+    moved = [*ranks[:2], *(on_a_clock_of_its_own(rank, late_ns) for rank in ranks[2:])]
+    alone = compare_ranks([moved[0], moved[2]])
+    assert (alone.collectives, alone.grouped, alone.alone) == (0, False, ("rank 0", "rank 2"))
+    assert [(one.waiting_ns, one.last, one.holds_up_ns) for one in alone.ranks] == [(None, None, None)] * 2
+    assert [one.communication_ns for one in alone.ranks] == [5000, 9000]
+    every = compare_ranks(moved)
+    assert [(one.waiting_ns, one.collectives) for one in every.ranks] == [
+        (3000, every.steps), (0, every.steps), (0, every.steps), (6000, every.steps),
+    ]  # fmt: skip
+    assert every.alone == ()
+
+
+def test_stages_of_several_batches_at_once_are_no_group() -> None:
+    """Matched by time they work at once, on other batches: collectives of either end within 2 us of the other's."""
+    stages = []
+    for stage in range(2):
+        steps = {}
+        for step in range(8):
+            late = stage * (1000 + 450 * (step % 3))
+            steps[step] = [(REDUCE, 1000 + 5000 * layer + late, 400) for layer in range(4)]
+        stages.append(steps)
+    found = compare_ranks(traced(*stages, name=UNNUMBERED))
+    assert (found.collectives, found.alone) == (0, ("rank 0", "rank 1"))
+    numbered = compare_ranks(traced(*stages))
+    assert (numbered.collectives, numbered.alone) == (0, ("rank 0", "rank 1"))
+
+
+def test_a_short_stage_is_no_part_of_the_one_before() -> None:
+    """Its collectives end 7 us after those of a stage of 60 us, an eighth of a step: nobody was in both."""
+    long = [("nvjet", 1000, 58_000), (REDUCE, 59_000, 2000)]
+    short = [("nvjet", 62_000, 4000), (REDUCE, 66_000, 2000)]
+    for name in (NUMBERED, UNNUMBERED):
+        found = compare_ranks(traced(dict.fromkeys(range(6), long), dict.fromkeys(range(6), short), name=name))
+        assert (found.collectives, found.alone) == (0, ("rank 0", "rank 1"))
+    _, ranks = traced_ranks(dict.fromkeys(range(6), long), dict.fromkeys(range(6), short))
+    assert [(rank.waiting_ns, rank.collectives) for rank in ranks] == [((), 0)] * 2
+
+
+@pytest.mark.parametrize("late_ns", [1_000_000, -7_654_321, 10**15])
+def test_recorded_ranks_on_clocks_of_their_own(late_ns: int) -> None:
+    """Two H200s whose hosts are up to 2.2 ms of a step of 5.4 ms apart: the waits are those on one clock."""
+    one, other = ranks_of(select(read_trace(FIXTURES / "h200-x2-ranks.sqlite.gz")), "rank")
+    together, apart = compare_ranks([one, other]), compare_ranks([one, on_a_clock_of_its_own(other, late_ns)])
+    assert (together.grouped, apart.grouped) == (True, False)
+    assert (together.collectives, apart.collectives) == (396, 396)
+    assert apart.ranks == together.ranks
+
+
+def test_one_stage_of_several_ranks_is_a_group() -> None:
+    """Beside one of another stage."""
+    ranks = two_stages()
+    assert [one.collectives for one in compare_ranks([ranks[0], ranks[1], ranks[2]]).ranks] == [6, 6, 0]
 
 
 def test_a_rank_that_leaves_with_no_other_waits_for_nobody_known() -> None:

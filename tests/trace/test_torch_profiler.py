@@ -226,7 +226,7 @@ KERNEL = '{"ph": "X", "name": "a", "cat": "kernel", "ts": 1, "dur": 1, "tid": 1,
     [
         (KERNEL.replace('"ts": 1', '"ts": 1e999990') % "", "event 0: ts is 1E[+]999990"),
         (KERNEL.replace('"ts": 1', f'"ts": "{"9" * 2_000_000}"') % "", "event 0: ts is '9{59}[.][.][.]"),
-        (KERNEL.replace('"ts": 1', f'"ts": {"9" * 5000}') % "", "incomplete or invalid JSON: Exceeds the limit"),
+        (KERNEL.replace('"ts": 1', f'"ts": {"9" * 5000}') % "", "invalid JSON: Exceeds the limit"),
         (KERNEL.replace('"ts": 1', '"ts": 1e99999999999999999999') % "", "holds a number beyond all bounds"),
         (KERNEL.replace('"dur": 1', '"dur": NaN') % "", "event 0: dur is nan"),
         (KERNEL.replace('"dur": 1', '"dur": null') % "", "event 0: dur is None"),
@@ -364,3 +364,44 @@ def test_a_trace_larger_than_the_memory(tmp_path: Path, monkeypatch: pytest.Monk
     file = write(tmp_path, [LAUNCH] * 10)
     with pytest.raises(RecordError, match=r"of memory to read, and 0\.0 GiB is available"):
         read_torch(file)
+
+
+def one_device(*, first: int, second: int, later: float) -> list[dict[str, Any]]:
+    """Six steps of two ranks that both number their device 0, as in containers: graphs and kernels, numbers alike."""
+    made = []
+    for step in range(6):
+        for process, after in ((first, 0.0), (second, later)):
+            at = 100 * step + after
+            host = [
+                event("user_annotation", "execute_context_0(0)_generation_8(8)", at, 40),
+                event("cuda_runtime", "cudaGraphLaunch", at + 1, 2, correlation=2 * step + 1),
+                event("cuda_runtime", "cudaLaunchKernel", at + 5, 2, correlation=2 * step + 2),
+            ]
+            where = {"device": 0, "stream": 7}
+            work = [
+                event("kernel", "gemm", at + 10, 10, correlation=2 * step + 1, **{"graph node id": 5}, **where),
+                event("kernel", "sampler", at + 20, 1, correlation=2 * step + 2, **where),
+            ]
+            made += [*(one | {"pid": process, "tid": process} for one in host), *(one | {"pid": 0} for one in work)]
+    return made
+
+
+@pytest.mark.parametrize("later", [0, 0.5, 30])
+@pytest.mark.parametrize(("first", "second"), [(100, 200), (200, 100), (100, 100)])
+def test_ranks_that_share_a_device_number_are_refused(first: int, second: int, later: float, tmp_path: Path) -> None:
+    """Whichever comes first and however much later the other one is: its kernels are not the first one's."""
+    several = "6 of 6 calls that launch a kernel have several: ranks of one process number"
+    words = several if first == second else "not which of them device 0 belongs to: 100, 200"
+    with pytest.raises(RecordError, match=words) as caught:
+        read_torch(write(tmp_path, one_device(first=first, second=second, later=later)))
+    assert caught.value.remedy == "Give one trace a rank."
+
+
+def test_a_process_beside_the_ranks_that_launches_nothing_is_none_of_them(tmp_path: Path) -> None:
+    """A front end that asks for its device, and one whose calls came after all of their numbers ran, share nothing."""
+    beside = [
+        event("cuda_runtime", "cudaDeviceSynchronize", 1, 2, correlation=0) | {"pid": 5, "tid": 5},
+        event("cuda_runtime", "cudaLaunchKernel", 150, 2, correlation=0) | {"pid": 6, "tid": 6},
+    ]
+    trace = read_torch(write(tmp_path, [*ranks((9, 0)), *beside]))
+    assert {trace.processes[process] for process in trace.kernels.process.tolist()} == {9}

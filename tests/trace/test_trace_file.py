@@ -91,14 +91,17 @@ def test_without_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (b"", "is empty"),
         (gzip.compress(b"", mtime=0), "is empty"),
         (b"step,kernel\n1,gemm\n", "neither an SQLite export of nsys nor a Chrome trace"),
-        (gzip.compress(b"{}" * 5000, mtime=0)[:40], "cannot be unpacked: Compressed file ended"),
+        (gzip.compress(b"{}" * 5000, mtime=0)[:40],
+         r"cannot be unpacked: Compressed file ended(.|\n)*Copy it again\. Was the profiler stopped"),
+        (b'{"traceEvents": [], "traceEvents" : []}', "holds several lists of traceEvents, of which JSON keeps"),
+        (b'{"traceEvents": []}\n{"traceEvents": []}', "holds more than one JSON text: another one begins at byte 20"),
         (b"\x1f\x8bnot gzip", "cannot be unpacked"),
-        (b'{"traceEvents": [{"ph": "X"', "incomplete or invalid JSON"),
+        (b'{"traceEvents": [{"ph": "X"', "incomplete JSON: it ends within what begins at byte 27\n  Was the profiler"),
         (b'{"some": "thing"}', "no Chrome trace: it has no list of traceEvents"),
         (gzip.compress(b'{"some": "thing"}', mtime=0), "no Chrome trace: it has no list of traceEvents"),
         (b'{"traceEvents": [1]}', "no Chrome trace"),
         (b'{"traceEvents": []}', "holds no kernel"),
-        (b"[" * 100_000, "incomplete or invalid JSON"),
+        (b"[" * 100_000, "invalid JSON: lists within lists, deeper than any trace"),
         (b'{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": "soon"}]}', "a damaged event: event 0: ts"),
         (b'{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": 1, "dur": -4}]}', "end before they start"),
         (b'{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": 1, "args": {"stream": "x"}}]}',
@@ -113,6 +116,67 @@ def test_files_that_are_no_trace(content: bytes, words: str, tmp_path: Path) -> 
     with pytest.raises(RecordError, match=words) as caught:
         read_trace(file)
     assert str(caught.value).startswith(f"{file}: ")
+
+
+EVENT = """{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "g\u00e9mm", "ts": 1.5, "dur": 2,
+ "args": {"queued": true, "note": "\\u00b5s"}}]}"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_mark_of_the_byte_order_is_read(encoding: str, tmp_path: Path) -> None:
+    """As is JSON in a wider encoding, which a shell may have written; packed or not."""
+    content = EVENT.encode(encoding)
+    for name, written in (("trace.json", content), ("trace.gz", gzip.compress(content, mtime=0))):
+        file = tmp_path / name
+        file.write_bytes(written)
+        trace = read_trace(file)
+        assert (trace.names.demangled, trace.kernels.start_ns.tolist()) == (("g\u00e9mm",), [1500])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_json_that_is_cut_short_anywhere(encoding: str, tmp_path: Path) -> None:
+    """Wherever it ends, within a character, a word, a number or an escape, the question is whether it was stopped."""
+    content = EVENT.encode(encoding)
+    file = tmp_path / "trace.json"
+    begin = len("{".encode(encoding))
+    for length in range(begin, len(content)):
+        file.write_bytes(content[:length])
+        with pytest.raises(RecordError, match=r"incomplete JSON: it ends .*\n  Was the profiler stopped"):
+            read_trace(file)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "after", "words"),
+    [
+        (b"gemm", b"ge\x1bm", 2, "a string holds the control character 0x1b at byte #\n  tr -d '\\000-\\037' leaves"),
+        (b"gemm", b"ge\nm", 2, "a string holds the control character 0x0a at byte #"),
+        (b"gemm", b"ge\xffm", 2, "byte # is 0xff, which is not UTF-8\n  iconv -c -f UTF-8 -t UTF-8 leaves"),
+        (b"gemm", b"ge\xc3m", 2, "byte # is 0xc3, which is not UTF-8"),
+        (b"2}", b"nan}", 0, "expecting value at byte #, where 'nan}]}' is"),
+        (b"2}", b"2 2}", 2, "expecting ',' delimiter at byte #, where '2}]}' is"),
+        (b"]}", b"]}\n{}", 3, "holds more than one JSON text: another one begins at byte #\n  Give one trace a file"),
+        (b"]}", b"]}\n\x00\x00", 3, "after its end comes '\\x00\\x00' at byte #"),
+    ],
+)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_json_that_is_wrong_within(mark: bytes, old: bytes, new: bytes, after: int, words: str, tmp_path: Path) -> None:
+    """It says what is wrong, at which byte of the file, and what to do; it asks for no profiler that was stopped."""
+    whole = mark + '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "\u00b5 gemm", "ts": 1, "dur": 2}]}'.encode()
+    file = tmp_path / "trace.json.gz"
+    file.write_bytes(gzip.compress(whole.replace(old, new), mtime=0))
+    with pytest.raises(RecordError) as caught:
+        read_trace(file)
+    assert words.replace("#", str(whole.index(old) + after)) in str(caught.value)
+    assert "stopped" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("value", "words"), [("NaN", "event 0: ts is nan"), ("-Infinity", "event 0: ts is -inf")])
+def test_numbers_that_are_none(value: str, words: str, tmp_path: Path) -> None:
+    """Python's JSON has them; no time of a trace is one."""
+    file = tmp_path / "trace.json"
+    file.write_text(f'{{"traceEvents": [{{"ph": "X", "cat": "kernel", "name": "gemm", "ts": {value}, "dur": 2}}]}}')
+    with pytest.raises(RecordError, match=words):
+        read_trace(file)
 
 
 def test_what_unpacks_beyond_all_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
