@@ -258,6 +258,11 @@ def _claims(stored: str) -> dict[str, Any]:
     return {key: content.get(key) if isinstance(content, dict) else None for key in ("perfgate", "verdict")}
 
 
+def _lines(text: str) -> str:
+    """A text whose line ends git may have changed when it was checked out (``core.autocrlf``)."""
+    return text.replace("\r\n", "\n")
+
+
 def _scenarios_in_git(folder: Path, run: Run) -> Check:
     """Whether the scenarios are those that the repository here has at HEAD; never one that came with the run."""
     others, here = [], Path.cwd()
@@ -268,7 +273,8 @@ def _scenarios_in_git(folder: Path, run: Run) -> Check:
             known = as_of(source, "HEAD", here) if nameable else None
         except UsageError:
             known = None
-        if known != (folder / SCENARIOS / f"{name}.yaml").read_text(encoding="utf-8"):
+        kept = (folder / SCENARIOS / f"{name}.yaml").read_bytes().decode()
+        if known is None or _lines(known) != _lines(kept):
             others.append(str(source))
     if others:
         return Check("unknown", "git", f"not what the repository here has at HEAD: {', '.join(others)}")
