@@ -24,7 +24,7 @@ from perfgate.gate import outcome_of
 from perfgate.judge.next_pairs import due
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.load.shape import DEFAULT_OUTPUT, Load
-from perfgate.machine.atomic_files import sha256_hex
+from perfgate.machine.atomic_files import sha256_of
 from perfgate.machine.json_text import parse_json
 from perfgate.metrics.trial import SETTLED, Artifact, Iteration, Trial
 from perfgate.metrics.under_load import MAX_RATE
@@ -160,7 +160,7 @@ def _files(folder: Path, records: Sequence[Record]) -> Check:
     there = [file for file in named if (folder / file.path).is_file()]
     if not named:
         return Check("unknown", "files", "the records name none")
-    changed = [file.path for file in there if sha256_hex((folder / file.path).read_bytes()) != file.sha256]
+    changed = [file.path for file in there if sha256_of(folder / file.path) != file.sha256]
     if changed:
         return Check("FAILED", "files", f"not as they were recorded: {', '.join(changed)}")
     if len(there) < len(named):
