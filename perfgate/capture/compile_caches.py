@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from perfgate.capture.build_digest import UnknownBuildError, digest_build, digest_of
-from perfgate.capture.engine import SOCKETS, engine_environment
+from perfgate.capture.engine import SOCKETS, TEMPORARY, engine_environment
 from perfgate.capture.job import Job
 from perfgate.errors import PerfgateError
 from perfgate.machine.cleanup import Swept, count_files, remove_tree
@@ -47,7 +47,7 @@ _MOST_TEXT: Final = 16 << 20
 _SPELLED_ALIKE: Final = re.compile(r"""[!#-&(-\[\]-~]+""")
 """A path that JSON, Python and compilers write as it is: printable ASCII without spaces, quotes and backslashes."""
 _NOT_STARTED: Final = ("engine-start-failed", "engine-start-timeout")
-_OF_THE_PROCESS: Final = {"VLLM_PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TMPDIR", SOCKETS}
+_OF_THE_PROCESS: Final = {"VLLM_PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TMPDIR", SOCKETS, TEMPORARY}
 """Variables that differ between engines which compile the same."""
 
 
