@@ -95,12 +95,12 @@ class Build(Frozen):
 
 
 LARGEST = 1e30
-"""Of a figure or ratio in base units; beyond it, or below one by it, are ratios that are no numbers."""
+"""Of a figure or ratio in base units; beyond it, or below its inverse, ratios overflow."""
 
 
 def _figure(value: float) -> float:
     if value and not 1 / LARGEST <= abs(value) <= LARGEST:
-        raise ValueError(f"{value:g} is no figure of a trial")
+        raise ValueError(f"{value:g} is beyond any figure of a trial")
     return value
 
 

@@ -28,8 +28,8 @@ PLAN_OPTION = click.option("--plan", "plan_file", type=_FILE, metavar="FILE", he
 ATTEMPT_OPTION = click.option(
     "--attempt", type=click.IntRange(1, 1_000_000), default=1, metavar="N",
     envvar=["PERFGATE_ATTEMPT", "GITHUB_RUN_ATTEMPT"],
-    help="Of a plan and its shards: which attempt of its CI's job this is. A shard of another one than the plan's is "
-    "no part of it. [default: GitHub's, or 1]",
+    help="Of a plan and its shards: which attempt of its CI's job this is. A shard of another attempt than the "
+    "plan's does not count. [default: GitHub's, or 1]",
 )  # fmt: skip
 
 

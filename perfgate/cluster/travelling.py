@@ -136,7 +136,7 @@ class GrowingFolder:
         try:
             content = read_piece(self._folder, found.path)
             yield content
-            while not is_last(content):
+            while isinstance(content, Piece) and not is_last(content):
                 content = read_piece(self._folder, found.path, content)
                 yield content
         except OSError as error:
@@ -202,13 +202,13 @@ def read_piece(folder: Path, path: str, before: Piece | None = None) -> bytes | 
         before: The piece that was read last; the first one where there is none.
 
     Raises:
-        OSError: It cannot be read, is no plain file, or is not what the piece before was of.
+        OSError: It cannot be read, is a pipe or device, or changed since the piece before.
     """
     with _opened(folder, path) as file:
         status = os.fstat(file)
         version = f"{status.st_ino} {status.st_mtime_ns} {status.st_size}"
         if not stat.S_ISREG(status.st_mode) or (before is not None and before.version != version):
-            raise OSError(errno.ESTALE, "no plain file" if before is None else "it changed while it was read")
+            raise OSError(errno.ESTALE, "not a plain file" if before is None else "it changed while it was read")
         begin = before.end if before is not None else 0
         content = os.pread(file, min(status.st_size - begin, PIECE_BYTES), begin)
         if before is None and len(content) == status.st_size:

@@ -224,7 +224,7 @@ class EventStream:
 
 
 def _told(usage: Any) -> int | None:
-    """How many tokens a server says that it has generated; a truth value is no number."""
+    """How many tokens a server says that it has generated; a truth value does not count."""
     tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
     return tokens if type(tokens) is int and tokens >= 0 else None
 

@@ -529,7 +529,7 @@ def test_a_figure_that_no_trial_has_is_refused(tmp_path: Path, figure: float, wh
     """Its ratio to others would be no number; whoever wrote it, the place is named."""
     (entry,) = lineage([[0.0, 0.001]]).entries
     (visit,) = entry.visits
-    told = {"itl_median": (figure,)}
+    told: dict[str, tuple[float, ...]] = {"itl_median": (figure,)}
     values, in_states = (told if where.endswith(name) else {} for name in ("r.values", "in_states"))
     anchor = Anchored.model_construct(build=entry.build, values=values or visit.values, in_states=in_states)
     more = visit.model_copy(update={"values": told} if where == "values" else {"anchor": anchor})
@@ -539,7 +539,7 @@ def test_a_figure_that_no_trial_has_is_refused(tmp_path: Path, figure: float, wh
     for words in (["show", str(file)], ["diff", str(file), str(file)]):
         ended = CliRunner().invoke(main, ["baseline", *words])
         assert ended.exit_code == 2
-        assert f"visits.0.{where}.itl_median.0: {figure:g} is no figure of a trial" in ended.output
+        assert f"visits.0.{where}.itl_median.0: {figure:g} is beyond any figure of a trial" in ended.output
 
 
 @given(figures=st.lists(st.floats(1e-30, 1e30) | st.just(0.0) | st.floats(-1e30, -1e-30), min_size=2, max_size=2))
