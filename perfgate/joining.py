@@ -108,6 +108,7 @@ class MeasuredPart:
             "seed": str(self.run.plan.seed),
             "builds": _builds(self.run.built),
             "kind of run": canonical_json(kind),
+            "attempt": str(self.part.attempt),
         }
 
 
@@ -185,7 +186,7 @@ def join(
 
 def agreed_in(plan: ShardPlan, later: int = 0) -> dict[str, str]:
     """What the parts of a plan that was printed must agree in; ``later`` is added to its seed."""
-    return {"plan": plan.digest, "seed": str(plan.seed + later)}
+    return {"plan": plan.digest, "seed": str(plan.seed + later), "attempt": str(plan.attempt)}
 
 
 def _attempt(folder: Path) -> MeasuredPart | Note:
@@ -209,11 +210,10 @@ def sort_out(
     for one in parts:
         differing = [name for name, value in one.agreed.items() if expected.setdefault(name, value) != value]
         if differing and declared and one.part.is_second_try:
-            aside.append(_set_aside(one, f"its {' and '.join(differing)} differ from what was planned"))
+            aside.append(_set_aside(one, _apart(one, differing, expected, "what was planned")))
         elif differing:
-            what = "what was planned" if declared else f"those of {parts[0].folder}"
-            text = f"{one.folder}: its {' and '.join(differing)} differ from {what}"
-            faults.append(Note(code="shard-foreign", text=text))
+            text = _apart(one, differing, expected, "what was planned" if declared else f"those of {parts[0].folder}")
+            faults.append(Note(code="shard-foreign", text=f"{one.folder}: {text}"))
         elif other := _other_build(one, good):
             is_spare = declared and one.part.is_second_try
             (aside if is_spare else faults).append(
@@ -239,6 +239,13 @@ def sort_out(
 def _other_build(one: MeasuredPart, others: Sequence[MeasuredPart]) -> str:
     """Which build of a part is not that of the others under the same name; empty where each is."""
     return next(unlike_builds(chain.from_iterable(part.records for part in (*others, one))), "")
+
+
+def _apart(one: MeasuredPart, differing: Sequence[str], expected: Mapping[str, str], what: str) -> str:
+    if [*differing] == ["attempt"]:  # GitHub runs failed jobs again alone, and keeps the plan
+        return (f"measured in attempt {one.part.attempt} of its job, and not in {expected['attempt']} as planned: "
+                "what an earlier attempt found is not known")  # fmt: skip
+    return f"its {' and '.join(differing)} differ from {what}"
 
 
 def _set_aside(one: MeasuredPart, why: str) -> Note:

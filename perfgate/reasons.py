@@ -371,9 +371,9 @@ _TABLE = (
            "Measure it, on any machine of its class, and judge all parts again: perfgate plan --left SHARD... names "
            "what is left."),
     Reason("shard-foreign", "What was given, or is to be measured, is not one part of the plan: its cells, margins, "
-           "builds, seed or division are others, or it is there twice.",
+           "builds, seed or division are others, it is there twice, or a later attempt of its job drew it again.",
            "Give each part of one plan once. Measure every part with the same scenarios, builds and perfgate.toml, "
-           "and the plan that perfgate plan printed."),
+           "and the plan that perfgate plan printed. After a failure re-run all jobs, the one that plans too."),
     Reason("second-try-unused", "A second try of a shard was set aside: it is of another plan, or has a cell that the "
            "first try did not leave, or there are several. No cell has two chances; the rest is judged without it.",
            "Nothing, where every cell was measured: a job that was run again leaves such a try behind. Else measure "

@@ -24,7 +24,7 @@ from perfgate.gate import outcome_of
 from perfgate.judge.next_pairs import due
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.load.shape import DEFAULT_OUTPUT, Load
-from perfgate.machine.atomic_files import sha256_hex
+from perfgate.machine.atomic_files import sha256_of
 from perfgate.machine.json_text import parse_json
 from perfgate.metrics.trial import SETTLED, Artifact, Iteration, Trial
 from perfgate.metrics.under_load import MAX_RATE
@@ -186,7 +186,7 @@ def _files(folder: Path, records: Sequence[Record]) -> Check:
     there = [file for file in named if (folder / file.path).is_file()]
     if not named:
         return Check("unknown", "files", "the records name none")
-    changed = [file.path for file in there if sha256_hex((folder / file.path).read_bytes()) != file.sha256]
+    changed = [file.path for file in there if sha256_of(folder / file.path) != file.sha256]
     if changed:
         return Check("FAILED", "files", f"not as they were recorded: {', '.join(changed)}")
     if len(there) < len(named):
@@ -284,6 +284,11 @@ def _claims(stored: str) -> dict[str, Any]:
     return {key: content.get(key) if isinstance(content, dict) else None for key in ("perfgate", "verdict")}
 
 
+def _lines(text: str) -> str:
+    """A text whose line ends git may have changed when it was checked out (``core.autocrlf``)."""
+    return text.replace("\r\n", "\n")
+
+
 def _scenarios_in_git(folder: Path, run: Run) -> Check:
     """Whether the scenarios are those that the repository here has at HEAD; never one that came with the run."""
     others, here = [], Path.cwd()
@@ -294,7 +299,8 @@ def _scenarios_in_git(folder: Path, run: Run) -> Check:
             known = as_of(source, "HEAD", here) if nameable else None
         except UsageError:
             known = None
-        if known != (folder / SCENARIOS / f"{name}.yaml").read_text(encoding="utf-8"):
+        kept = (folder / SCENARIOS / f"{name}.yaml").read_bytes().decode()
+        if known is None or _lines(known) != _lines(kept):
             others.append(str(source))
     if others:
         return Check("unknown", "git", f"not what the repository here has at HEAD: {', '.join(others)}")

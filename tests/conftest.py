@@ -59,6 +59,7 @@ ENGINE_ARGS = (
 def pytest_configure() -> None:
     """SIGINT interrupts, though a shell has it ignored in background jobs and in the children they start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.pop("GITHUB_RUN_ATTEMPT", None)  # plans and shards of tests are of no job
 
 
 @pytest.hookimpl(trylast=True)  # when -m has chosen

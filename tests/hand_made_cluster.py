@@ -15,9 +15,10 @@ from perfgate.cli.clustering import declared
 from perfgate.cli.measuring import Builds
 from perfgate.cluster.cell_task import Here, measure
 from perfgate.cluster.cells_folder import CellsFolder
-from perfgate.cluster.cluster_run import ClusterRun, Ending, Files
+from perfgate.cluster.cluster_run import ClusterRun, Ending, Files, Piece
 from perfgate.cluster.coordinator import Coordinator
 from perfgate.cluster.submission import Looking
+from perfgate.cluster.travelling import GrowingFolder
 from perfgate.metrics.trial import Trial
 
 LOST = Ending("elsewhere", "its node was lost")
@@ -29,6 +30,19 @@ def run_of(folder: Path, cells: int = 2, builds: Builds = BUILDS) -> ClusterRun:
     more = f"matrix: {{output_tokens: {[*range(4, 4 + cells)]}}}"
     file = scenario_file(folder, more=more)
     return declared([file], builds, {"against": None, "seed": 1}, lambda _: None)
+
+
+def everything(growing: GrowingFolder) -> dict[str, bytes]:
+    """The files that changed in a folder, of whatever pieces."""
+    found: dict[str, bytes] = {}
+    for message in growing.changed():
+        for path, content in message.items():
+            if isinstance(content, Piece):
+                assert content.begin == len(found.get(path, b""))
+                found[path] = found.get(path, b"") + content.content
+            else:
+                found[path] = content
+    return found
 
 
 class FakeDriver:

@@ -26,7 +26,9 @@ from perfgate.joining import part_in
 from perfgate.judge.outcome import Outcome
 from perfgate.metrics.trial import Trial
 from perfgate.nightly import candidate, night_in, run_night
+from perfgate.record.run_record import read_run
 from perfgate.record.shards import ShardPlan, parse_shards_left, read_shard_plan
+from perfgate.scenario.declaration import load
 from perfgate.scenario.subject import Source, Subject
 from perfgate.verification import verify_path
 
@@ -178,6 +180,51 @@ def test_what_is_not_one_part_of_the_plan_is_not_measured(
     assert result.exit_code == ExitStatus.NOT_MEASURED, result.output
     assert text in (outcome(result).reasons[0].text if with_plan else result.stderr)
     assert [cell.verdict for cell in outcome(result).cells].count("pass") == 2 if with_plan else not result.stdout
+
+
+def test_a_shard_that_was_drawn_twice_is_none_of_the_plan(tmp_path: Path) -> None:
+    """A shard that regressed, measured once more by a failed job that was run again, fills no place of the first.
+
+    Without the plan nobody knows which attempt is right; the plan of that attempt takes it.
+    """
+    file, plan = planned(tmp_path)
+    slow = measured(tmp_path, plan, ByCell({"tiny[batch=2]": SLOWER}))
+    again = plan.numbered("2/3", attempt=2)
+    gate.run([tmp_path / "tiny.yaml"], BOTH, runs=tmp_path / "again", shard=again, collector=ByCell())
+    swapped = [slow[0], tmp_path / "again", slow[2]]
+
+    first = judge(*slow, "--plan", file, "--runs", tmp_path / "first")
+    second = judge(*swapped, "--plan", file, "--runs", tmp_path / "second")
+    unplanned = judge(*swapped, "--runs", tmp_path / "third")
+
+    assert first.exit_code == ExitStatus.REGRESSED
+    assert second.exit_code == ExitStatus.NOT_MEASURED
+    assert [note.code for note in outcome(second).reasons] == ["shard-foreign", "shard-missing"]
+    assert "measured in attempt 2 of its job, and not in 1 as planned" in outcome(second).reasons[0].text
+    assert (unplanned.exit_code, unplanned.stdout) == (ExitStatus.NOT_MEASURED, "")
+
+
+@pytest.mark.parametrize("variable", ["PERFGATE_ATTEMPT", "GITHUB_RUN_ATTEMPT"])
+def test_a_job_counts_its_attempts(shards: list[Path], variable: str) -> None:
+    """A plan and a shard of one attempt go together, as all jobs run again make them; a run goes on in its own."""
+    environment = {variable: "2"}
+    printed = CliRunner().invoke(main, ["plan", "tiny.yaml", "--shards", "3"], env=environment)
+    Path("plan-2.json").write_text(printed.stdout)
+    plan = read_shard_plan(Path("plan-2.json"))
+    assert plan.attempt == 2
+    assert read_shard_plan(Path("plan.json")).attempt == 1
+
+    words = ["run", "tiny.yaml", "--shard", "1/3", "--plan", "plan-2.json", "--runs", "second",
+             "--base", f"python={BASE.python}", "--head", f"python={HEAD.python}"]  # fmt: skip
+    assert CliRunner().invoke(main, words, env=environment, obj=ByCell()).exit_code == 0
+    begun = part_in(Path("second"))
+    kept = read_run(begun).part
+    assert kept is not None
+    assert kept.attempt == 2
+    gone_on = gate.resume(begun, only=([load(Path("tiny.yaml"))], BOTH), shard=plan.numbered("1/3", attempt=3),
+                          collector=ByCell())  # fmt: skip
+    assert read_run(gone_on.folder).part == kept
+    assert judge("second", *shards[1:], "--plan", "plan-2.json").exit_code == ExitStatus.NOT_MEASURED
 
 
 def test_machines_with_other_versions_of_a_build(shards: list[Path]) -> None:

@@ -94,7 +94,18 @@ class Build(Frozen):
         return bool(self.env or self.path)
 
 
-Values = dict[str, Annotated[tuple[float, ...], MinLen(1)]]
+LARGEST = 1e30
+"""Of a figure or ratio in base units; beyond it, or below its inverse, ratios overflow."""
+
+
+def _figure(value: float) -> float:
+    if value and not 1 / LARGEST <= abs(value) <= LARGEST:
+        raise ValueError(f"{value:g} is beyond any figure of a trial")
+    return value
+
+
+Figures = tuple[Annotated[float, AfterValidator(_figure)], ...]
+Values = dict[str, Annotated[Figures, MinLen(1)]]
 
 
 class Anchored(Frozen):
@@ -109,7 +120,7 @@ class Anchored(Frozen):
 
     build: Build
     values: Values
-    in_states: Annotated[dict[str, tuple[float, ...]], Field(exclude_if=operator.not_)] = {}
+    in_states: Annotated[dict[str, Figures], Field(exclude_if=operator.not_)] = {}
 
 
 def _instant(text: str) -> str:

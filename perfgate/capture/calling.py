@@ -166,7 +166,7 @@ def decode_begins(answer: Mapping[str, Any]) -> int:
         ValueError: It has no such step.
     """
     begin = answer["decode_begins"]
-    if not isinstance(begin, int) or not 1 <= begin <= len(answer["deliveries"]):
+    if type(begin) is not int or not 1 <= begin <= len(answer["deliveries"]):
         raise ValueError(f"expected a step of the engine, not {begin!r}")
     return begin
 

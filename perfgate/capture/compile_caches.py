@@ -25,7 +25,7 @@ from typing import Final, Self
 
 from perfgate.capture.build_digest import Builds, digest_of
 from perfgate.capture.build_files import UnknownBuildError
-from perfgate.capture.engine import BYTECODE, NO_BYTECODE, SOCKETS, engine_environment
+from perfgate.capture.engine import BYTECODE, NO_BYTECODE, SOCKETS, TEMPORARY, engine_environment
 from perfgate.capture.job import Job
 from perfgate.errors import PerfgateError
 from perfgate.machine.cleanup import Swept, count_files, remove_tree
@@ -49,7 +49,7 @@ _SPELLED_ALIKE: Final = re.compile(r"""[!#-&(-\[\]-~]+""")
 """A path that JSON, Python and compilers write as it is: printable ASCII without spaces, quotes and backslashes."""
 _NOT_STARTED: Final = ("engine-start-failed", "engine-start-timeout")
 _OF_THE_PROCESS: Final = {
-    "VLLM_PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TMPDIR", SOCKETS, BYTECODE, NO_BYTECODE,
+    "VLLM_PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TMPDIR", SOCKETS, TEMPORARY, BYTECODE, NO_BYTECODE,
 }  # fmt: skip
 """Variables that differ between engines which compile the same."""
 

@@ -46,24 +46,27 @@ def allowed_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 SOCKETS = "VLLM_RPC_BASE_PATH"
 """Names the folder of the sockets by which vLLM's processes speak to each other; by default that of temporary files."""
+TEMPORARY = "TEMP"
+"""Where Python puts temporary files if ``TMPDIR`` is not set. Ray goes by ``TMPDIR`` alone (ray/_common/utils.py)."""
 LONGEST_SOCKETS = 70
 """Bytes of such a folder's path. A socket's has 107 at most, 37 of them of its name, see ``unix(7)``."""
 
 
 @contextlib.contextmanager
 def visit_environment(variables: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """What the engines of one visit may see of ``variables``, and a folder for their sockets, which then is removed.
+    """What the engines of one visit may see of ``variables``, and a folder for their files, which then is removed.
 
-    vLLM leaves its sockets where its processes are ended, and perfgate ends an engine after each trial: three to eight
-    files of a trial would stay in ``/tmp``. Where no folder can be had, or one too deep for a socket, vLLM chooses.
-    ``TMPDIR`` stays as it is: by it Ray finds its cluster, and its own sockets have longer paths.
+    vLLM leaves its sockets where its processes are ended, and the file by which they meet; perfgate ends an engine
+    after each trial: three to nine files of a trial would stay in ``/tmp``. Where no folder can be had, or one too deep
+    for a socket, vLLM chooses. ``TMPDIR`` stays as it is: by it Ray finds its cluster, and its own sockets have longer
+    paths. So where it is set, Python's temporary files stay there.
     """
     with contextlib.ExitStack() as stack:
         folder = None
         with contextlib.suppress(OSError):
             folder = stack.enter_context(temporary_folder("perfgate-sockets-"))
         fits = folder is not None and len(os.fsencode(folder)) <= LONGEST_SOCKETS
-        yield allowed_environment(variables) | ({SOCKETS: str(folder)} if fits else {})
+        yield allowed_environment(variables) | ({SOCKETS: str(folder), TEMPORARY: str(folder)} if fits else {})
 
 
 def engine_environment(job: Job) -> dict[str, str]:

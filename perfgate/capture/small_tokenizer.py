@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from perfgate.counters.transformer import QUANTISED_BESIDE, read_config
+from perfgate.counters.transformer import QUANTISED_BY, read_config
 from perfgate.errors import NotMeasuredError, UsageError
 
 SPECIAL: Final = ("<unk>", "<s>", "</s>")
@@ -58,8 +58,9 @@ def with_tokenizer(model: Path, folder: Path) -> Path:
         part = folder.with_name(f"{folder.name}.part")
         part.mkdir(parents=True, exist_ok=True)
         shutil.copy(model / "config.json", part)
-        if (beside := model / QUANTISED_BESIDE).is_file():
-            shutil.copy(beside, part)
+        for beside in (model / name for name in QUANTISED_BY):
+            if beside.is_file():
+                shutil.copy(beside, part)
         for name, content in zip(FILES, (tokenizer, config), strict=True):
             (part / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
         part.rename(folder)

@@ -96,7 +96,8 @@ def plan(shards: int) -> None:
     if prepared is None:
         raise UsageError("nothing is prepared", remedy="Run perfgate github prepare first.")
     os.chdir(prepared.policy)
-    matrix = divided([Path(file) for file in prepared.scenarios], shards, None, prepared.runs)
+    attempt = int(job.variable("GITHUB_RUN_ATTEMPT"))
+    matrix = divided([Path(file) for file in prepared.scenarios], shards, None, prepared.runs, attempt)
     job.set_outputs({"matrix": matrix.model_dump_json()})
     for entry in matrix.include:
         click.echo(f"{entry.shard} on {', '.join(entry.runs_on)}: {len(entry.cells)} cells, {entry.minutes or '?'} min")

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 _FILE: Any = click.Path(path_type=Path, dir_okay=False)
 PLAN_OPTION = click.option("--plan", "plan_file", type=_FILE, metavar="FILE", help="What perfgate plan printed.")
+ATTEMPT_OPTION = click.option(
+    "--attempt", type=click.IntRange(1, 1_000_000), default=1, metavar="N",
+    envvar=["PERFGATE_ATTEMPT", "GITHUB_RUN_ATTEMPT"],
+    help="Of a plan and its shards: which attempt of its CI's job this is. A shard of another attempt than the "
+    "plan's does not count. [default: GitHub's, or 1]",
+)  # fmt: skip
 
 
 def sharded(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,11 +40,17 @@ def sharded(command: Callable[..., Any]) -> Callable[..., Any]:
         "--left", "left_file", type=_FILE, metavar="FILE",
         help="What perfgate plan --left printed: of the shard only what is left of it.",
     )  # fmt: skip
-    return shard(PLAN_OPTION(left(command)))
+    return shard(PLAN_OPTION(left(ATTEMPT_OPTION(command))))
 
 
-def assigned(word: str | None, file: Path | None, left_file: Path | None = None) -> Assigned | None:
+def assigned(word: str | None, file: Path | None, left_file: Path | None, attempt: int) -> Assigned | None:
     """The shard that ``--shard`` and ``--plan`` name, or what ``--left`` says of it; ``None`` where none was given.
+
+    Args:
+        word: ``K/N``.
+        file: What ``perfgate plan`` printed.
+        left_file: What ``perfgate plan --left`` printed.
+        attempt: Which attempt of its job this is.
 
     Raises:
         UsageError: One was given without the other, there is no such shard, or nothing of it is left.
@@ -54,7 +66,7 @@ def assigned(word: str | None, file: Path | None, left_file: Path | None = None)
         remedy = "Print a plan first: perfgate plan SCENARIO --shards N > plan.json"
         raise UsageError("--shard and --plan go together", remedy=remedy)
     left = parse_shards_left(read_bytes(left_file, MANIFEST), str(left_file)) if left_file is not None else None
-    return read_shard_plan(file).numbered(word, left)
+    return read_shard_plan(file).numbered(word, left, attempt)
 
 
 @click.command()
@@ -62,8 +74,11 @@ def assigned(word: str | None, file: Path | None, left_file: Path | None = None)
 @click.option("--shards", type=click.IntRange(1, 1000), help="How many machines measure, at most.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
 @click.option("--left", "plan_file", type=_FILE, metavar="PLAN", help="Print what of this plan SHARD... leave.")
+@ATTEMPT_OPTION
 @RUNS_OPTION
-def plan(files: tuple[Path, ...], shards: int | None, seed: int | None, plan_file: Path | None, runs: Path) -> None:
+def plan(
+    files: tuple[Path, ...], shards: int | None, seed: int | None, plan_file: Path | None, attempt: int, runs: Path
+) -> None:
     """Divide the cells of scenarios into shards, one for each machine, and print them as a JSON matrix.
 
     Shards cost about the same by the records in --runs, else by what scenarios expect, as perfgate check prices them.
@@ -82,7 +97,7 @@ def plan(files: tuple[Path, ...], shards: int | None, seed: int | None, plan_fil
     if plan_file is not None:
         entries = entries_left(read_shard_plan(plan_file), files)
     else:
-        entries = [entry.model_dump(mode="json") for entry in divided(files, shards or 1, seed, runs).include]
+        entries = [entry.model_dump(mode="json") for entry in divided(files, shards or 1, seed, runs, attempt).include]
     click.echo(json.dumps({"include": entries}))
 
 
@@ -93,7 +108,7 @@ def entries_left(declared: ShardPlan, folders: Sequence[Path]) -> list[dict[str,
     return [entry.model_dump(mode="json") for entry in shards_left(declared, folders).include]
 
 
-def divided(files: Sequence[Path], shards: int, seed: int | None, runs: Path) -> ShardPlan:
+def divided(files: Sequence[Path], shards: int, seed: int | None, runs: Path, attempt: int = 1) -> ShardPlan:
     """The plan of scenario files in so many shards at most; see :func:`plan`.
 
     Raises:
@@ -104,7 +119,7 @@ def divided(files: Sequence[Path], shards: int, seed: int | None, runs: Path) ->
 
     whole, name, classes = planned([load(file) for file in files], seed)
     prices = {cell.name: price(cell, runs) for cell in whole.cells}
-    return divide(whole, name, shards, prices, classes)
+    return divide(whole, name, shards, prices, classes, attempt)
 
 
 def planned(loaded: Sequence[LoadedScenario], seed: int | None) -> tuple[Plan, str, dict[str, MachineClass]]:

@@ -111,7 +111,7 @@ def run(
     if new["on"] or new["attach"]:
         options = {**new, "folder": folder, "more": more}
         return measured(measured_on_cluster(scenarios, builds, options, collector, partial(the_scenario, USUAL)))
-    shard = assigned(new["shard_word"], new["plan_file"], new["left_file"])
+    shard = assigned(new["shard_word"], new["plan_file"], new["left_file"], new["attempt"])
     if shard is not None:
         check_shard(new, resumed_alone=folder is not None and not scenarios)
     if folder is not None:
@@ -251,7 +251,7 @@ def nightly(
 
     if (folder is None) != bool(scenarios) or (folder is not None and (builds.base or builds.head)):
         raise UsageError("expected scenarios and subjects, or --resume NIGHT alone")
-    shard = assigned(part["shard_word"], part["plan_file"], part["left_file"])
+    shard = assigned(part["shard_word"], part["plan_file"], part["left_file"], part["attempt"])
     if folder is not None and shard is not None:
         raise UsageError("--resume goes on with the night's own shard: --shard cannot be given")
     with measuring() as progress:

@@ -22,7 +22,7 @@ from perfgate.capture.gpus import VISIBLE
 from perfgate.capture.job import Collector
 from perfgate.capture.pace import Step
 from perfgate.cluster.actors import called
-from perfgate.cluster.cluster_run import ClusterRun, Ending
+from perfgate.cluster.cluster_run import ClusterRun, Ending, Files
 from perfgate.cluster.coordinator import Coordinator
 from perfgate.cluster.travelling import GrowingFolder, put
 from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError
@@ -111,13 +111,20 @@ def measure(
                 sender.send()
     except (InterruptedRunError, KeyboardInterrupt) as error:
         return Ending("stopped", getattr(error, "text", "stopped"), getattr(error, "code", "interrupted"))
-    except PerfgateError as error:
-        if error.code in OF_THE_NODE:
-            return here.unfit(error.finding, error.code)
-        return Ending("given-back" if error.code == "gpu-busy" else "failed", error.finding, error.code)
-    except OSError as error:
-        return here.unfit(str(error), "storage-failed")
+    except (PerfgateError, OSError, MemoryError) as error:
+        return _ending_of(error, here)
     return Ending("done")
+
+
+def _ending_of(error: PerfgateError | OSError | MemoryError, here: Here) -> Ending:
+    if isinstance(error, OSError):
+        return here.unfit(str(error), "storage-failed")
+    if isinstance(error, MemoryError):  # what takes too much here takes it everywhere
+        text = f"node {here.host}: perfgate's own process did not get the memory that it asked for"
+        return Ending("failed", text, "internal-error")
+    if error.code in OF_THE_NODE:
+        return here.unfit(error.finding, error.code)
+    return Ending("given-back" if error.code == "gpu-busy" else "failed", error.finding, error.code)
 
 
 def _build(run: ClusterRun, sender: _Sender, until_s: float, beginning: str) -> None:
@@ -161,8 +168,10 @@ class _Sender:
         self._attempt = attempt
         self._coordinator = coordinator
         self._here = here
-        self._began = bool(growing.changed())
-        growing.sent()  # it came from there
+        self._began = False
+        for files in growing.changed():
+            self._began = True
+            growing.sent(files)  # it came from there
 
     def __call__(self, step: Step | str) -> None:
         """One step of the run.
@@ -188,10 +197,19 @@ class _Sender:
 
         What could not be sent goes with the next call.
         """
-        files = self._growing.changed() if self._began else {}  # a run without a trial is begun anew
+        messages = self._growing.changed() if self._began else iter(())  # a run without a trial is begun anew
+        files = next(messages, {})
+        while following := next(messages, None):
+            if not self._keep(files):
+                return False
+            files = following
+        where = f"{self._run.cell(self._number)} on {self._here}"
+        return self._keep(files, *told, *(f"{where}: {text}" for text in self._growing.behind()))
+
+    def _keep(self, files: Files, *told: Step | str) -> bool:
         taken = self._coordinator.keep(self._number, self._attempt, files, told)
         if taken:
-            self._growing.sent()
+            self._growing.sent(files)
         return taken
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from perfgate.cluster.cluster_run import ClusterRun, Files
-from perfgate.cluster.travelling import put, read_all, read_for_later_pairs
+from perfgate.cluster.cluster_run import ClusterRun, Files, Piece
+from perfgate.cluster.travelling import GrowingFolder, put, read_for_later_pairs, read_piece
 from perfgate.joining import part_in
 from perfgate.judge.next_pairs import due
 from perfgate.machine.versioned_json import read_model, write_model
@@ -54,9 +54,13 @@ class CellsFolder:
         """Write what came back of a cell; see :func:`perfgate.cluster.travelling.put`."""
         put(self.cell(number), files)
 
-    def all_of(self, number: int) -> Files:
-        """Every file of a cell."""
-        return read_all(self.cell(number))
+    def all_of(self, number: int) -> GrowingFolder:
+        """Every file of a cell that travels."""
+        return GrowingFolder(self.cell(number))
+
+    def piece(self, number: int, path: str, before: Piece | None = None) -> bytes | Piece:
+        """A file of a cell, or where it is large a piece of it; see :func:`perfgate.cluster.travelling.read_piece`."""
+        return read_piece(self.cell(number), path, before)
 
     def for_later_pairs(self, number: int) -> Files:
         """What further pairs of a cell need; see :func:`perfgate.cluster.travelling.read_for_later_pairs`."""

@@ -18,8 +18,36 @@ from perfgate.scenario.subject import Subject
 NAMESPACE: Final = "perfgate"
 """Of the actors in the cluster."""
 
-Files = Mapping[str, bytes]
+
+@dataclass(frozen=True)
+class Piece:
+    """Of a file that is too large for one message.
+
+    Args:
+        content: The bytes.
+        begin: Where in the file they are.
+        size: Bytes of the whole file.
+        version: Of the file; the pieces of one belong together.
+    """
+
+    content: bytes
+    begin: int
+    size: int
+    version: str
+
+    @property
+    def end(self) -> int:
+        """Where in the file the next piece begins."""
+        return self.begin + len(self.content)
+
+
+Files = Mapping[str, bytes | Piece]
 """Contents by path below a folder, with forward slashes; a path that ends with one is a folder."""
+
+
+def is_last(content: bytes | Piece) -> bool:
+    """Whether a file is whole once this is kept."""
+    return not isinstance(content, Piece) or content.end == content.size
 
 
 class ClusterRun(Frozen):

@@ -19,7 +19,8 @@ from typing import Final, Protocol
 from perfgate.capture.job import Collector
 from perfgate.capture.pace import Step
 from perfgate.cluster.cells_folder import CellsFolder
-from perfgate.cluster.cluster_run import Begun, ClusterRun, Ending, Files
+from perfgate.cluster.cluster_run import Begun, ClusterRun, Ending, Files, Piece, is_last
+from perfgate.cluster.travelling import MESSAGE_BYTES
 from perfgate.errors import PerfgateError, RecordError
 from perfgate.machine.locks import hold
 from perfgate.machine.temporary_folder import left_behind
@@ -41,8 +42,6 @@ OVERTIME_S: Final = 3600.0
 they took before."""
 AWAY_S: Final = 30.0
 """A command that has not asked for so long does not look on any longer. One that does asks twice a second."""
-ANSWER_BYTES: Final = 64 * 1024**2
-"""Of files in one answer, but for the last of them."""
 PLACE: Final = "perfgate-cluster-"
 """How the names of the folders begin in which actors keep what came back, below that for temporary files."""
 
@@ -292,21 +291,29 @@ class Coordinator:
     def news(self, looker: str, seen: int) -> News:
         """What came after the file or sentence of that number, everything after 0, for a command that looks on."""
         self._looking[looker] = self._now_s()
-        files: dict[int, dict[str, bytes]] = {}
+        files: dict[int, dict[str, bytes | Piece]] = {}
         size, last, whole = 0, self._log.last, True
         for (number, path), came in self._log.files.items():
             if came <= seen:
                 continue
-            if size >= ANSWER_BYTES:
+            if size >= MESSAGE_BYTES:
                 last, whole = came - 1, False
                 break
-            content = (self._folder.cell(number) / path).read_bytes()
+            content = self._folder.piece(number, path)
             files.setdefault(number, {})[path] = content
-            size += len(content)
+            size += len(content.content if isinstance(content, Piece) else content)
         told = [one for came, one in self._log.told if seen < came <= last]
         status = self._driver.poll()
         fault = self._fault or ("" if status in (None, 0) else f"the driver of the tasks ended with {status}")
         return News(last, files, told, dict(self._endings), whole and status is not None, fault)
+
+    def rest(self, number: int, path: str, before: Piece) -> Piece | None:
+        """The piece of a file that follows another; ``None`` where the file was replaced, which is news."""
+        try:
+            content = self._folder.piece(number, path, before)
+        except OSError:
+            return None
+        return content if isinstance(content, Piece) else None
 
     def leave(self, looker: str) -> bool:
         """Note that a command has everything; whether no other one still looks on, so that this may be cleared."""
@@ -336,8 +343,8 @@ class Coordinator:
 
     def _keep(self, number: int, files: Files) -> None:
         self._folder.put(number, files)
-        for path in files:
-            if not path.endswith("/"):
+        for path, content in files.items():
+            if not path.endswith("/") and is_last(content):
                 self._log.note(number, path)
 
     def _adopt(self, left: CellsFolder) -> None:
@@ -365,6 +372,9 @@ class Coordinator:
             self._log.tell(f"{name}: measured otherwise in {left.cell(number)}, which stays there")
             return False
         if len(there) > len(here):
-            self._keep(number, left.all_of(number))
+            everything = left.all_of(number)
+            for files in everything.changed():
+                self._keep(number, files)
+            self._log.tell(*(f"{name}: {text}" for text in everything.behind()))
             self._log.tell(f"{name}: {len(there) - len(here)} trials that an earlier actor kept are taken over")
         return True

@@ -96,6 +96,8 @@ class RayTasks:
         except RayTaskError as error:
             if isinstance(error.cause, RayActorError):  # the actor could not be reached from there
                 return Ending("elsewhere", "its node lost the actor that looks after the run")
+            if isinstance(error.cause, MemoryError):  # what takes too much there takes it everywhere
+                return Ending("failed", str(error), "internal-error")
             # Of a node that cannot even import this, where other nodes can; where none can, it ends after a few.
             return Ending("elsewhere", str(error), "internal-error")
         except RayError as error:

@@ -24,7 +24,7 @@ from perfgate.capture.job import Collector
 from perfgate.capture.pace import Progress
 from perfgate.cluster.actors import called
 from perfgate.cluster.cells_folder import MANIFEST, CellsFolder
-from perfgate.cluster.cluster_run import NAMESPACE, ClusterRun, Files
+from perfgate.cluster.cluster_run import NAMESPACE, ClusterRun, Files, Piece, is_last
 from perfgate.cluster.coordinator import Coordinator, News
 from perfgate.cluster.placement import Node
 from perfgate.cluster.ray_tasks import alive_nodes
@@ -300,8 +300,19 @@ class Looking:
     def _next(self) -> News:
         news = self._coordinator.news(self._name, self._seen)
         for number, files in news.files.items():
-            self._folder.put(number, files)
+            for path, content in files.items():
+                self._take(number, path, content)
         self._seen = news.seen
         for one in news.told:
             self._progress(one)
         return news
+
+    def _take(self, number: int, path: str, content: bytes | Piece) -> None:
+        """Keep a file, and ask for the rest of a large one; of one that was replaced meanwhile there is news."""
+        self._folder.put(number, {path: content})
+        while isinstance(content, Piece) and not is_last(content):
+            following = self._coordinator.rest(number, path, content)
+            if following is None:
+                return
+            content = following
+            self._folder.put(number, {path: content})

@@ -96,7 +96,7 @@ def _launch(action: Any, number: int, where: str) -> KernelLaunch:
     for metric in sorted(action.metric_names()):
         read = action[metric]
         value = read.value() if read.has_value() else None
-        if isinstance(value, int | float) and math.isfinite(value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             figures[metric] = value, read.unit() or ""
         elif metric == GPU_NAME and isinstance(value, str):
             gpu = value

@@ -32,6 +32,8 @@ REFUSED_ARGS = (
 LONGEST_TEXT = 300
 QUANTISED_BESIDE = "hf_quant_config.json"
 """Where ModelOpt before 0.31 wrote what it now writes into ``config.json``."""
+QUANTISED_BY = (QUANTISED_BESIDE, "quantize_config.json", "quant_config.json", "quantization_config.json")
+"""The files beside ``config.json`` by which vLLM quantises: ``get_config_filenames`` of its methods."""
 _KV_FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
 
 

@@ -94,7 +94,7 @@ def _entry(api: Api, root: str, tree: Path, name: str) -> dict[str, Any]:
         raise UsageError("not a plain file", where=name)
     if file.exists():
         try:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_bytes().decode()
         except UnicodeDecodeError as error:
             raise UsageError("not text", where=name) from error
         entry["sha"] = api.make(_Object, f"{root}/git/blobs", {"content": text, "encoding": "utf-8"}).sha

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfgate.baseline.lineage import FORMAT
 from perfgate.errors import PerfgateError
+from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import BASELINE
-from perfgate.machine.versioned_json import read_bytes
 from perfgate.project.git import Git, NoGitError
 
 FORMATTED = f'"format": "{FORMAT.partition("/")[0]}/'
@@ -18,6 +19,8 @@ FORMATTED = f'"format": "{FORMAT.partition("/")[0]}/'
 MOST_VERSIONS = 20_000
 """Of all files of a source; a promotion a night for fifty years."""
 AT_ONCE = 16
+MOST_NAMED = 10
+"""Of versions that git does not give: a partial clone may lack all of them."""
 _DIGEST = re.compile(r'"(?:digest|tip)": "([0-9a-f]{64})"')
 _TIP = re.compile(r'"tip": "([0-9a-f]{64})"\s*}\s*$')
 _CHANGE = re.compile(r":\d+ \d+ ([0-9a-f]{40,64}) ([0-9a-f]{40,64}) \w+\0([^\0]*)\0")
@@ -43,12 +46,18 @@ class Version:
         return f"git {self.blob}"
 
 
-def versions(path: Path, kept: Sequence[Path]) -> Iterator[Version | str]:
-    """Versions that hold an entry which no newer one does, the newest first; why there are none, in words.
+def entries_in(text: str) -> frozenset[str]:
+    """The digests of the entries that the text of a baseline names."""
+    return frozenset(_DIGEST.findall(text))
+
+
+def versions(path: Path, known: AbstractSet[str]) -> Iterator[Version | str]:
+    """Versions that hold an entry which no newer one does, the newest first; why others are not read, in words.
 
     Args:
         path: A folder or a file, perhaps of a repository.
-        kept: Baselines that are there now.
+        known: The digests of entries that were read, and of broken files that are there now. It is asked before each
+            version, so the caller adds those of a version once that could be read: a broken one hides no older one.
     """
     git = Git(path if path.is_dir() else path.parent, fetches=False)
     try:
@@ -64,29 +73,52 @@ def versions(path: Path, kept: Sequence[Path]) -> Iterator[Version | str]:
     except PerfgateError as error:
         yield f"its git history is not read: {error.text}"
         return
-    known = {digest for file in kept for digest in _DIGEST.findall(read_bytes(file, BASELINE).decode(errors="replace"))}
     blobs = {blob: name for old, new, name in _CHANGE.findall(listed) if name.endswith(".json")
              for blob in (new, old) if blob.strip("0")}  # fmt: skip
     if len(blobs) > MOST_VERSIONS:
         yield f"has {len(blobs)} versions in git; the newest {MOST_VERSIONS} are read"
-    names = [*blobs][:MOST_VERSIONS]
+    yield from _read_of(git, dict([*blobs.items()][:MOST_VERSIONS]), known)
+
+
+def _read_of(git: Git, blobs: Mapping[str, str], known: AbstractSet[str]) -> Iterator[Version | str]:
+    names, lost = [*blobs], 0
     for begin in range(0, len(names), AT_ONCE):
-        for blob, text in _contents(git, names[begin : begin + AT_ONCE]):
+        for blob, text, problem in _contents(git, names[begin : begin + AT_ONCE]):
             tip = _TIP.search(text[-200:])
-            if FORMATTED in text and (tip is None or tip[1] not in known):
-                known.update(_DIGEST.findall(text))
+            if problem:
+                lost += 1
+                if lost <= MOST_NAMED:
+                    yield f"{blobs[blob]} at {blob[:12]} in git is not read: {problem}"
+            elif FORMATTED in text and not {tip[1] if tip else "", sha256_hex(text)} & known:
                 yield Version(blobs[blob], blob, text)
+    if lost > MOST_NAMED:
+        yield f"{lost} versions in git are not read, of which the first {MOST_NAMED} are named"
 
 
-def _contents(git: Git, blobs: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The text of each blob; of one that no baseline can be so large as, nothing."""
-    sizes = git.run("cat-file", "--batch-check", text="".join(f"{blob}\n" for blob in blobs))
-    told = (line.split() for line in sizes.splitlines())
-    small = [blob for blob, kind, size in (words for words in told if len(words) == 3)  # noqa: PLR2004 (or "missing")
-             if kind == "blob" and int(size) <= BASELINE.mib << 20]  # fmt: skip
-    rest = git.run("cat-file", "--batch", text="".join(f"{blob}\n" for blob in small)).encode(errors="surrogateescape")
+def _contents(git: Git, blobs: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """The text of each blob and why git does not give it; nothing of one that no baseline can be so large as."""
+    try:
+        read = [*_read(git, blobs)]
+    except PerfgateError as error:  # git ends at the first that it cannot read, and does not say where it was
+        if len(blobs) > 1:
+            for blob in blobs:
+                yield from _contents(git, [blob])
+            return
+        read = [(blobs[0], "", error.text)]
+    yield from read
+
+
+def _read(git: Git, blobs: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    small = []
+    for line in git.run("cat-file", "--batch-check", text="".join(f"{blob}\n" for blob in blobs)).splitlines():
+        blob, *kind = line.split()
+        if kind == ["missing"]:
+            yield blob, "", "this repository does not have it"
+        elif kind[0] == "blob" and int(kind[1]) <= BASELINE.mib << 20:
+            small.append(blob)
+    rest = git.content("cat-file", "--batch", text="".join(f"{blob}\n" for blob in small))
     for blob in small:
         heading, _, rest = rest.partition(b"\n")
         size = int(heading.rpartition(b" ")[2])
-        yield blob, rest[:size].decode(errors="replace")
+        yield blob, rest[:size].decode(errors="replace"), ""
         rest = rest[size + 1 :]

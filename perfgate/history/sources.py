@@ -17,7 +17,7 @@ from pathlib import Path
 from perfgate.baseline.lineage import parse
 from perfgate.errors import PerfgateError, RecordError, UsageError
 from perfgate.github.artifact import unpack
-from perfgate.history.baseline_versions import FORMATTED, Version, versions
+from perfgate.history.baseline_versions import FORMATTED, Version, entries_in, versions
 from perfgate.history.point_table import PointTable
 from perfgate.history.points import Point, Role, points_of_baseline, points_of_run, utc
 from perfgate.judge.outcome import Outcome
@@ -99,27 +99,27 @@ class Sources:
         """
         if not path.exists():
             raise UsageError("does not exist", where=str(path))
-        kept: list[Path] = []
+        known: set[str] = set()
         for found in _walk(path, str(path), None, 0) if path.is_dir() else _file(path, str(path), named=True):
             if isinstance(found, Fault):
                 self.faults.append(found)
                 continue
-            if self._take(found):
-                kept += [file for file in found.files if file.suffix == ".json" and len(found.files) == 1]
-        self._add_versions(path, kept)
+            whole = self._take(found)
+            if len(found.files) == 1 and found.files[0].suffix == ".json":
+                known |= _told_of(found.files[0], whole=whole)
+        self._add_versions(path, known)
 
     def _take(self, found: Found) -> bool:
-        """Use a source, unless its files cannot be read; what the table knows is not read again."""
+        """Use a source, and whether it is whole; what the table knows is not read again."""
         try:
             parts = ((os.fsencode(file.name), self._digest(file).encode()) for file in found.files)
             digest = sha256_hex(b"\n".join(b" ".join(part) for part in parts))
         except OSError as error:
             self.faults.append(_unreadable(found.name, error))
             return False
-        self._load(digest, found)
-        return True
+        return self._load(digest, found)
 
-    def _load(self, digest: str, found: Found) -> None:
+    def _load(self, digest: str, found: Found) -> bool:
         """The table keeps where faults are within the source alone: the same content may be found elsewhere."""
         faults, name = self.table.faults(digest), Fault.of(found.name, "").where
         if faults is None:
@@ -129,6 +129,7 @@ class Sources:
         for within, _, why in (fault.partition("\n") for fault in faults):
             self.faults.append(Fault(f"{name}{within}", why))
         self.roles.setdefault(digest, found.role)
+        return not faults
 
     def _digest(self, file: Path) -> str:
         """Of a file's content; a file that is as it was when it was read, by all that its inode tells, has the same."""
@@ -158,13 +159,22 @@ class Sources:
                 why = f"a visit of record {point.record[:12]} began at {point.t0_utc}, which is yet to come"
                 self.faults.append(Fault.of(f"{point.cell} on {point.machine}", why))
 
-    def _add_versions(self, path: Path, kept: list[Path]) -> None:
+    def _add_versions(self, path: Path, known: set[str]) -> None:
         """What baselines held at earlier commits and hold no longer."""
-        for version in versions(path, kept):
+        for version in versions(path, known):
             if isinstance(version, str):
                 self.faults.append(Fault.of(str(path), version))
-            else:
-                self._load(version.digest, _of_version(version))
+            elif self._load(version.digest, _of_version(version)):
+                known |= entries_in(version.text)
+
+
+def _told_of(file: Path, *, whole: bool) -> frozenset[str]:
+    """Of a baseline's file what git need not tell again: its entries, or itself where it is broken."""
+    try:
+        text = read_bytes(file, BASELINE).decode(errors="replace")
+    except RecordError:  # it was told of
+        return frozenset()
+    return entries_in(text) if whole else frozenset({sha256_hex(text)})
 
 
 def _of_version(version: Version) -> Found:

@@ -19,6 +19,11 @@ MOST_EVENT: Final = 8 * 1024**2
 MOST_ANSWER: Final = 16 * 1024**2
 MOST_A_TOKEN: Final = 4096
 """Bytes of an answer, beside :data:`MOST_ANSWER`, for each token asked for: body, chunks' heads and trailers."""
+MOST_LINES: Final = 16 * 1024
+"""Of an answer, beside :data:`LINES_A_TOKEN` for each token asked for: an event has two, and servers send comments."""
+LINES_A_TOKEN: Final = 16
+MOST_PARTS: Final = 128 * 1024
+"""In which an answer may come, beside as many for each token as lines: chunks, and what came at once."""
 UNCOUNTED: Final = "an event with text tells neither token ids nor usage: its tokens cannot be counted"
 MOST_TOLD: Final = 10**9
 """A larger number of tokens is told as more than this."""
@@ -53,6 +58,10 @@ class EventStream:
         self._in_head = True
         self._is_interim = False
         self._bytes = 0
+        self._lines = 0
+        self._most_lines = MOST_LINES + LINES_A_TOKEN * max_tokens
+        self._parts = 0
+        self._most_parts = MOST_PARTS + LINES_A_TOKEN * max_tokens
         self._rest = bytearray()
         self._data: list[bytes] = []
         self._event_bytes = 0
@@ -116,6 +125,9 @@ class EventStream:
         """Called by the parser, with what a chunk holds so far."""
         if self.done:
             return
+        self._parts += 1
+        if self._parts > self._most_parts:
+            raise StreamError(f"an answer in more than {self._most_parts} parts")
         if self.problem:
             self._rest += body[:WORDS]
             if len(self._rest) >= WORDS:
@@ -123,7 +135,10 @@ class EventStream:
             return
         self._event_bytes += len(body)
         self._rest += body
-        if b"\n" in body:
+        if ends := body.count(b"\n"):
+            self._lines += ends
+            if self._lines > self._most_lines:
+                raise StreamError(f"an answer of more than {self._most_lines} lines")
             *lines, rest = self._rest.split(b"\n")
             self._rest = rest
             for line in lines:
@@ -183,17 +198,17 @@ class EventStream:
                 raise StreamError(f"an event without choices: {clean(data[:WORDS].decode(errors='replace'))}")
 
     def _total(self, usage: Any) -> None:
-        match usage:
-            case {"completion_tokens": int(tokens)} if tokens >= 0:
-                self._all_tokens = tokens
+        if (tokens := _told(usage)) is not None:
+            self._all_tokens = tokens
 
     def _count(self, choice: dict[str, Any], usage: Any) -> None:
-        match choice, usage:
-            case {"token_ids": [*ids]}, _:
+        tokens = _told(usage)
+        match choice:
+            case {"token_ids": [*ids]}:
                 self.tokens += len(ids)
-            case _, {"completion_tokens": int(tokens)} if tokens >= self.tokens and not self._by_events:
+            case _ if tokens is not None and tokens >= self.tokens and not self._by_events:
                 self.tokens = self._all_tokens = tokens
-            case {"text": str(text)}, _ if text:
+            case {"text": str(text)} if text:
                 if not self._by_events:
                     raise StreamError(UNCOUNTED)
                 self.tokens += 1
@@ -206,6 +221,12 @@ class EventStream:
             self.finish = clean(reason)[:40]
             if self.finish == CANCELLED:  # that is the client's word, for what it gave up itself
                 raise StreamError("the server says that it cancelled the request")
+
+
+def _told(usage: Any) -> int | None:
+    """How many tokens a server says that it has generated; a truth value does not count."""
+    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return tokens if type(tokens) is int and tokens >= 0 else None
 
 
 def _number(count: int) -> str:

@@ -19,6 +19,16 @@ def sha256_hex(data: bytes | str) -> str:
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
 
 
+def sha256_of(file: Path) -> str:
+    """SHA-256 of a file in hexadecimal, whatever its size.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def write_atomically(file: Path, text: str) -> None:
     """Replace ``file`` whole or not at all, and have it on the disk when this returns.
 

@@ -15,7 +15,7 @@ from perfgate.calls.host_calls import HostCalls
 from perfgate.calls.host_profile import HostProfile
 from perfgate.counters.roofline_bound import Floor
 from perfgate.counters.step_counters import CountedStep
-from perfgate.machine.atomic_files import sha256_hex
+from perfgate.machine.atomic_files import sha256_of
 from perfgate.machine.json_text import Figures
 from perfgate.machine.telemetry import GpuTelemetry, Window
 from perfgate.metrics.memory import Memory
@@ -231,7 +231,7 @@ class Artifact(Frozen):
             OSError: It cannot be read.
         """
         path = file.resolve().relative_to(run_folder.resolve()).as_posix()
-        return cls(path=path, sha256=sha256_hex(file.read_bytes()))
+        return cls(path=path, sha256=sha256_of(file))
 
 
 class Trial(Frozen):

@@ -38,6 +38,9 @@ _OF_ANOTHER_REPOSITORY = (
 _NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
 """Arguments of git with which it starts none of the programs that the repository's configuration names, but filters."""
 
+_NO_FETCH = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1"}
+"""Variables with which git fetches nothing; since 2.44 it then says what is missing instead of failing."""
+
 
 class Snapshot(Revision):
     """A revision that can be checked out.
@@ -93,7 +96,7 @@ class Git:
     def __init__(self, folder: Path, *, fetches: bool = True) -> None:
         self.folder = folder
         # Without optional locks, git leaves the user's index as it is, also where it could refresh it.
-        self.variables = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"} | ({} if fetches else {"GIT_ALLOW_PROTOCOL": ""})
+        self.variables = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"} | ({} if fetches else _NO_FETCH)
 
     def having(self, **variables: str) -> Self:
         """The same with further variables in git's environment."""
@@ -102,7 +105,7 @@ class Git:
         return git
 
     def ask(self, *words: str, text: str = "", settings: Sequence[str] = _NO_HOOKS) -> subprocess.CompletedProcess[str]:
-        """Run git, whatever it ends with.
+        """Run git, whatever it ends with; line ends are as they were written.
 
         Args:
             words: The subcommand and its arguments.
@@ -112,25 +115,33 @@ class Git:
         Raises:
             NoGitError: There is no git.
         """
-        variables = plain_environment(os.environ) | self.variables
-        try:
-            return subprocess.run(  # noqa: S603 (git, with words of ours and commits that were checked)
-                ["git", "-C", str(self.folder), *settings, *words],  # noqa: S607 (the user's own git)
-                env=variables, input=text, capture_output=True, encoding="utf-8", errors="surrogateescape", check=False,
-            )  # fmt: skip
-        except FileNotFoundError as error:
-            raise NoGitError("git not found", where=str(self.folder), remedy="Install git.") from error
+        ended = self._ended(words, text, settings)
+        return subprocess.CompletedProcess(ended.args, ended.returncode, _text(ended.stdout), _text(ended.stderr))
 
     def run(self, *words: str, text: str = "") -> str:
-        """What git prints; for its arguments see :meth:`ask`.
+        """What git prints; for its arguments see :meth:`ask`, for errors :meth:`content`."""
+        return _text(self.content(*words, text=text))
+
+    def content(self, *words: str, text: str = "") -> bytes:
+        """What git prints, byte for byte; for its arguments see :meth:`ask`.
 
         Raises:
             PerfgateError: git failed; :class:`UsageError` where the user asked for what is not there.
         """
-        ended = self.ask(*words, text=text)
+        ended = self._ended(words, text, _NO_HOOKS)
         if ended.returncode:
-            raise self._failed(f"git {words[0]} ended with {ended.returncode}: {ended.stderr.strip()}")
+            raise self._failed(f"git {words[0]} ended with {ended.returncode}: {_text(ended.stderr).strip()}")
         return ended.stdout
+
+    def _ended(self, words: Sequence[str], text: str, settings: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+        try:
+            return subprocess.run(  # noqa: S603 (git, with words of ours and commits that were checked)
+                ["git", "-C", str(self.folder), *settings, *words],  # noqa: S607 (the user's own git)
+                env=plain_environment(os.environ) | self.variables,
+                input=text.encode(errors="surrogateescape"), capture_output=True, check=False,
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            raise NoGitError("git not found", where=str(self.folder), remedy="Install git.") from error
 
     def commit(self, ref: str) -> str:
         """The full hash of a commit; empty where the repository has none of this name."""
@@ -348,6 +359,11 @@ class Repository(Git):
 
     def _failed(self, text: str) -> PerfgateError:
         return NotMeasuredError(text, where=str(self.folder), code="build-failed")
+
+
+def _text(printed: bytes) -> str:
+    """What git printed, names of any bytes included. Python's text mode would make carriage returns line ends."""
+    return printed.decode(errors="surrogateescape")
 
 
 def _title(text: str) -> str:

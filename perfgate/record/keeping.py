@@ -74,6 +74,8 @@ def taken_over(
     """The run with the plan and the subjects of whoever goes on with it, which must be those that it was begun with."""
     plan = make_plan(tuple(loaded), begun.plan.seed, begun.plan.orders)
     part, quick = shard.part(plan) if shard else None, runs_already(subjects)
+    if part is not None and begun.part is not None:  # what goes on is not drawn again
+        part = part.model_copy(update={"attempt": begun.part.attempt})
     own = Run(name=begun.name, plan=plan, part=part, **by_side(subjects), quick=quick, perfgate=__version__)
     differing = [
         name for name in Run.model_fields if name != "perfgate" and _portable(own, name) != _portable(begun, name)

@@ -21,7 +21,7 @@ from perfgate.machine.json_text import MANIFEST, parse_json
 from perfgate.machine.versioned_json import read_bytes, validated
 from perfgate.models import Frozen
 from perfgate.record.cost import kind_cost, newest_records
-from perfgate.scenario.part import Part, RunName, plan_digest
+from perfgate.scenario.part import Attempt, Part, RunName, plan_digest
 from perfgate.scenario.plan import Cell, Plan
 
 LABELS = ("self-hosted", "linux", "gpu")
@@ -54,6 +54,7 @@ class Shard(Frozen):
         plan: Digest of the whole plan and its division.
         run: Name of the run that all shards make together.
         seed: Draws the order within each pair.
+        attempt: That of the job which printed the plan.
     """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
@@ -67,6 +68,7 @@ class Shard(Frozen):
     plan: str
     run: RunName
     seed: Annotated[int, Field(ge=0, lt=2**63)]
+    attempt: Attempt = 1
 
 
 class ShardPlan(Frozen):
@@ -83,7 +85,7 @@ class ShardPlan(Frozen):
         count = len(self.include)
         if [entry.shard for entry in self.include] != [f"{number}/{count}" for number in range(1, count + 1)]:
             raise ValueError(f"include: expected every shard of one plan, from 1/{count}")
-        if len({(entry.plan, entry.run, entry.seed, entry.gates) for entry in self.include}) > 1:
+        if len({(entry.plan, entry.run, entry.seed, entry.gates, entry.attempt) for entry in self.include}) > 1:
             raise ValueError("include: its entries are of several plans")
         return self
 
@@ -103,12 +105,22 @@ class ShardPlan(Frozen):
         return self.include[0].plan
 
     @property
+    def attempt(self) -> int:
+        """That of the job which printed it, and of every job that may measure it."""
+        return self.include[0].attempt
+
+    @property
     def shards(self) -> tuple[tuple[str, ...], ...]:
         """The names of the cells of each shard."""
         return tuple(entry.cells for entry in self.include)
 
-    def numbered(self, word: str, left: ShardsLeft | None = None) -> Assigned:
+    def numbered(self, word: str, left: ShardsLeft | None = None, attempt: int | None = None) -> Assigned:
         """The shard that ``K/N`` names, or those of its cells that are left.
+
+        Args:
+            word: ``K/N``.
+            left: What is left of the plan, where this is a second try.
+            attempt: Which attempt of its job measures it; that of the plan's where not given.
 
         Raises:
             UsageError: There is none of that name, or nothing of it is left.
@@ -118,13 +130,13 @@ class ShardPlan(Frozen):
             raise UsageError(f"--shard {word}: the plan has {known[0]} to {known[-1]}")
         number = known.index(word) + 1
         if left is None:
-            return Assigned(plan=self, number=number)
+            return Assigned(plan=self, number=number, attempt=attempt or self.attempt)
         whole = self.include[number - 1].cells
         own = next((one.cells for one in left.include if (one.shard, one.plan) == (word, self.digest)), ())
         if not own or not {*own} <= {*whole}:
             remedy = "Give what perfgate plan --left printed of this plan."
             raise UsageError(f"--left: nothing of shard {word} of this plan is left", remedy=remedy)
-        return Assigned(plan=self, number=number, again=own)
+        return Assigned(plan=self, number=number, attempt=attempt or self.attempt, again=own)
 
 
 class ShardsLeft(Frozen):
@@ -143,11 +155,13 @@ class Assigned(Frozen):
     Args:
         plan: As it was printed.
         number: From 1.
+        attempt: Which attempt of its job measures it.
         again: The cells of the shard that are measured, where this is a second try; not written where it is the first.
     """
 
     plan: ShardPlan
     number: int
+    attempt: Attempt = 1
     again: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
 
     def part(self, plan: Plan) -> Part:
@@ -162,7 +176,9 @@ class Assigned(Frozen):
                 text, where=f"shard {self.plan.include[self.number - 1].shard}", code="shard-foreign"
             )
         again = (self.again,) if self.again else ()
-        return Part(run=self.plan.run, shards=self.plan.shards, numbers=(self.number,), again=again)
+        return Part(
+            run=self.plan.run, shards=self.plan.shards, numbers=(self.number,), attempt=self.attempt, again=again
+        )
 
 
 def read_shard_plan(file: Path) -> ShardPlan:
@@ -191,7 +207,12 @@ def parse_shards_left(text: str | bytes, where: str) -> ShardsLeft:
 
 
 def divide(
-    plan: Plan, run: str, most: int, prices: Mapping[str, float | None], classes: Mapping[str, MachineClass]
+    plan: Plan,
+    run: str,
+    most: int,
+    prices: Mapping[str, float | None],
+    classes: Mapping[str, MachineClass],
+    attempt: int = 1,
 ) -> ShardPlan:
     """Divide a plan into shards of about the same price.
 
@@ -204,6 +225,7 @@ def divide(
         most: Shards at most; a plan of few cells makes fewer.
         prices: Minutes by the cell's name; ``None`` counts as their mean.
         classes: The machine class by the cell's name.
+        attempt: Which attempt of its job prints it.
 
     Raises:
         UsageError: There are more classes than shards.
@@ -222,7 +244,7 @@ def divide(
         {own: [cost[cell.name] for cell in cells] for own, cells in of_class.items()}, most
     ):
         divided += [(own, cells) for cells in _balanced(of_class[own], cost, count)]
-    return _printed(plan, run, divided, cost if known else {})
+    return _printed(plan, run, divided, cost if known else {}, attempt)
 
 
 def cell_by_cell(plan: Plan, run: str, classes: Mapping[str, MachineClass]) -> ShardPlan:
@@ -231,7 +253,11 @@ def cell_by_cell(plan: Plan, run: str, classes: Mapping[str, MachineClass]) -> S
 
 
 def _printed(
-    plan: Plan, run: str, divided: Sequence[tuple[MachineClass, Sequence[Cell]]], cost: Mapping[str, float]
+    plan: Plan,
+    run: str,
+    divided: Sequence[tuple[MachineClass, Sequence[Cell]]],
+    cost: Mapping[str, float],
+    attempt: int = 1,
 ) -> ShardPlan:
     """The matrix of cells that were divided; without costs no shard has a price."""
     shards = [[cell.name for cell in cells] for _, cells in divided]
@@ -249,6 +275,7 @@ def _printed(
                 plan=digest,
                 run=run,
                 seed=plan.seed,
+                attempt=attempt,
             )
             for number, ((own, _), names) in enumerate(zip(divided, shards, strict=True), 1)
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from perfgate.counters.transformer import QUANTISED_BESIDE
+from perfgate.counters.transformer import QUANTISED_BY
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.scenario.declaration import Scenario
 from perfgate.scenario.workload import images_of
@@ -31,8 +31,7 @@ def model_digest(scenario: Scenario, folder: Path | None) -> str:
         return f"hub:{model.hub}@{model.revision}"
     config = (folder / "config.json").read_bytes()
     files = {*_named_files(scenario, folder)}
-    if model.config is not None and (beside := folder / QUANTISED_BESIDE).is_file():
-        files.add(beside)  # of real weights its size counts below
+    files |= {file for name in QUANTISED_BY if (file := folder / name).is_file()}
     if images_of(scenario.workload) is not None:
         files |= {file for file in folder.iterdir() if file.is_file() and file.suffix in READ}
     if files:

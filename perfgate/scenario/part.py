@@ -17,6 +17,8 @@ from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.models import Frozen, Note
 from perfgate.scenario.plan import Cell, Plan
 
+Attempt = Annotated[int, Field(ge=1, le=1_000_000, exclude_if=lambda attempt: attempt == 1)]
+"""Which attempt of a CI's job this is, as the CI counts them; not written where it is the first, or nobody counts."""
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_+][A-Za-z0-9._+-]{0,199}$")]
 """The name of a folder, and no way out of the one that it is in."""
 
@@ -28,6 +30,7 @@ class Part(Frozen):
         run: Name of the run that all parts make together.
         shards: The names of the cells of each, from the first; every cell of the plan is in one of them.
         numbers: Those that the run holds, from 1, in order.
+        attempt: That of the job which measured it. What an earlier one found is not known.
         joined: Whether it is what others were joined to, and so answers for the whole plan.
         again: The names of those cells of a shard that a second machine measured, as the first could not; of joined
             parts for each such machine. Not written where there are none.
@@ -38,6 +41,7 @@ class Part(Frozen):
     run: RunName
     shards: Annotated[tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...], Field(min_length=1)]
     numbers: Annotated[tuple[int, ...], Field(min_length=1)]
+    attempt: Attempt = 1
     joined: bool = False
     again: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = Field(default=(), exclude_if=operator.not_)
     faults: tuple[Note, ...] = Field(default=(), exclude_if=operator.not_)

@@ -57,9 +57,9 @@ class Cell(Frozen):
         scenario: The scenario's name.
         source: The scenario's file as the user gave it.
         engine: Engine arguments with matrix values filled in.
-        model_digest: SHA-256 of the model's ``config.json`` and ``hf_quant_config.json`` (dummy weights), of names,
-            sizes and configuration (real weights), and of the files that arguments name by ``{model}/``; or the hub's
-            name and revision.
+        model_digest: SHA-256 of the model's ``config.json`` and of files like ``hf_quant_config.json`` beside it, of
+            names and sizes of real weights, and of the files that arguments name by ``{model}/``; or the hub's name and
+            revision.
         model_folder: Absolute folder of the model, or ``None`` for one on the hub.
         workload: With matrix values filled in, and the digest of the trace that it replays.
         kernels: How traced trials are taken and what a step may run; ``None`` where nothing is traced.

@@ -189,7 +189,7 @@ class Event:
         if not (isinstance(grid, list) and isinstance(block, list) and len(grid) == len(block) == 3):  # noqa: PLR2004 (x, y, z)
             return (0,) * 6
         sizes = (*grid, *block)
-        if not all(isinstance(size, int) and _SIZES[0] <= size <= _SIZES[1] for size in sizes):
+        if not all(type(size) is int and _SIZES[0] <= size <= _SIZES[1] for size in sizes):
             raise ValueError(f"event {self.number}: grid or block is not a launch shape: {cut(sizes)}")
         return tuple(int(size) for size in sizes)
 

@@ -209,7 +209,7 @@ class _Reader:
 def _version(head: dict[str, Any]) -> str:
     for key, word in (("cuda_runtime_version", "CUDA"), ("hip_runtime_version", "HIP")):
         version = head.get(key)
-        if isinstance(version, int | str) and version:
+        if type(version) in (int, str) and version:
             return f" on {word} runtime {str(version)[:SHOWN]}"
     return ""
 
@@ -218,7 +218,7 @@ def device_names(head: dict[str, Any]) -> dict[int, str]:
     """Names of the devices that a trace's head describes."""
     given = head.get("deviceProperties")
     described = [device for device in given if isinstance(device, dict)] if isinstance(given, list) else []
-    return {device["id"]: str(device.get("name", "")) for device in described if isinstance(device.get("id"), int)}
+    return {device["id"]: str(device.get("name", "")) for device in described if type(device.get("id")) is int}
 
 
 def _table(table: type[Rows], events: Sequence[Event], processes: Processes, own: dict[str, list[Any]]) -> Rows:

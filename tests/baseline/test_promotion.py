@@ -15,12 +15,14 @@ from unittest import mock
 import pytest
 from click.testing import CliRunner, Result
 from hand_made import HEAD, MACHINE, cell, keep_scenario, record, run, spread, trial, trials
+from hypothesis import given
+from hypothesis import strategies as st
 from stored import alone, lineage, measured, visit
 
-from perfgate.baseline.lineage import Baseline
+from perfgate.baseline.lineage import Baseline, parse
 from perfgate.baseline.promotion import Promoted, promote
 from perfgate.baseline.store import baseline_path, files, read
-from perfgate.baseline.stored_visit import BaselineVisit
+from perfgate.baseline.stored_visit import Anchored, BaselineVisit
 from perfgate.cli.main import main
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.machine.atomic_files import write_atomically
@@ -29,6 +31,8 @@ from perfgate.machine.json_text import Size
 from perfgate.metrics.trial import Failure, Side
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, record_file, write_record, write_run
+from perfgate.report.baseline_page import baseline_document, diff_document
+from perfgate.report.text import to_text
 from perfgate.scenario.subject import Source, Subject
 
 SAME = [0.0, 0.001, -0.001, 0.0, 0.001, -0.001]
@@ -517,6 +521,43 @@ def test_a_lineage_that_was_made_up_is_refused(tmp_path: Path, changes: dict[str
     for words in (["baseline", "show", str(file)], ["verify", str(file)]):
         ended = CliRunner().invoke(main, words)
         assert (ended.exit_code, said in ended.output) == (2, True), ended.output
+
+
+@pytest.mark.parametrize("figure", [1e308, -1e308, 1e31, 1e-320])
+@pytest.mark.parametrize("where", ["values", "anchor.values", "anchor.in_states"])
+def test_a_figure_that_no_trial_has_is_refused(tmp_path: Path, figure: float, where: str) -> None:
+    """Its ratio to others would be no number; whoever wrote it, the place is named."""
+    (entry,) = lineage([[0.0, 0.001]]).entries
+    (visit,) = entry.visits
+    told: dict[str, tuple[float, ...]] = {"itl_median": (figure,)}
+    values, in_states = (told if where.endswith(name) else {} for name in ("r.values", "in_states"))
+    anchor = Anchored.model_construct(build=entry.build, values=values or visit.values, in_states=in_states)
+    more = visit.model_copy(update={"values": told} if where == "values" else {"anchor": anchor})
+    file = tmp_path / "cell.json"
+    file.write_text(Baseline(entries=(entry.model_copy(update={"visits": (more,)}).sealed(),)).text)
+
+    for words in (["show", str(file)], ["diff", str(file), str(file)]):
+        ended = CliRunner().invoke(main, ["baseline", *words])
+        assert ended.exit_code == 2
+        assert f"visits.0.{where}.itl_median.0: {figure:g} is beyond any figure of a trial" in ended.output
+
+
+@given(figures=st.lists(st.floats(1e-30, 1e30) | st.just(0.0) | st.floats(-1e30, -1e-30), min_size=2, max_size=2))
+def test_every_figure_that_is_read_is_shown(figures: list[float]) -> None:
+    """However far apart the figures of a visit, its anchor's and the next visit's are."""
+    first, second = lineage([[0.0], [0.1]]).entries
+    anchored = [
+        entry.visits[0].model_copy(update={
+            "values": {"itl_median": (one,)},
+            "anchor": Anchored(build=first.build, values={"itl_median": (other,)}),
+        }) for entry, one, other in zip((first, second), figures, reversed(figures), strict=True)
+    ]  # fmt: skip
+    begun = first.model_copy(update={"visits": (anchored[0],)}).sealed()
+    follows = second.model_copy(update={"visits": (anchored[1],), "parent": begun.digest}).sealed()
+    baseline = parse(Baseline(entries=(begun, follows)).text, "b.json")
+
+    assert "itl_median" in to_text(baseline_document(baseline)) or min(figures) <= 0
+    assert to_text(diff_document(parse(lineage([[0.0]]).text, "b.json"), baseline))
 
 
 @pytest.mark.parametrize("name", ["of_a_newer_version", "itl_median[gemm]", "kernel_time_per_step"])

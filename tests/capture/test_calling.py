@@ -201,6 +201,7 @@ def test_what_runs_after_the_only_tokens_is_counted() -> None:
         {"deliveries": []},
         {"deliveries": None},
         {"decode_begins": 0},
+        {"decode_begins": True},
         {"decode_begins": 4},
         {"decode_begins": None},
         {"deliveries": [[1, [1, 1]], [2, None], [3, [0, 0]]]},

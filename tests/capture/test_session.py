@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable
@@ -622,6 +624,23 @@ def test_sockets_of_engines_go_with_the_visit(
     assert len(seen) == (3 if stop else 4)
     assert len({*seen}) == 1
     assert not seen[0].exists()
+
+
+def test_files_of_engines_go_with_the_visit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's temporary files too, and where Ray keeps what it finds its cluster by stays as it is."""
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")  # noqa: S108 (short enough for a socket)
+    program = "import tempfile; print(tempfile.gettempdir())"
+    with visit_environment({}) as environment, visit_environment({"TMPDIR": str(tmp_path)}) as named:
+        folder = Path(environment["VLLM_RPC_BASE_PATH"])
+        places = [
+            subprocess.run([sys.executable, "-c", program], env=own, capture_output=True, text=True, check=True).stdout
+            for own in (environment, named)
+        ]
+        (folder / "vllm_dist_0").write_text("")
+        assert "TMPDIR" not in environment
+        assert named["TMPDIR"] == str(tmp_path)
+    assert places == [f"{folder}\n", f"{tmp_path}\n"]
+    assert not folder.exists()
 
 
 def test_sockets_are_left_to_the_engine_where_a_folder_would_be_too_deep(

@@ -8,10 +8,10 @@ from perfgate.capture.small_tokenizer import with_tokenizer
 
 
 def test_a_server_is_told_how_the_model_is_quantised(tmp_path: Path) -> None:
-    """Its folder has what vLLM reads of the model's beside the tokenizer: the configuration, and that of ModelOpt."""
+    """Its folder has what vLLM reads of the model's beside the tokenizer: configuration and quantisation."""
     model = tmp_path / "model"
     model.mkdir()
-    content = {"config.json": '{"vocab_size": 300}', "hf_quant_config.json": "{}"}
+    content = {"config.json": '{"vocab_size": 300}', "hf_quant_config.json": "{}", "quantize_config.json": "{}"}
     for name, text in content.items():
         (model / name).write_text(text)
 

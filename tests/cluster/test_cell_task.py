@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from deep_tree import deep_tree
 from fake_collector import ByCell
 from filelock import FileLock
 from git_project import GitProject
-from hand_made_cluster import Cluster, Lost, NodeLostError, run_of
+from hand_made_cluster import Cluster, Lost, NodeLostError, everything, run_of
 
 from perfgate.capture.gpus import VISIBLE
 from perfgate.capture.job import Job
@@ -57,7 +58,7 @@ def test_earlier_trials_stay_where_they_are_kept(here: Path) -> None:
     """A later task is sent no timeline or log of them, takes the next number, and leaves theirs as they are."""
     cluster = Cluster(run_of(here))
     cluster.lose(1)
-    before = {path: content for path, content in kept(cluster).all_of(1).items() if "/trials/" in path}
+    before = {path: content for path, content in everything(kept(cluster).all_of(1)).items() if "/trials/" in path}
     begun = cluster.coordinator.begin(1, cluster.coordinator.submitted(1).number)
     assert begun is not None
     assert before
@@ -65,7 +66,7 @@ def test_earlier_trials_stay_where_they_are_kept(here: Path) -> None:
     assert {path.rpartition("/")[0] + "/" for path in before} <= begun.files.keys()
 
     cluster.measure(1)
-    assert before.items() <= kept(cluster).all_of(1).items()
+    assert before.items() <= everything(kept(cluster).all_of(1)).items()
 
 
 class UnreachableError(Exception):
@@ -75,7 +76,14 @@ class UnreachableError(Exception):
 class _Deaf:
     """A coordinator that cannot be reached once, when a trial is sent to it."""
 
-    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fails: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        monkeypatch: pytest.MonkeyPatch,
+        fails: int,
+        error: type[Exception] = UnreachableError,
+    ) -> None:
+        self._error = error
         self._keep = cluster.coordinator.keep
         self._calls = 0
         self._fails = fails
@@ -84,7 +92,7 @@ class _Deaf:
     def __call__(self, *given: Any) -> bool:
         self._calls += 1
         if self._calls == self._fails:
-            raise UnreachableError
+            raise self._error
         return self._keep(*given)
 
 
@@ -109,6 +117,61 @@ def test_a_task_that_is_not_wanted_any_longer_ends(here: Path) -> None:
 
     assert cluster.measure(1, Replaced()).kind == "stopped"
     assert {trial.pair for trial in kept(cluster).trials(1)} == {None, 0}
+
+
+class Leaving(ByCell):
+    """Trials whose engine leaves something in its folder.
+
+    Args:
+        leave: Given that folder.
+    """
+
+    def __init__(self, leave: Callable[[Path], object]) -> None:
+        super().__init__()
+        self.leave = leave
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """A trial."""
+        if job.pair == 1:
+            self.leave(job.folder)
+        return super().collect(job, progress)
+
+
+def _core_dump(folder: Path) -> None:
+    with (folder / "core.1234").open("wb") as file:
+        file.truncate(2**40)
+
+
+@pytest.mark.parametrize("left", ["core dump", "deep tree", "link", "unreadable"])
+def test_what_an_engine_leaves_behind_ends_no_cell(left: str, here: Path) -> None:
+    """What is too large, too deep or no file is named, and every record and timeline comes back."""
+    with contextlib.ExitStack() as trees:
+        leave: dict[str, Callable[[Path], object]] = {
+            "core dump": _core_dump,
+            "deep tree": lambda folder: trees.enter_context(deep_tree(folder)),
+            "link": lambda folder: (folder / "link").symlink_to("/etc/hostname"),
+            "unreadable": lambda folder: os.mkfifo(folder / "pipe"),
+        }
+        cluster = Cluster(run_of(here))
+        ending = cluster.measure(1, Leaving(leave[left]))
+
+    assert ending == Ending("done")
+    assert not kept(cluster).is_open(1)
+    names = {path.rpartition("/")[2] for path in everything(kept(cluster).all_of(1))}
+    assert not names & {"core.1234", "link", "pipe", "d"}
+    told = [text for text in cluster.told if "stays behind" in text]
+    why = {"core dump": "1048576.0 MiB that no record names", "deep tree": "more than 12 folders deep"}
+    assert [why[left] in text for text in told] == [True] * 2 if left in why else told == []
+
+
+def test_want_of_memory_goes_through_no_cluster(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes more memory here than there is takes it everywhere."""
+    cluster = Cluster(run_of(here))
+    _Deaf(cluster, monkeypatch, fails=4, error=MemoryError)
+
+    ending = cluster.measure(1)
+
+    assert (ending.kind, ending.code, ending.node) == ("failed", "internal-error", "")
 
 
 def test_a_gpu_in_use_is_given_back(here: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand_made_cluster import LOST, Cluster, run_of
+from hand_made_cluster import LOST, Cluster, everything, run_of
 
 from perfgate.cluster.cells_folder import CellsFolder
 from perfgate.cluster.cluster_run import Ending
@@ -162,7 +162,7 @@ def test_a_cell_that_only_broken_nodes_could_hold(here: Path) -> None:
 
 def test_news_come_in_pages(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order that they came, each once, and the end is told with the last page."""
-    monkeypatch.setattr("perfgate.cluster.coordinator.ANSWER_BYTES", 4)
+    monkeypatch.setattr("perfgate.cluster.coordinator.MESSAGE_BYTES", 4)
     cluster = Cluster(run_of(here))
     coordinator = cluster.coordinator
     attempt = coordinator.submitted(1).number
@@ -253,7 +253,7 @@ def test_what_a_command_has_is_taken_where_it_is_more(here: Path) -> None:
     left = left_by_a_dead_actor(killed)
     elsewhere = Cluster(run)  # takes it over, as if on another head node with another folder
     elsewhere.lose(1, pair=3)
-    fetched = CellsFolder(left_by_a_dead_actor(elsewhere)).all_of(1)
+    fetched = everything(CellsFolder(left_by_a_dead_actor(elsewhere)).all_of(1))
     trials = len(CellsFolder(elsewhere.coordinator._folder.path).trials(1))
     assert not left.exists()
 

@@ -16,7 +16,7 @@ from hand_made import scenario_file
 from perfgate_process import stub_words, wait_for
 from three_nodes import CLASS, Mixed, ThreeNodes, command, engines, kept, three_nodes, trials_with_the_actor
 
-from perfgate.capture.engine import SOCKETS
+from perfgate.capture.engine import SOCKETS, TEMPORARY
 from perfgate.capture.pace import Step
 from perfgate.cli.clustering import declared
 from perfgate.cli.main import main
@@ -129,10 +129,10 @@ def kill_a_node(folder: Path, cluster: ThreeNodes) -> None:
 
 
 def variables_of_engines(runs: Path) -> set[tuple[str, ...]]:
-    """The names of variables that engines saw, but for those of one trial, and of sockets: actors' folders are deep."""
+    """The names of variables that engines saw, but for those of a visit's folder: actors' folders are deep."""
     files = [*runs.rglob("environment.json")]
     assert len(files) >= 8
-    return {tuple(sorted({*json.loads(file.read_text())} - {SOCKETS})) for file in files}
+    return {tuple(sorted({*json.loads(file.read_text())} - {SOCKETS, TEMPORARY})) for file in files}
 
 
 def priorities_of_engines(runs: Path) -> set[tuple[str, bool]]:

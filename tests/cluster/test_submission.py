@@ -7,12 +7,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from hand_made_cluster import Cluster, run_of
+from hand_made_cluster import Cluster, everything, run_of
 from perfgate_process import DEADLINE_S
 
 from perfgate.capture.pace import Step
 from perfgate.cluster.cells_folder import UNREADABLE, CellsFolder
-from perfgate.cluster.cluster_run import Ending
+from perfgate.cluster.cluster_run import Ending, Piece
+from perfgate.cluster.coordinator import Coordinator
 from perfgate.cluster.submission import connected, joined, what_is_left
 from perfgate.errors import InterruptedRunError, NotMeasuredError
 from perfgate.record.run_record import read_run
@@ -53,6 +54,33 @@ def test_two_that_look_on_end_alike(here: Path, monkeypatch: pytest.MonkeyPatch)
     ]
     assert outcomes[0].verdict == outcomes[1].verdict == "pass"
     assert [cell.gates for cell in outcomes[0].cells] == [cell.gates for cell in outcomes[1].cells]
+
+
+def test_large_files_come_in_pieces(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that looks on asks for the rest of each; of a file that was replaced meanwhile it takes the newer."""
+    monkeypatch.setattr("perfgate.cluster.travelling.PIECE_BYTES", 100)
+    cluster = Cluster(run_of(here))
+    rest, replaced = Coordinator.rest, [b"1" * 250, b"2" * 250, b"3" * 99]
+    attempt = cluster.coordinator.submitted(2).number
+
+    def replacing(self: Coordinator, number: int, path: str, before: Piece) -> Piece | None:
+        if path == "r/records/replaced" and replaced:
+            self.keep(2, attempt, {path: replaced.pop(0)}, ())
+        return rest(self, number, path, before)
+
+    monkeypatch.setattr(Coordinator, "rest", replacing)
+    cluster.coordinator.keep(2, attempt, {"r/records/replaced": b"0" * 250}, ())
+    cluster.finish([1])
+    looking = cluster.looking(here / "runs")
+
+    while replaced:
+        looking.until_finished()
+    looking.until_finished()
+
+    cells, kept = looking._folder, cluster.coordinator._folder
+    assert cells.trials(1) == kept.trials(1)
+    assert everything(cells.all_of(1)) == everything(kept.all_of(1))
+    assert everything(cells.all_of(2)) == {"r/records/replaced": b"3" * 99}
 
 
 def test_a_cell_that_cannot_be_read_is_measured_anew(here: Path) -> None:

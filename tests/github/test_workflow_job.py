@@ -57,7 +57,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_proposal(github: FakeGitHub, checkout: Path) -> None:
     """New, changed and deleted baselines become one commit on our branch and a pull request; nothing else does."""
-    (checkout / "baselines" / "new.json").write_text("{\u00e9}")
+    (checkout / "baselines" / "new.json").write_bytes("{\u00e9}\r\n".encode())
     (checkout / "baselines" / "gone.json").unlink()
     (checkout / "engine.py").write_text("not ours")
     api = Api(github.url, TOKEN)
@@ -69,7 +69,8 @@ def test_proposal(github: FakeGitHub, checkout: Path) -> None:
     commit = github.objects[github.refs["heads/perfgate/baselines"]]
     entries = {entry["path"]: entry["sha"] for entry in github.objects[commit["tree"]]["tree"]}
     assert entries.pop("baselines/gone.json") is None
-    assert {path: github.objects[sha]["content"] for path, sha in entries.items()} == {"baselines/new.json": "{\u00e9}"}
+    proposed = {path: github.objects[sha]["content"] for path, sha in entries.items()}
+    assert proposed == {"baselines/new.json": "{\u00e9}\r\n"}
     assert commit["parents"] == [git(checkout, "rev-parse", "HEAD")]
     assert github.pulls[number] == {"title": "Promote", "body": "why", "head": "perfgate/baselines", "base": "main"}
 

@@ -172,6 +172,80 @@ def test_folders_of_any_name_are_in_git(tmp_path: Path) -> None:
     assert "1 series of 5 visits; 0 left out" in told.stdout
 
 
+def committed(project: GitProject, *texts: bytes, name: str = "heads/cell.json") -> list[str]:
+    """Versions of a file, each a commit; the names of their blobs."""
+    for text in texts:
+        project.write({name: ""})
+        (project.folder / name).write_bytes(text)
+        project.git("add", "--all")
+        project.git("-c", "core.autocrlf=false", "commit", "--quiet", "--message", "a version")
+    return [project.git("rev-parse", f"HEAD~{back}:{name}") for back in reversed(range(len(texts)))]
+
+
+def test_line_ends_in_git_are_bytes(tmp_path: Path) -> None:
+    """A file with carriage returns is found whole, and so is what follows it."""
+    project = GitProject(tmp_path / "project")
+    foreign, nights = b'{"a":\r\n1}\r\n' * 99, [generated_year.heads(n, n).text.encode() for n in (2, 3)]
+    committed(project, nights[0], foreign, nights[1].replace(b"\n", b"\r\n"), foreign)
+
+    told = history(project.folder / "heads", output=tmp_path / "s", cache=tmp_path / "c", more=METRIC)
+
+    assert "1 series of 5 visits; 1 left out" in told.stdout
+    assert "not a run, a baseline or an artifact" in told.stderr
+
+
+@pytest.mark.parametrize("wrong", ["no JSON", "another digest", "no text", "half of a pair"])
+def test_a_bad_version_in_git_is_named_and_hides_nothing(wrong: str, tmp_path: Path) -> None:
+    """What an older version holds counts, though a broken newer one or the file itself names the same entries."""
+    project = GitProject(tmp_path / "project")
+    good = generated_year.heads(3, 1).text.encode()
+    bad = {
+        "no JSON": good.replace(b'"entries": [', b'"entries": [[', 1),
+        "another digest": good.replace(b'"author": "', b'"author": "x', 1),
+        "no text": good.replace(b'"author": "', b'"author": "\xff', 1),
+        "half of a pair": good.replace(b'"author": "', b'"author": "\\ud800', 1),
+    }[wrong]
+    _, blob, _ = committed(project, good, bad, bad + b"\n")
+
+    told = history(project.folder / "heads", output=tmp_path / "s", cache=tmp_path / "c", more=METRIC)
+    again = history(project.folder / "heads", output=tmp_path / "s", cache=tmp_path / "c", more=METRIC)
+
+    assert "1 series of 3 visits; 2 left out" in told.stdout
+    assert f"heads/cell.json at {blob[:12]}" in told.stderr
+    assert (again.stdout, again.stderr) == (told.stdout, told.stderr)
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_what_git_cannot_read_is_named(damage: str, tmp_path: Path) -> None:
+    """An object that is damaged or missing is one version less, and its blob is named."""
+    project = GitProject(tmp_path / "project")
+    texts = [generated_year.heads(nights, nights).text.encode() for nights in (2, 3, 4)]
+    _, blob, _ = committed(project, *texts)
+    file = project.folder / ".git" / "objects" / blob[:2] / blob[2:]
+    content = file.read_bytes()
+    file.unlink()
+    if damage == "cut":
+        file.write_bytes(content[: len(content) // 2])
+
+    told = history(project.folder / "heads", output=tmp_path / "s", cache=tmp_path / "c", more=METRIC)
+
+    assert "1 series of 6 visits; 1 left out" in told.stdout
+    assert f"heads/cell.json at {blob[:12]} in git is not read: " in told.stderr
+
+
+def test_a_clone_without_old_files_says_so(tmp_path: Path) -> None:
+    """Of many versions that are not there ten are named, and then their number."""
+    project = GitProject(tmp_path / "project")
+    committed(project, *(generated_year.heads(1, nights).text.encode() for nights in range(1, 15)))
+    project.git("config", "uploadpack.allowFilter", "true")
+    project.git("clone", "--quiet", "--filter=blob:none", f"file://{project.folder}", str(tmp_path / "clone"))
+
+    told = history(tmp_path / "clone" / "heads", output=tmp_path / "s", cache=tmp_path / "c", more=METRIC)
+
+    assert "1 series of 1 visits; 11 left out" in told.stdout
+    assert "13 versions in git are not read, of which the first 10 are named" in told.stderr
+
+
 @pytest.mark.parametrize("begun", ["garbage", "2026-01-02T00:00:00", "1970-01-01T00:00:05+00:00"])
 def test_a_visit_at_no_time_is_named(begun: str, tmp_path: Path) -> None:
     """Without a zone, or of a clock that was never set."""

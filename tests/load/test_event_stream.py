@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from null_server import DONE, END, HEAD, LAST, NEXT, chunk, event
 
-from perfgate.load.event_stream import WORDS, EventStream, StreamError
+from perfgate.load.event_stream import LINES_A_TOKEN, MOST_LINES, MOST_PARTS, WORDS, EventStream, StreamError
 
 PARTS = st.sampled_from([
     HEAD, NEXT, LAST, DONE, event(2), event(3, "stop"), chunk(b": ping\n\n"), chunk(b'data: {"choices": []}\r\n\r\n'),
@@ -82,6 +82,48 @@ def test_a_number_without_end_is_told_short() -> None:
     stream.feed(chunk(b'data: {"choices": [], "usage": {"completion_tokens": -%b}}\n\n' % (b"9" * 4000)))
     with pytest.raises(StreamError, match=r"^1 events with text, and the usage at the end does not say how many"):
         stream.feed(DONE + END)
+
+
+@pytest.mark.parametrize("line", [b"\n", b"\r\n", b":\n", b"data:\n", b"data:\n\n", b"event: a\n"])
+def test_lines_without_tokens_have_an_end(line: bytes) -> None:
+    """A server that sends nothing but lines holds the client for no more of them than an answer may have."""
+    error = told(HEAD + chunk(line * (2**24 // len(line))), [])[3]
+    assert error == f"an answer of more than {MOST_LINES + 8 * LINES_A_TOKEN} lines"
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"500 No"])
+def test_parts_without_tokens_have_an_end(status: bytes) -> None:
+    """Nor do chunks of a byte."""
+    error = told(HEAD.replace(b"200 OK", status) + chunk(b"x") * 2**18, [])[3]
+    assert error == (f"an answer in more than {MOST_PARTS + 8 * LINES_A_TOKEN} parts" if b"OK" in status else
+                     f"status 500: {'x' * WORDS}")  # fmt: skip
+
+
+def test_a_long_answer_has_as_many_lines_as_it_needs() -> None:
+    """Events with fields beside their data, a comment after each, and each line in a part of its own."""
+    stream, tokens = EventStream(max_tokens=8192), 0
+    stream.feed(HEAD)
+    lines = (
+        b"id: 1\n",
+        b"event: token\n",
+        b": ping\n",
+        b": ping\n",
+        b'data: {"choices": [{"token_ids": [1]}]}\n',
+        b"\n",
+    )
+    for _ in range(8192):
+        tokens += stream.feed(b"".join(map(chunk, lines)))
+    assert tokens == 8192
+
+
+@pytest.mark.parametrize("count", [b"true", b"1.0", b'"1"', b"[1]", b"null"])
+@pytest.mark.parametrize("by_events", [False, True])
+def test_what_is_no_number_counts_nothing(count: bytes, by_events: bool) -> None:  # noqa: FBT001 (a case)
+    """A truth value is one in Python; as a number of tokens it is not taken, neither beside a text nor at the end."""
+    stream = EventStream(max_tokens=8, by_events=by_events)
+    said = b'data: {"choices": [%b], "usage": {"completion_tokens": ' + count + b"}}\n\n"
+    with pytest.raises(StreamError, match=r"neither token ids nor usage|does not say how many tokens"):
+        stream.feed(HEAD + chunk(said % b'{"text": "w", "finish_reason": "stop"}') + chunk(said % b"") + DONE)
 
 
 def test_the_tokens_of_a_piece_are_told() -> None:

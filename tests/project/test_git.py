@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -97,6 +98,20 @@ def test_a_dirty_working_tree_is_named_and_checked_out_as_git_sees_it(project: G
     }  # fmt: skip
     assert repository.find(".", left_out=[project.folder / "runs"]) == found
     assert repository.again(found.ref, found.commit, found.changes) == found
+
+
+def test_names_and_messages_are_bytes(project: GitProject, tmp_path: Path) -> None:
+    """A carriage return in a name or a message is no line's end, and a name needs no encoding."""
+    good = project.git("rev-parse", "HEAD")
+    project.git("commit", "--quiet", "--allow-empty", "--message", "Fuse\rmore")
+    project.write({"a\rb.py": "4\n"})
+    Path(os.fsdecode(os.fsencode(project.folder) + b"/\xff\r.py")).write_text("5\n")
+    repository = Repository(project.folder)
+
+    found = repository.find(".")
+
+    assert {"a\rb.py", "\udcff\r.py"} < set(checked_out(project, found.snapshot, tmp_path / "tree"))
+    assert [one.title for one in repository.line(good, "HEAD")][1:] == ["Fuse\rmore"]
 
 
 def test_a_folder_in_a_files_place_and_a_repository_inside(project: GitProject, tmp_path: Path) -> None:

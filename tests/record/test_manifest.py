@@ -187,10 +187,13 @@ def test_verify(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def test_verify_scenarios_in_git(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In the repository whose scenario was measured that is ok, and unknown once the scenario is another one."""
+    """In the repository whose scenario was measured that is ok, and unknown once the scenario is another one.
+
+    Line ends are git's to choose.
+    """
     source = Path(read_manifest(run).plan.cells[0].source)
     project = GitProject(tmp_path / "project")
-    project.commit({source.name: (run / "scenario" / "tiny.yaml").read_text()})
+    project.commit({source.name: (run / "scenario" / "tiny.yaml").read_text().replace("\n", "\r\n")})
     edit(run / "run.json", lambda content: _move(content["plan"]["cells"], source))
     monkeypatch.chdir(project.folder)
 

@@ -191,12 +191,15 @@ def test_a_model_whose_folders_no_argument_names_is_the_cell_that_it_was(reposit
     assert cell.model_digest == sha256_hex(f'{{"vocab_size": 100}}{listing}'.encode())
 
 
-def test_how_dummy_weights_are_quantised_is_part_of_the_cell(repository: Path) -> None:
-    """ModelOpt wrote it into a file beside config.json, which vLLM reads."""
-    digests = {only_cell(repository).model_digest}
+@pytest.mark.parametrize("source", ["config", "path"])
+@pytest.mark.parametrize("name", ["hf_quant_config.json", "quantize_config.json", "quant_config.json"])
+def test_how_a_model_is_quantised_is_part_of_the_cell(repository: Path, source: str, name: str) -> None:
+    """ModelOpt, GPTQ and AWQ wrote it into a file beside config.json, which vLLM reads; two may have one size."""
+    engine = f"engine: {{model: {{{source}: models/m}}}}"
+    digests = {only_cell(repository, engine=engine).model_digest}
     for bits in "48":
-        (repository / "models" / "m" / "hf_quant_config.json").write_text(f'{{"quantization": {{"bits": {bits}}}}}')
-        digests.add(only_cell(repository).model_digest)
+        (repository / "models" / "m" / name).write_text(f'{{"quantization": {{"bits": {bits}}}}}')
+        digests.add(only_cell(repository, engine=engine).model_digest)
     assert len(digests) == 3
 
 

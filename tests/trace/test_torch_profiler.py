@@ -239,6 +239,7 @@ KERNEL = '{"ph": "X", "name": "a", "cat": "kernel", "ts": 1, "dur": 1, "tid": 1,
         (KERNEL % '"device": [0]', "event 0: device is not a whole number"),
         (KERNEL % '"correlation": 1e400', "event 0: correlation is not a whole number"),
         (KERNEL % '"grid": [1, 1, "x"], "block": [1, 1, 1]', "event 0: grid or block is not a launch shape"),
+        (KERNEL % '"grid": [1, 1, true], "block": [1, 1, 1]', "event 0: grid or block is not a launch shape"),
         (KERNEL % '"grid": [1, 1, -1], "block": [1, 1, 1]', "event 0: grid or block is not a launch shape"),
     ],
 )  # fmt: skip
