@@ -23,8 +23,8 @@ from perfgate.units import plural
 NEGLIGIBLE: Final = 0.01
 """One in a hundred, as for requests that a server of our own drops: docs/load.md."""
 MOST_NAMED: Final = 8
-TIMED: Final = ("benchmark_duration", "duration", "max_seconds", "max_duration", "measurement_interval")
-"""What is asked of a run that ends by the clock: how many requests it has depends on the server."""
+TIMED: Final = ("benchmark_duration", "duration", "max_seconds", "max_duration", "measurement_interval", "interval")
+"""What a run is asked, as a key or a kind, that ends by the clock: how many requests it has depends on the server."""
 
 Sides = Mapping[Side, Sequence[LoadRun]]
 
@@ -195,7 +195,10 @@ def _not_comparable(sides: Sides, files: Mapping[Side, Path]) -> Iterator[Note]:
         if max(values) > min(values) * (1 + NEGLIGIBLE):
             yield Note(code="different-cells", text=f"{of} tokens a request: {_both(sides, of)}")
     if len({run.streamed for run in every}) > 1:
-        yield Note(code="different-cells", text="answers were streamed in one run and not in another")
+        yield Note(
+            code="different-cells",
+            text="answers were streamed in one run and not in another, which has no TTFT, TPOT or ITL",
+        )
 
 
 def _some(texts: Sequence[str]) -> str:
@@ -220,7 +223,11 @@ def _losses(sides: Sides, every: Sequence[LoadRun]) -> Iterator[Note]:
         yield Note(code="request-failed", text=_told_losses(sides))
         return
     answered = [count for run in every if (count := _answered(run)) is not None]
-    by_clock = any(path.rpartition(".")[2] in TIMED and value for run in every for path, value in run.asked.items())
+    by_clock = any(
+        (path.rpartition(".")[2] in TIMED and value) or value in TIMED
+        for run in every
+        for path, value in run.asked.items()
+    )
     if answered and max(answered) > min(answered) * (1 + NEGLIGIBLE) and not by_clock:
         counts = " and ".join(", ".join(str(_answered(run)) for run in runs) for runs in sides.values())
         text = f"{counts} requests were answered, and no file says that as many were asked for"

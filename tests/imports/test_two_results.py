@@ -236,6 +236,10 @@ def test_few_lost_requests_are_said(tmp_path: Path) -> None:
         for count in (500, 450)
     ]
     outcome = compared(tmp_path, *texts)
+    later = placed(GUIDELLM_LATER.documents, "[0].config.spec.seed", {"kind": "max_duration", "seconds": 60})
+    more = at(Sample("", later, "", {}, ""), TOTAL, TOTALS | {"successful": 110})
+    assert compared(tmp_path, Sample("", later, "", {}, "").text, more).verdict == "advisory"
+    assert compared(tmp_path, GUIDELLM.text, at(GUIDELLM, TOTAL, TOTALS | {"successful": 110})).exit_status == 21
     assert outcome.verdict == "advisory"
     assert "base lost 8 of 508 requests (8 cut off); head lost 8 of 458 requests (8 cut off)" in said(outcome)
 
