@@ -1,6 +1,6 @@
 """Try perfgate with faults, kills and hostile inputs, and count what held.
 
-``python benchmarks/campaign.py [--seed 1] [--kills 200] [--inputs 2000] [--stride 1] [--only PART ...]``
+``python benchmarks/campaign.py [--seed 1] [--kills 200] [--inputs 2000] [--results 200] [--stride 1] [--only PART]``
 
 * **faults**: each write, fsync, rename and new folder of a run fails once (``tests/cli/test_faults.py``), for want of
   room and of memory. The exit status is a documented one, nothing finished is lost, ``--resume`` ends in the verdict.
@@ -9,6 +9,8 @@
 * **kills**: perfgate, its worker or both are killed at random moments (``benchmarks/kills.py``).
 * **clocks**: runs that lock the clocks of a stand-in GPU are killed or asked to end. A run that is asked ends with 130
   or a verdict and no lock; no lock is ever without a lease; nothing finished is lost; ``--resume`` ends in the verdict.
+* **results**: a result of each load driver that is read (``tests/other_results.py``) beside itself with one field
+  changed. Each figure that is shown is the files' own, what was asked for otherwise is named, and no number is a guess.
 * **inputs**: a file for each reader (``tests/readers.py``) with words and bytes replaced, dropped, doubled and cut. It
   is read, or refused by an error of perfgate's own.
 
@@ -30,6 +32,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -37,10 +40,12 @@ from unittest import mock
 ROOT: Final = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("standins", ".", "cli")] + [str(ROOT / "benchmarks")]
 
+from changed_results import changes, silently_wrong  # noqa: E402 (the line above lets it be found)
 from fake_collector import FakeCollector, FakeSpec  # noqa: E402
-from fake_nvml import STATE as FAKE  # noqa: E402 (the line above lets it be found)
+from fake_nvml import STATE as FAKE  # noqa: E402
 from fake_nvml import FakeMachine, fake_uuid  # noqa: E402
 from kills import carry_out, draw  # noqa: E402
+from other_results import SAMPLES  # noqa: E402
 from perfgate_process import PROGRAM, SCENARIO, PerfgateProcess, fake_words, marked_processes, stub_words  # noqa: E402
 from readers import refusal  # noqa: E402
 from test_faults import KINDS, run_with_fault  # noqa: E402
@@ -246,6 +251,22 @@ def _go_on(run_folder: Path) -> list[str]:
     return [] if decided else [f"resumed to {outcome.verdict}: {reasons}"]
 
 
+# --- results of other load drivers
+
+
+def results(seed: int, count: int, folder: Path) -> Iterator[Tried]:
+    """Results with one field changed, so many of each sample."""
+    folder.mkdir()
+    for name, sample in SAMPLES.items():
+        dice = random.Random(f"results {name} {seed}")  # noqa: S311 (no secret)
+        for path, value in islice(changes(sample, dice), count):
+            try:
+                wrong = silently_wrong(sample, path, value, folder)
+            except Exception as error:  # noqa: BLE001 (what is counted here)
+                wrong = f"{type(error).__name__}: {str(error)[:200]}"
+            yield f"result: {name}", wrong and f"{path} = {value!r}: {wrong}"
+
+
 # --- inputs
 
 NASTY: Final = (
@@ -306,8 +327,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=200, help="with locked clocks; a quarter without")
     parser.add_argument("--inputs", type=int, default=2000, help="for each reader")
+    parser.add_argument("--results", type=int, default=200, help="for each sample of a load driver's result")
     parser.add_argument("--stride", type=int, default=1, help="of the places of a fault only each so many")
-    parts = ("faults", "streams", "engines", "kills", "clocks", "inputs")
+    parts = ("faults", "streams", "engines", "kills", "clocks", "inputs", "results")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     said = parser.parse_args()
     found: dict[str, list[str]] = {}
@@ -319,6 +341,7 @@ def main() -> None:
             "engines": engines,
             "kills": lambda: kills(said.seed, said.kills // 4),
             "inputs": lambda: inputs(said.seed, said.inputs, Path(scratch) / "input"),
+            "results": lambda: results(said.seed, said.results, Path(scratch) / "results"),
             "clocks": lambda: clocks(said.seed, said.kills),  # last: it changes which GPUs there are
         }
         for part in (part for part in tried if part in said.only):

@@ -26,11 +26,11 @@ from client_rate import STEP_MS, null_server
 
 from perfgate.capture.small_tokenizer import FILES, tokenizer_files
 from perfgate.capture.window_reading import gaps
+from perfgate.imports.result_file import Result, read_runs
 from perfgate.load.arrivals import window
 from perfgate.load.client import Client
 from perfgate.load.exchange import Target
 from perfgate.load.shape import Load
-from perfgate.record.load_results import Result, read_results
 
 ROOT = Path(__file__).parents[1]
 INPUT, OUTPUT = 256, 128
@@ -103,8 +103,8 @@ def by_aiperf(aiperf: str, url: str, rate: float, requests: int, folder: Path) -
 
 def the_run(file: Path) -> Result:
     """The only run that a result holds."""
-    (result,) = (read_results(file) or {}).values()
-    return result
+    (run,) = read_runs(file)
+    return run.figures
 
 
 def run(words: list[str], folder: Path) -> None:

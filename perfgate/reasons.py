@@ -36,7 +36,8 @@ _TABLE = (
     Reason("protocol-error", "The worker's answer violates the protocol.",
            "Something wrote to the worker's private descriptors, or a worker of another version ran. See engine.log."),
     Reason("request-failed", "A request ended before its declared length, or a server dropped more than one in a "
-           "hundred and answered when they were sent again.",
+           "hundred and answered when they were sent again. In results of another tool requests were lost, so the "
+           "times are those of the rest.",
            "Check max_model_len and the engine's log; a workload must run to its declared length."),
     Reason("wrong-token-count", "A request did not get output_tokens tokens.",
            "Check max_model_len, and plugins that stop generation early."),
@@ -210,9 +211,9 @@ _TABLE = (
     Reason("no-counterpart", "Only one subject was measured, so there is nothing to compare it with.",
            "Name the other side with --base or --head, or compare two records: perfgate compare A B."),
     Reason("different-cells", "The two sides hold different cells: model, engine arguments, workload or measurement "
-           "differ.",
-           "Compare records of the same scenario at the same cell_id; a baseline of the cell as it is now begins with "
-           "perfgate baseline promote RUN --reason '...'."),
+           "differ; of results of another tool what was asked for, or how many tokens requests had.",
+           "Compare records of the same scenario at the same cell_id, or results that were asked for the same; a "
+           "baseline of the cell as it is now begins with perfgate baseline promote RUN --reason '...'."),
     Reason("different-machines", "The machines differ in something that decides performance.",
            "Measure both on one machine, or compare records of the same machine class; each class has baselines of "
            "its own."),

@@ -47,6 +47,7 @@ from perfgate.github.comment import comment, comment_body
 from perfgate.github.policy import _aim
 from perfgate.github.verdict import LIMIT_BYTES, read_verdict
 from perfgate.github.workflow_job import GithubJob
+from perfgate.imports.two_results import compare_results
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.comparison import compare_table
 from perfgate.load.arrival_trace import read_arrivals
@@ -243,6 +244,12 @@ def _arrivals(file: Path) -> None:
     assert not found or len(window(replayed, 0, 64, found).requests) == len(found)
 
 
+def _results(file: Path) -> None:
+    """Beside itself; what is compared must also be shown."""
+    outcome = compare_results(file, file)
+    assert outcome is None or render("outcome", "text", outcome)
+
+
 def _server(file: Path) -> None:
     """An answer that comes in pieces, and then the end of the connection."""
     stream, data = EventStream(max_tokens=8), file.read_bytes()
@@ -330,6 +337,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "config.json": _model,
     "arrivals.csv": _arrivals,
     "arrivals.jsonl": _arrivals,
+    "results.json": _results,
+    "results.jsonl": _results,
     "server.http": _server,
     "times.csv": lambda file: compare_table(file, [gate("itl_median", "1%", "5%")]),
     "counted.csv": _counted,

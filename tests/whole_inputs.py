@@ -14,6 +14,7 @@ from typing import Any
 from hand_made import BOTH, cell, host_calls, judged, record, run, spread, trials
 from nsys_builder import PID, ExportBuilder, global_id
 from null_server import HEAD, LAST, NEXT, chunk, event
+from other_results import GUIDELLM_LATER, VLLM
 from other_traces import ascend, onnxruntime, tensorrt
 from stored import lineage
 
@@ -264,6 +265,8 @@ WHOLE: dict[str, bytes] = {
     "config.json": json.dumps(_CONFIG_JSON).encode(),
     "arrivals.csv": AZURE,
     "arrivals.jsonl": MOONCAKE,
+    "results.json": GUIDELLM_LATER.text.encode(),
+    "results.jsonl": f"{VLLM.text}\n{VLLM.changed(date='20260802-000000')}".encode(),
     "server.http": HEAD + NEXT + event(2) + chunk(b": ping\n\n") + LAST,
     "times.csv": TABLE.encode(),
     "counted.csv": PAGE.encode(),

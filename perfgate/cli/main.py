@@ -164,13 +164,14 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
     perfgate compare RUN BASELINE.json
         against a stored baseline, which blocks from four visits on
     perfgate compare A.json B.json
-        results of aiperf, GuideLLM, vllm bench serve or llama-bench; advisory
+        results of vllm bench, sglang.bench_serving, GuideLLM, aiperf,
+        genai-perf or llama-bench; advisory
     perfgate compare FILE.csv --gate itl_median:0.1%:0.5%
         columns pair,subject,metric,unit,value; without pair advisory
     """  # noqa: D301 (click reads a real backspace: keep the lines)
     from perfgate import gate
     from perfgate.baseline.store import is_baseline
-    from perfgate.judge.comparison import compare_results
+    from perfgate.imports.two_results import compare_results
     from perfgate.report.run_folders import find_record
     from perfgate.scenario.declaration import load
     from perfgate.scenario.plan import resolve_cells

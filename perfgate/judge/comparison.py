@@ -12,15 +12,14 @@ from perfgate.errors import NotComparableError, RecordError, UsageError
 from perfgate.judge.cell_verdict import compare_sides, judge_advisory, judge_cells
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, Outcome, worst
-from perfgate.judge.rule import Series, both_sides, judge_series
+from perfgate.judge.rule import Series, judge_series
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.fingerprint import comparable
-from perfgate.metrics.catalogue import find_metric, split_name
+from perfgate.metrics.catalogue import split_name
 from perfgate.metrics.trial import Side
 from perfgate.models import Note
 from perfgate.record.csv_table import read_table
 from perfgate.record.identity import Measured, profiled_otherwise
-from perfgate.record.load_results import read_results
 from perfgate.record.manifest import check_sequence, read_manifest
 from perfgate.record.run_record import Record, read_record, read_records
 from perfgate.scenario.margins import Gate
@@ -66,45 +65,6 @@ def _refuse_differences(base: str, base_record: Record, head: str, head_record: 
     differences = [d for x in base_record.visits for y in head_record.visits for d in comparable(x.machine, y.machine)]
     if differences:
         raise NotComparableError("; ".join(dict.fromkeys(differences)), code="different-machines")
-
-
-def compare_results(base: Path, head: Path) -> Outcome | None:
-    """Compare what other load drivers measured, run by run; advisory, because each is one run, taken apart.
-
-    Args:
-        base: A result of aiperf, GuideLLM, ``vllm bench serve`` or llama-bench.
-        head: Another one of the same tool.
-
-    Returns:
-        Figures side by side; ``None`` where neither is such a result.
-
-    Raises:
-        RecordError: One of them is not, or holds no figure.
-        NotComparableError: ``different-cells``: no run is in both.
-    """
-    both = [read_results(file) for file in (base, head)]
-    if both == [None, None]:
-        return None
-    for file, found in zip((base, head), both, strict=True):
-        if found is None:
-            raise RecordError("not a result of a load driver that perfgate reads", where=str(file))
-    bases, heads = (found or {} for found in both)
-    shared = [name for name in heads if name in bases]
-    if not shared:
-        text = f"{base} holds {', '.join(bases)}, {head} holds {', '.join(heads)}"
-        raise NotComparableError(text, code="different-cells")
-    digests = " ".join(sha256_hex(file.read_bytes()) for file in (base, head))
-    cells = tuple(
-        CellOutcome(
-            name=name, cell_id="", record=digests, verdict="inconclusive", pairs=0, next_look=None, versions={},
-            gates=(), ungated=tuple(
-                both_sides(find_metric(metric), [value], [heads[name][metric]])
-                for metric, value in bases[name].items() if metric in heads[name]
-            ),
-        ) for name in shared
-    )  # fmt: skip
-    note = Note(code="advisory-unpaired", text="one run of another load driver on each side")
-    return judge_advisory(f"{base} {head}", Plan(cells=(), seed=0), cells, note)
 
 
 def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:

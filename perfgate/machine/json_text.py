@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
@@ -40,6 +41,7 @@ ANSWER: Final = Size(16, 1_000_000)
 """An answer of GitHub's API: a page of a hundred files with their patches, at most."""
 
 
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
 LARGEST_INTEGER: Final = 2**63
 """No figure comes near it; beyond it are integers that no table can hold."""
 
@@ -91,6 +93,34 @@ def parse_json(text: str | bytes, most: Size = MANIFEST, *, finite: bool = True)
         raise JsonError(f"is not UTF-8: {error}") from error
 
 
+def parse_documents(text: str | bytes, most: Size = MANIFEST) -> list[tuple[int, Any]]:
+    """The JSON texts that follow one another, as JSON Lines do, each with the line that it begins in.
+
+    Infinity and NaN are read: other programs write them. A byte order mark is passed over.
+
+    Raises:
+        JsonError: As :func:`parse_json`, or an object holds a key twice.
+        json.JSONDecodeError: One of them is not JSON; its place is that in the whole text.
+    """
+    if len(text) > most.mib << 20:
+        raise _too_large(len(text), most)
+    documents, line, end = [], 1, 0
+    try:
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        check_size(text, most)
+        decoder = json.JSONDecoder(parse_int=_kept, object_pairs_hook=_once)
+        while (begin := _SPACE.match(text, end).end()) < len(text):  # type: ignore[union-attr]  # nothing matches too
+            line += text.count("\n", end, begin)
+            document, end = decoder.raw_decode(text, begin)
+            documents.append((line, document))
+            line += text.count("\n", begin, end)
+    except RecursionError as error:
+        raise JsonError("is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise JsonError(f"is not UTF-8: {error}") from error
+    return documents
+
+
 def read_json(file: Path, most: Size = MANIFEST, *, finite: bool = True) -> Any:
     """What a JSON file says; no more of it is read than it may hold.
 
@@ -108,6 +138,14 @@ def _too_large(size: int, most: Size) -> JsonError:
 
 def _refuse(name: str) -> NoReturn:
     raise JsonError(f"holds {name}, which is not a number")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        twice = next(key for n, (key, _) in enumerate(pairs) if key in dict(pairs[:n]))
+        raise JsonError(f"holds the key {ascii(twice)[:60]} twice in one object")
+    return content
 
 
 def _finite(digits: str) -> float:

@@ -23,6 +23,7 @@ from perfgate.machine.json_text import (
     MANIFEST,
     JsonError,
     Size,
+    parse_documents,
     parse_json,
     read_json,
 )
@@ -56,6 +57,35 @@ def test_bounds(text: str | bytes, says: str) -> None:
     """What is beyond a bound is refused with the bound."""
     with pytest.raises(JsonError, match=says):
         parse_json(text, SMALL)
+
+
+@given(
+    st.lists(st.recursive(st.none() | st.text(), st.lists, max_leaves=5), max_size=5),
+    st.sampled_from(["", "\n", "\r\n\n "]),
+)
+def test_texts_after_each_other(values: list[Any], between: str) -> None:
+    """Each is read, with the line that it begins in; one text may have several lines."""
+    texts = [json.dumps([value], indent=1) for value in values]
+    joined = between.join(texts)
+    read = parse_documents(joined.encode())
+    assert [value for _, value in read] == [[value] for value in values]
+    lines = joined.split("\n")
+    assert all("[" in lines[line - 1] for line, _ in read)
+    assert parse_documents(f"\ufeff{joined}".encode()) == read
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (" " * (1 << 20) + "1", "is 1 MiB large"), ("1 " * 3 + "[1,1,1,1,1,1,1,1,1,1]", "holds 10 values"),
+        ('{"a": 1}\n{"b": {"a": 1, "a": 2}}', "holds the key 'a' twice in one object"), (b'"\xff"', "is not UTF-8"),
+        ("[" * 100_000, "values|nested too deeply"), ('{"a": ' * 5 + "9" * 30, "larger than any integer"),
+    ],
+)  # fmt: skip
+def test_bounds_of_several_texts(text: str | bytes, says: str) -> None:
+    """They are those of all together, and no value replaces another in silence."""
+    with pytest.raises(JsonError, match=says):
+        parse_documents(text, Size(1, 9))
 
 
 def test_depth() -> None:

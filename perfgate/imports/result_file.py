@@ -1,0 +1,372 @@
+"""A file that another load driver wrote, as runs: what was asked for, what came of it, and figures in base units.
+
+Anybody may have written such a file. Sizes are bounded, every number is checked, and what does not fit is refused with
+its place in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from perfgate.errors import RecordError
+from perfgate.imports.load_tools import ABSENT, FORMATS, Content, Format, at
+from perfgate.machine.json_text import JsonError, Size, parse_documents
+
+RESULT: Final = Size(64, 4_000_000)
+"""``vllm bench serve --save-detailed`` keeps every gap between tokens."""
+MOST_RUNS: Final = 256
+MOST_SHOWN: Final = 60
+"""Characters of a value that are shown."""
+
+Result = dict[str, float]
+"""By the name of a metric its value in base units."""
+
+_OURS: Final = re.compile(rb'"format"\s*:\s*"perfgate-')
+_STREAMED: Final = ("ttft", "itl", "tpot")
+_OF_TOKENS: Final = ("itl", "tpot")
+BUNDLED: Final = 0.5
+"""Of TPOT. Where half of the gaps are shorter than this, tokens were read together with others."""
+SEVERAL: Final = 1.5
+"""Of TPOT. Where gaps are longer in the mean, what arrives is chunks of several tokens."""
+
+
+@dataclass(frozen=True)
+class LoadRun:
+    """One run of a load driver.
+
+    Args:
+        where: The file, and the line where it holds several results.
+        path: The run in it.
+        tool: What wrote it.
+        content: As it was written.
+        asked: What was asked for, by path.
+        figures: In base units.
+        requests: How many requests were asked for, were answered, failed, and were cut off at the end, as far as told.
+        tokens: Tokens a request in the mean, of prompts and of answers.
+        streamed: Whether answers came token by token.
+        left_out: Which figures are not used, and why.
+    """
+
+    where: str
+    path: str
+    tool: Format
+    content: Content
+    asked: Mapping[str, Any]
+    figures: Result
+    requests: Mapping[str, int]
+    tokens: Mapping[str, float]
+    streamed: bool = True
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def ended_early(self) -> str:
+        """What says that the run did not end by itself; empty where nothing does."""
+        told = (f"{path} is {told_of(at(self.content, path))}" for path, whole in self.tool.whole.items()
+                if at(self.content, path) not in (ABSENT, None, whole))  # fmt: skip
+        return ", ".join(told)
+
+    @property
+    def counted(self) -> set[str]:
+        """Of which requests and tokens the file says how many there were."""
+        requests = {f"requests {what}" for what in self.requests}
+        return requests | {f"{of} tokens" for of in self.tokens}
+
+    @property
+    def untold(self) -> list[str]:
+        """What no file of this kind, or this one, says of the load."""
+        return [
+            what
+            for what, paths in self.tool.tells.items()
+            if all(at(self.content, path) in (ABSENT, None) for path in paths)
+        ]
+
+
+def told_of(value: Any) -> str:
+    """A value of a file in a few characters, all of them printable."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def is_result(file: Path) -> bool:
+    """Whether a file could be another tool's: it is one, and does not say that it is perfgate's."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as stream:
+        return _OURS.search(stream.read(RESULT.mib << 20)) is None
+
+
+def read_runs(file: Path) -> list[LoadRun]:
+    """The runs in a file: one JSON text, or several after another, as JSON Lines and ``--append-result`` have them.
+
+    Raises:
+        RecordError: It cannot be read, is of no tool or of two, holds the same run twice, or a figure that is none.
+    """
+    try:
+        with file.open("rb") as stream:
+            documents = parse_documents(stream.read((RESULT.mib << 20) + 1), RESULT)
+    except OSError as error:
+        raise RecordError(f"cannot be read: {error.strerror}", where=str(file)) from error
+    except json.JSONDecodeError as error:
+        raise RecordError(f"invalid JSON: {error.msg}", where=f"{file}:{error.lineno}:{error.colno}") from error
+    except JsonError as error:
+        raise RecordError(str(error), where=str(file)) from error
+    runs: list[LoadRun] = []
+    for line, document in documents:
+        where = f"{file}:{line}" if len(documents) > 1 else str(file)
+        for path, entry in _entries(document):
+            tool = _tool(entry, where, path)
+            if runs and tool is not runs[0].tool:
+                text = f"{tool.name}, and {runs[0].tool.name} before it: one file is one tool's"
+                raise RecordError(_placed(path, text), where=where)
+            for below, run in tool.runs(entry):
+                runs.append(_run(tool, run, where, f"{path}{below}"))
+                if len(runs) > MOST_RUNS:
+                    raise RecordError(f"holds more than {MOST_RUNS} runs", where=str(file))
+    if not runs:
+        raise RecordError("holds no run", where=str(file))
+    _refuse_copies(runs)
+    return runs
+
+
+def _entries(document: Any) -> Iterator[tuple[str, Any]]:
+    """The results in a JSON text: that of llama-bench is a list of them."""
+    if isinstance(document, list):
+        yield from ((f"[{number}]", entry) for number, entry in enumerate(document))
+    else:
+        yield "", document
+
+
+def _placed(path: str, text: str) -> str:
+    return f"{path}: {text}" if path else text
+
+
+def _tool(entry: Any, where: str, path: str) -> Format:
+    """Whose result it is, by fields that only one tool writes."""
+    content = entry if isinstance(entry, dict) else {}
+    fitting = [tool for tool in FORMATS if tool.fits(content)]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(tool.name for tool in FORMATS)
+    if fitting:
+        both = " and ".join(tool.name for tool in fitting)
+        text = f"has all fields of {both}, so nobody can tell whose result it is"
+    else:
+        nearest = min(FORMATS, key=lambda tool: len(tool.lacks(content)) / len(tool.marks))
+        lacking = ", ".join(nearest.lacks(content)) or f"none of {', '.join(nearest.none_of)}"
+        near = len(nearest.lacks(content)) < len(nearest.marks)
+        looked = f"of {nearest.name} it lacks {lacking}" if near else f"looked for: {_looked_for()}"
+        text = f"not a result of a load driver that perfgate reads; {looked}"
+    raise RecordError(_placed(path, text), where=where, remedy=f"Read are results of {names}.")
+
+
+def _looked_for() -> str:
+    return "; ".join(f"{', '.join(tool.marks[:3])} ({tool.name})" for tool in FORMATS)
+
+
+def _refuse_copies(runs: list[LoadRun]) -> None:
+    """Repeats differ in something, if only in the time; what is the same throughout is the same run again."""
+    for number, run in enumerate(runs):
+        for earlier in runs[:number]:
+            if run.asked == earlier.asked and run.content == earlier.content:
+                text = f"is the same run as {earlier.where} {earlier.path}".rstrip()
+                raise RecordError(_placed(run.path, text), where=run.where, remedy="Remove one of the two.")
+
+
+def _run(tool: Format, run: Any, where: str, path: str) -> LoadRun:
+    content = run if isinstance(run, dict) else {}
+    lacking = [need for need in tool.needs if at(content, need) in (ABSENT, None)]
+    if lacking or not isinstance(run, dict):
+        text = f"not a run of {tool.name}: it lacks {', '.join(lacking) or 'everything'}"
+        raise RecordError(_placed(path, text), where=where)
+    numbers = _Numbers(where, path)
+    requests = {what: numbers.count(content, paths) for what, paths in tool.requests.items()}
+    told = {what: count for what, count in requests.items() if count is not None}
+    if tool.name == "aiperf" and "failed" not in told:
+        told["failed"] = _errors(content, numbers)
+    tokens = _tokens(tool, content, told, numbers)
+    times, rates, left_out = _figures(tool, content, numbers)
+    streamed = _streamed(tool, content, times, tokens)
+    left_out += _unusable(times, streamed=streamed)
+    named = {_named(of, statistic): value for of, values in times.items() for statistic, value in values.items()}
+    return LoadRun(
+        where=where, path=path, tool=tool, content=content, asked=_asked(tool, content), requests=told, tokens=tokens,
+        figures={name: value for name, value in named.items() if name} | rates, streamed=streamed,
+        left_out=tuple(left_out),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Reads numbers of one run, and refuses what is none with its place."""
+
+    where: str
+    path: str
+
+    def refuse(self, path: str, value: Any, expected: str) -> RecordError:
+        """The error for a value that is not what it should be."""
+        place = f"{self.path}.{path}".lstrip(".")
+        return RecordError(f"{place} is {told_of(value)}, expected {expected}", where=self.where)
+
+    def number(self, path: str, value: Any) -> float:
+        """A number from zero on; raises RecordError for anything else, true and NaN included."""
+        if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+            raise self.refuse(path, value, "a number from 0 on")
+        return float(value)
+
+    def count(self, content: Content, paths: tuple[str, ...]) -> int | None:
+        """The first number of requests that is told; raises RecordError for any other number."""
+        for path in paths:
+            value = at(content, path)
+            if value in (ABSENT, None):
+                continue
+            if not self.number(path, value).is_integer():
+                raise self.refuse(path, value, "a whole number")
+            return int(value)
+        return None
+
+
+def _errors(content: Content, numbers: _Numbers) -> int:
+    """How many requests failed by aiperf's list of errors."""
+    errors = at(content, "error_summary")
+    listed = enumerate(errors) if isinstance(errors, list) else ()
+    return sum(numbers.count({"count": at(error, "count")}, ("count",)) or 0 for _, error in listed)
+
+
+def _tokens(tool: Format, content: Content, requests: Mapping[str, int], numbers: _Numbers) -> dict[str, float]:
+    """Tokens a request, of prompts and answers."""
+    found = {}
+    for of, paths in tool.tokens.items():
+        path = next((path for path in paths if at(content, path) not in (ABSENT, None)), None)
+        if path is None:
+            continue
+        value = numbers.number(path, at(content, path))
+        if tool.mean_tokens:
+            found[of] = value
+        elif requests.get("answered"):
+            found[of] = value / requests["answered"]
+    return found
+
+
+def _asked(tool: Format, content: Content) -> dict[str, Any]:
+    """What was asked for, by path."""
+    asked = dict(tool.defaults)
+    for root in tool.asked:
+        value = at(content, root)
+        if value is not ABSENT:
+            asked |= {path: leaf for path, leaf in _leaves(root, value) if not tool.unasked.fullmatch(path)}
+    endless = ("inf", "Infinity", math.inf)
+    return {path: "inf" if value in endless else value for path, value in asked.items()}
+
+
+def _leaves(root: str, value: Any, *, lists: bool = True) -> Iterator[tuple[str, Any]]:
+    """Every value below one that holds no others, with its path; without recursion, which a file could exhaust."""
+    waiting = [(root, value)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict) and value:
+            waiting += [(f"{path}.{key}".lstrip("."), below) for key, below in reversed(value.items())]
+        elif isinstance(value, list) and value and lists:
+            waiting += [(f"{path}[{number}]", below) for number, below in enumerate(value)]
+        else:
+            yield path, value
+
+
+def _figures(
+    tool: Format, content: Content, numbers: _Numbers
+) -> tuple[dict[str, dict[str, float]], Result, list[str]]:
+    """Times by quantity and statistic, and rates, in base units; and which of them are zero."""
+    times: dict[str, dict[str, float]] = {}
+    rates: Result = {}
+    zeros = []
+    for path, value in _leaves("", content, lists=False):
+        for figure in tool.figures:
+            matched = re.fullmatch(figure.path, path)
+            if matched is None or value is None:
+                continue
+            of = figure.of if isinstance(figure.of, str) else figure.of(content)
+            number = numbers.number(path, value) * _factor(figure.units, content, path, numbers)
+            if matched.groups():
+                times.setdefault(of, {})[matched[1]] = number
+            elif number:
+                rates[of] = number
+            else:
+                zeros.append(f"{path} is 0")
+    if not times and not rates and not zeros:
+        raise RecordError(_placed(numbers.path, "holds no figure that can be compared"), where=numbers.where)
+    return times, rates, zeros
+
+
+def _factor(units: Mapping[str, float], content: Content, path: str, numbers: _Numbers) -> float:
+    if "" in units:
+        return units[""]
+    beside = f"{path.rpartition('.')[0]}.unit"
+    unit = at(content, beside)
+    if not isinstance(unit, str) or unit not in units:
+        raise numbers.refuse(beside, None if unit is ABSENT else unit, " or ".join(units))
+    return units[unit]
+
+
+def _streamed(
+    tool: Format, content: Content, times: Mapping[str, Mapping[str, float]], tokens: Mapping[str, float]
+) -> bool:
+    """Whether answers came token by token: as the file says, else by times between tokens that are not all zero."""
+    said = next((value for path in tool.streamed if type(value := at(content, path)) is bool), None)
+    if said is not None:
+        return said
+    return tokens.get("output", math.inf) <= 1 or all(_middle(times.get(of, {})) != 0 for of in _OF_TOKENS)
+
+
+def _unusable(times: dict[str, dict[str, float]], *, streamed: bool) -> list[str]:
+    """Takes out of the times what is not what its name says; returns why."""
+    left_out = []
+    if not streamed and (taken := [of.upper() for of in _STREAMED if times.pop(of, None)]):
+        left_out.append(f"answers were not streamed, so there is no {', '.join(taken)}")
+    if "itl" in times and (why := _no_gaps(times["itl"], _middle(times.get("tpot", {})))):
+        left_out.append(f"ITL is not used: {why}")
+        del times["itl"]
+    for of, values in times.items():
+        left_out += [f"{statistic} of {of.upper()} is 0" for statistic, value in values.items() if not value]
+        times[of] = {statistic: value for statistic, value in values.items() if value}
+    return left_out
+
+
+def _no_gaps(itl: Mapping[str, float], tpot: float | None) -> str:
+    """Why gaps are not those between tokens; empty where they are."""
+    if not tpot:
+        return "there is no TPOT to hold it against"
+    median, mean = _first(itl, "median", "p50"), _first(itl, "mean")
+    if median is not None and median < BUNDLED * tpot:
+        return f"half of the gaps are below {_ms(median)}, a token takes {_ms(tpot)}: tokens came in bundles"
+    if mean is not None and mean > SEVERAL * tpot:
+        return f"a gap takes {_ms(mean)} in the mean, a token {_ms(tpot)}: chunks hold several tokens"
+    return ""
+
+
+def _middle(values: Mapping[str, float]) -> float | None:
+    """The mean of a quantity, else its median; ``None`` where a file says neither."""
+    return _first(values, "mean", "avg", "median", "p50")
+
+
+def _first(values: Mapping[str, float], *names: str) -> float | None:
+    return next((values[name] for name in names if name in values), None)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
+
+
+def _named(time: str, statistic: str) -> str | None:
+    """The metric that is this statistic of a time: ``ttft`` and ``p99`` are ``ttft_quantile[p99]``."""
+    if statistic in ("median", "p50", "50") and time != "tpot":
+        return f"{time}_median"
+    if statistic in ("mean", "avg") and time == "tpot":
+        return "tpot_mean"
+    found = re.fullmatch(r"p?(\d{1,2}(?:\.\d{1,4})?)", statistic)
+    return f"{time}_quantile[p{float(found[1]):g}]" if found and float(found[1]) > 0 else None
