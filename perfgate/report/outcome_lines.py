@@ -252,6 +252,7 @@ def cell_heading(cell: CellOutcome) -> str:
     """The cell with what its figures rest on."""
     facts = [plural(cell.pairs, "pair")] if cell.pairs else []
     facts += [f"against a baseline of {plural(cell.baseline.visits, 'visit')}"] if cell.baseline else []
+    facts += [f"looked again, which spent up to {percent(cell.spent)} of alpha and beta"] if cell.spent else []
     facts += [f"{cell.traced_pairs} traced"] if cell.traced_pairs else []
     facts += [f"{cell.counted_pairs} counted"] if cell.counted_pairs else []
     facts += [f"{cell.called_pairs} called"] if cell.called_pairs else []
@@ -290,7 +291,9 @@ def closing(outcome: Outcome) -> str:
     if outcome.verdict in ("advisory", "inconclusive") and (worse := [*_would_regress(outcome)]):
         told = f"{', '.join(worse)} would regress by the baseline's visits, which never block; pairs decide"
         return f"{outcome.verdict.upper()}: {told}."
-    rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate"
+    heads = len({cell.head for cell in outcome.cells})
+    each = f" of each of {heads} heads, not of all together" if heads > 1 else ""
+    rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate{each}"
     sentences = {
         "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).{_why(outcome)}",
         "pass": f"PASS{_exactly(outcome)}"
