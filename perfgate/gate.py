@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from perfgate import stats
+from perfgate.baseline.confirmation import decided_by_pairs
 from perfgate.baseline.exact_profile import find_profiles, keep_profiles, kept_profiles
 from perfgate.baseline.profile_comparison import judge_profiles
 from perfgate.baseline.store import Stored, find, keep, kept
@@ -364,7 +365,9 @@ def judged(folder: Path, manifest: Run, records: Sequence[Record]) -> Outcome:
     check_sequence(records)
     by_cell = {record.cell.cell_id: record for record in records}
     if manifest.against is not None:
-        return judge_against(manifest, by_cell, kept(folder, manifest), kept_profiles(folder, manifest))
+        baselines = kept(folder, manifest)
+        outcome = judge_against(manifest, by_cell, baselines, kept_profiles(folder, manifest))
+        return decided_by_pairs(folder, manifest, outcome, baselines)
     if manifest.profiles is not None:
         return judge_profiles(manifest, by_cell, kept_profiles(folder, manifest))
     return judge(manifest, by_cell)

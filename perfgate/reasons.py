@@ -187,9 +187,14 @@ _TABLE = (
     Reason("advisory-unpaired", "The trials compared were not taken in pairs on one machine in one visit, so drift "
            "between them counts as a difference; the verdict is what the same figures would mean if it did not.",
            "Measure both builds in one run: perfgate run SCENARIO --base ... --head ..."),
-    Reason("advisory-few-visits", "The baseline has too few visits for a verdict that blocks: one more visit may "
-           "differ much from so few by chance. The verdict is what the same figures would mean otherwise.",
-           "Promote further visits of the same build (perfgate baseline promote RUN); from four on a gate can block."),
+    Reason("would-regress", "The visits of the baseline say that this gate regressed. That blocks nothing by itself: "
+           "few visits do not show how far skewed visits, outliers or cards reach, and by them up to 11 % of runs at "
+           "ignorable would be blocked. Pairs with the build that was promoted last decide, on fresh data alone.",
+           "Measure pairs: perfgate run SCENARIO --base ... --head ... Beside --against baseline they are taken at "
+           "once where --base or [subjects.base] names that build, or it was built of a commit, and --budget allows."),
+    Reason("advisory-few-visits", "The baseline has too few visits for a pass: one more visit may differ much from so "
+           "few by chance. The verdict is what the same figures would mean otherwise.",
+           "Promote further visits of the same build (perfgate baseline promote RUN); from eight on a gate can pass."),
     Reason("anchor-unknown", "The head was measured beside an anchor that no visit of the baseline was measured "
            "beside, so times were compared, which differ by machine and day.",
            "Promote this run, or measure the build of the baseline beside this anchor and promote that: from then on "

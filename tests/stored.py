@@ -12,7 +12,7 @@ from hand_made import BASE, HEAD, MACHINE, STEP_S, cell, gate, record, run, tria
 
 from perfgate.baseline.lineage import Baseline, Entry, draft
 from perfgate.baseline.visit_comparison import judge_against
-from perfgate.judge.outcome import Outcome
+from perfgate.judge.outcome import GateOutcome, Outcome
 from perfgate.record.run_record import Record, Run, Visit, read_record, write_record
 from perfgate.scenario.plan import Cell
 
@@ -70,6 +70,11 @@ def visits_beside(records: Sequence[Record]) -> Baseline:
         follows: dict[str, Any] = {"kind": "equivalent", "cell": None, "machine": None, "salt": ""}
         entries.append(entry.model_copy(update=follows) if entries else entry)
     return Baseline(entries=tuple(entries))
+
+
+def said(one: Outcome | GateOutcome) -> str:
+    """What visits say: the verdict, or of one that only advises what it would be."""
+    return one.would_be or one.verdict
 
 
 def held_beside(side: Record, baseline: Baseline) -> Outcome:

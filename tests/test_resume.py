@@ -30,6 +30,7 @@ from perfgate.metrics.trial import Side, Trial
 from perfgate.record import keeping
 from perfgate.record.manifest import check_sequence
 from perfgate.record.run_record import Record, read_records, read_run
+from perfgate.report.formats import render
 from perfgate.scenario.plan import head_first, make_plan
 from perfgate.scenario.subject import Subject
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
@@ -362,10 +363,17 @@ def test_more(tmp_path: Path) -> None:
     first = gate.resume(folder, collector=Watched(NOISY), more=4).outcome.cells[0]
     assert (first.pairs, first.next_look, records(folder)[0].further_looks) == (16, None, (16,))
 
-    second = gate.resume(folder, collector=Watched(NOISY), more=6).outcome.cells[0]
+    told: list[object] = []
+    more: dict[str, Any] = {"collector": Watched(NOISY), "progress": told.append}
+    second = gate.resume(folder, more=6, **more).outcome.cells[0]
     (record,) = records(folder)
-    assert (second.pairs, second.gates[0].pairs, record.further_looks) == (22, 22, (16, 22))
-    assert record.schedule() == DEFAULT_SCHEDULE.extended(16).extended(22)
+    assert (second.pairs, second.gates[0].pairs, record.further_looks) == (24, 24, (16, 24))
+    assert record.schedule() == DEFAULT_SCHEDULE.further((16, 24))
+    assert "tiny: looks again at 24 pairs: places of further looks are fixed beforehand" in told
+    assert (first.spent, second.spent) == pytest.approx((0.9, 0.95))
+    assert "looked again, which spent up to 95 % of alpha and beta" in render(
+        "outcome", "text", gate.outcome_of(folder)
+    )
     assert sum(record.schedule().block) <= 1
     assert sum(record.schedule().pass_) <= 1
 
@@ -377,7 +385,7 @@ def test_more_decides(tmp_path: Path) -> None:
 
     outcome = gate.resume(folder, collector=Watched(SAME), more=30).outcome
 
-    assert (outcome.verdict, outcome.cells[0].pairs) == ("pass", 42)
+    assert (outcome.verdict, outcome.cells[0].pairs) == ("pass", 72)  # the first place 30 pairs on
 
 
 def test_interrupted_while_measuring_more(tmp_path: Path) -> None:

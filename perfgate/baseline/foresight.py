@@ -24,8 +24,8 @@ class Way:
         anchor: What is measured beside the head, in words; empty where the head is measured alone.
         starts: Engine starts.
         minutes: Their wall time; ``None`` where the duration of a trial is unknown.
-        detectable: By gated metric the slowdown that is blocked with probability 1 - beta, for a head on the card that
-            most is known of; ``None`` where nothing can be blocked yet.
+        detectable: By gated metric the slowdown that is told (``would-regress``) with probability 1 - beta, for a head
+            on the card that most is known of; ``None`` where nothing can be told yet.
     """
 
     machine_class: str
@@ -82,7 +82,7 @@ def _detectable(baseline: Baseline, cell: Cell, gate: GatePlan, anchor: Build | 
             first, *others = [_logs(visits) for visits in sets]
             found.append(predict(first, head, metric.sign, others=others, raised=raised))
     best = max(found, key=lambda prediction: prediction.df, default=None)
-    if best is None or not best.blocks:
+    if best is None or not best.warns:
         return None
     carried = drawn(gate.gate.drawn, beside_anchor=anchor is not None)
     return replace(best, excess=best.excess + carried).detectable(level, gate.gate.ignorable, 1 - BETA)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from perfgate.baseline.stored_visit import BaselineVisit, Build
-from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
+from perfgate.stats.prediction import FIRST_PASSING_VISITS
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def held_against(
     own = [[one for one in of if one.card == card] for of in sets]
     each = [_one_of_each_card(of, by_day=anchor is None) for of in sets]
     most_own, most_each = (max(map(len, of)) for of in (own, each))
-    chosen = own if own[0] and most_own >= min(FIRST_BLOCKING_VISITS, most_each) else each
+    chosen = own if own[0] and most_own >= min(FIRST_PASSING_VISITS, most_each) else each
     beside = zip(chosen, anchors, strict=True)
     rows = [tuple(one.values(metric, other, pairs) for one in of) for of, other in beside if of]
     return rows if chosen[0] else []

@@ -1,8 +1,9 @@
-"""Judge one measured side against stored baselines: unpaired, one look, the same margins and verdicts.
+"""Judge one measured side against stored baselines: unpaired, one look, the same margins.
 
-From four visits on a gate can block; with two or three its verdict is advice by the same figures, with one it is advice
-that takes restarts for visits, as if machines never shifted. All gates of a run are one family of Holm's; those that
-only advise stay in it with p = 1, so that they loosen no other.
+Visits never block: from four on a gate says that the head would regress, and pairs with the build that was promoted
+last decide that (:mod:`perfgate.confirming`). They pass from eight on. Everything else is advice by the same figures,
+with one visit advice that takes restarts for visits, as if machines never shifted. All gates of a run are one family of
+Holm's; those with fewer than four visits stay in it with p = 1, so that they loosen no other.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from perfgate.baseline.exact_profile import Profile
 from perfgate.baseline.lineage import Baseline
@@ -28,8 +29,10 @@ from perfgate.judge.state_cautions import within_states
 from perfgate.models import Note
 from perfgate.record.run_record import Record, Run
 from perfgate.scenario.plan import Cell, Plan
-from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
+from perfgate.stats.prediction import FIRST_PASSING_VISITS
 from perfgate.units import plural
+
+WOULD_REGRESS: Final = "would-regress"
 
 
 def judge_against(
@@ -103,10 +106,20 @@ def _judge(series: Sequence[VisitSeries], alpha: float, beta: float) -> Iterator
             continue
         reach = _reach(gated, gate, beta)
         blind: dict[str, object] = {} if reach.visit_sd is not None else {"detectable": None}
-        advisory: dict[str, object] = {"verdict": "advisory", "would_be": gate.verdict} if gated.advises else {}
+        final = gate.verdict == "inconclusive" or (gate.verdict in PASSED and gated.may_pass)
+        advisory: dict[str, object] = {"verdict": "advisory", "would_be": gate.verdict}
+        advisory = advisory if gated.advises or not final else {}
+        if gate.verdict == "regressed" and not gated.advises:
+            text = f"by {plural(len(gated.visits), 'visit')} of the baseline, and visits alone never block"
+            advisory["reasons"] = (*gate.reasons, Note(code=WOULD_REGRESS, text=text))
         # More pairs would not help here.
         gate = gate.recoded("undecided", "undecided-by-baseline")
         yield gate.model_copy(update={"visits": reach, **blind, **advisory})
+
+
+def would_regress(gate: GateOutcome) -> bool:
+    """Whether visits say that a gate regressed, so that pairs must decide."""
+    return any(reason.code == WOULD_REGRESS for reason in gate.reasons)
 
 
 def _reach(series: VisitSeries, gate: GateOutcome, beta: float) -> VisitsOutcome:
@@ -127,7 +140,8 @@ def _beside_its_baseline(evidence: VisitEvidence, cell: CellOutcome) -> CellOutc
     """The outcome with what it was held against, and why its verdict only advises."""
     if (baseline := evidence.baseline) is None:
         return cell
-    few = [(gate.visits.visits, gate.metric) for gate in cell.gates if gate.verdict == "advisory" and gate.visits]
+    advisory = [gate for gate in cell.gates if gate.verdict == "advisory" and not would_regress(gate)]
+    few = [(gate.visits.visits, gate.metric) for gate in advisory if gate.visits]
     advice = (Note(code="advisory-few-visits", text=_too_few(*min(few), evidence)),) if few else ()
     held = BaselineOutcome(
         digest=baseline.tip,
@@ -162,10 +176,8 @@ def _in_states(evidence: VisitEvidence, cell: CellOutcome, beta: float) -> CellO
 def _too_few(visits: int, metric: str, evidence: VisitEvidence) -> str:
     seen = evidence.baseline.occupations if evidence.baseline else ()
     carry = sum(bool(one.values(metric, evidence.anchor)) for one in seen)
-    more = f"{plural(visits, 'visit')} of the {FIRST_BLOCKING_VISITS} that a verdict needs"
-    cards = (
-        f"; {carry - visits} more share a card or a day with them, and four of this card, or of four cards, are needed"
-    )
+    more = f"{plural(visits, 'visit')} of the {FIRST_PASSING_VISITS} that a pass needs"
+    cards = f"; {carry - visits} more share a card or a day with them, and those of this card count, or one of each"
     without = f"; {len(seen) - carry} more say nothing of {metric}"
     alone = "; from one visit nobody knows how far visits spread, so only restarts are counted"
     return more + cards * (carry > visits) + without * (len(seen) > carry) + alone * (visits == 1)

@@ -28,7 +28,6 @@ from perfgate.metrics.trial import Kind, Side, Trial
 from perfgate.models import Note
 from perfgate.record.identity import Measured, profiled_otherwise
 from perfgate.scenario.plan import GatePlan
-from perfgate.stats.prediction import RAISED
 
 FAR = 0.05
 """A head further than this from its anchor is cautioned: what a machine does to one it may do less to the other."""
@@ -114,7 +113,6 @@ class VisitEvidence(ProfiledEvidence):
         visits, *further = sets
         others = [kept for own in further if (kept := tuple(visit for visit in own if min(visit) > 0))]
         means = tuple(map(_mean, visits))
-        raised = RAISED if self.anchor is None else 1.0
         untold = self.anchor is not None and not self.told and follows_states(metric)
         return VisitSeries(
             gate,
@@ -122,7 +120,6 @@ class VisitEvidence(ProfiledEvidence):
             tuple(head),
             visits=visits,
             others=tuple(others),
-            raised=raised,
             resolution=step,
             beside_anchor=self.anchor is not None,
             pairs=tuple(values) if untold else (),

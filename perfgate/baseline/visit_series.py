@@ -16,7 +16,7 @@ from perfgate import stats
 from perfgate.judge.outcome import PASSED, GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Series
 from perfgate.models import Note
-from perfgate.stats.prediction import RAISED, Prediction, predict
+from perfgate.stats.prediction import PASS_SHARE, RAISED, Prediction, predict
 from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
 from perfgate.units import plural
 
@@ -36,7 +36,6 @@ class VisitSeries(Series):
     Args:
         visits: The restarts of each of the baseline's visits that count.
         others: Those of sets of visits that tell of the spread alone.
-        raised: What the variance of visits is multiplied with.
         beside_anchor: Whether values are ratios to an anchor.
         pairs: Of such ratios each of the head's, whose median ``head`` is, where nothing tells in which state of the
             GPU its trials were; empty else.
@@ -44,7 +43,6 @@ class VisitSeries(Series):
 
     visits: tuple[tuple[float, ...], ...] = ()
     others: tuple[tuple[tuple[float, ...], ...], ...] = ()
-    raised: float = RAISED
     beside_anchor: bool = False
     pairs: tuple[float, ...] = ()
 
@@ -53,7 +51,7 @@ class VisitSeries(Series):
         """See :class:`Series`; of ratios to an anchor also what it was compiled to, then and now."""
         return drawn(super().carried, beside_anchor=self.beside_anchor)
 
-    def predictions(self, margin: float | None = None) -> list[Prediction]:
+    def predictions(self, margin: float | None = None, *, to_pass: bool = False) -> list[Prediction]:
         """How far the head is off, or off each margin that binds; none without a spread, or beyond judging."""
         if self.fault or not (self.visits and self.head and any(len(own) > 1 for own in (self.visits, *self.others))):
             return []
@@ -62,20 +60,21 @@ class VisitSeries(Series):
         rows = np.zeros((1, len(restarts))) if margin is None else self.slower_by(margin, restarts)
         head, sign = stats.logs(self.head), self.metric.sign
         others = [[stats.logs(visit) for visit in own] for own in self.others]
+        raised = 1.0 if self.beside_anchor and not to_pass else RAISED
         shifted = (np.split(stats.logs(restarts) + sign * row, ends) for row in rows)
-        found = (predict(own, head, sign, self.resolution, others=others, raised=self.raised) for own in shifted)
+        found = (predict(own, head, sign, self.resolution, others=others, raised=raised) for own in shifted)
         # Visits of one build within two weeks share a fill, and so their spread may lack what the head's draws.
         return [replace(one, excess=one.excess + self.carried) for one in found]
 
     def interim_looks(self) -> tuple[stats.Look, ...]:
-        """The one look, which spends both error rates whole; with one visit that at its restarts."""
+        """The one look there is; with one visit that at its restarts."""
         gate = self.gate.gate
         off, over, under = (
-            [prediction.estimate() for prediction in self.predictions(margin)]
+            [prediction.estimate() for prediction in self.predictions(margin, to_pass=margin != gate.ignorable)]
             for margin in (None, gate.ignorable, gate.must_catch)
         )
         if off:
-            look = stats.look_at(len(self.visits), off[0], over, under)
+            look = stats.look_at(len(self.visits), off[0], over, under, (1.0, PASS_SHARE))
             return (self._agreed(look) if self.pairs else look,)
         if self.fault or len(self.visits) != 1:
             return ()
@@ -142,10 +141,16 @@ class VisitSeries(Series):
 
     @property
     def advises(self) -> bool:
-        """Whether there are too few visits for a verdict that blocks."""
+        """Whether there are too few visits to say that the head would regress."""
         some = self if self.head else replace(self, head=self.base[:1], pairs=())
         predictions = some.predictions()
-        return not (predictions and predictions[0].blocks) and not self.fault
+        return not (predictions and predictions[0].warns) and not self.fault
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether there are enough visits for a pass."""
+        predictions = self.predictions()
+        return bool(predictions) and predictions[0].passes
 
     @property
     def in_the_family(self) -> Series:

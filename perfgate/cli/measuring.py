@@ -157,6 +157,12 @@ class Builds:
         builder = Builder(config, progress, (self.runs,))
         return config, builder if build else builder.planned
 
+    def names_a_base(self, subjects: Mapping[str, Subject]) -> bool:
+        """Whether a base beside the heads was named, by words or in ``perfgate.toml``: else perfgate's own serves."""
+        from perfgate.project.config import load_config
+
+        return len(subjects) > 1 and bool(self.base or "base" in load_config().subjects)
+
     def anchor(self, progress: Callable[[str], None]) -> Subject | None:
         """``[subjects.anchor]``, which heads are measured beside; ``None`` where there is none."""
         from perfgate.project.build import Builder

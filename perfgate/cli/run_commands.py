@@ -6,6 +6,9 @@ Slow imports are in the bodies, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +38,9 @@ from perfgate.errors import UsageError
 
 if TYPE_CHECKING:
     from perfgate.capture.job import Collector
+    from perfgate.gate import Finished
     from perfgate.judge.outcome import Outcome
+    from perfgate.scenario.declaration import LoadedScenario
     from perfgate.scenario.subject import Subject
 
 USUAL = Path("scenarios")
@@ -129,20 +134,58 @@ def run(
                 means["only"] = (scenarios, builds.with_heads(progress, scenarios))
             finished = gate.resume(folder, more=more, prepare=partial(restore_builds, progress), **means)
         else:
-            stored = baselines_meant(new["against"], new["baselines"])
-            if stored is not None and new["exact_only"]:
-                remedy = "Hold the calls against a profile: perfgate profile check SCENARIO --head ..."
-                raise UsageError("--profile-only has no times to hold against a baseline", remedy=remedy)
-            subjects = builds.with_heads(progress, scenarios, ref=new["against"] if stored is None else None)
-            if stored is not None:
-                subjects = beside_the_anchor(subjects, builds.anchor(progress))
-            folder_of_profiles = new["profiles"] if stored is not None and new["profiles"].is_dir() else None
-            means |= {"against": stored, "profiles": folder_of_profiles, "runs": builds.runs}
-            means |= {name: new[name] for name in ("seed", "quick", "exact_only", "host_profile")}
-            means["quick"] |= new["preset"] == "quick"
-            means["host_profile"] |= new["preset"] == "comprehensive"
-            finished = gate.run(as_preset(scenarios, new["preset"]), subjects, **means)
+            finished = measured_anew(scenarios, builds, new, means)
     return measured(finished)
+
+
+def measured_anew(scenarios: tuple[Path, ...], builds: Builds, new: dict[str, Any], means: dict[str, Any]) -> Finished:
+    """Begin a run; where visits of a baseline say that a head would regress, its pairs too."""
+    from perfgate import gate
+
+    begun_s = time.monotonic()
+    progress = means["progress"]
+    stored = baselines_meant(new["against"], new["baselines"])
+    if stored is not None and new["exact_only"]:
+        remedy = "Hold the calls against a profile: perfgate profile check SCENARIO --head ..."
+        raise UsageError("--profile-only has no times to hold against a baseline", remedy=remedy)
+    subjects = builds.with_heads(progress, scenarios, ref=new["against"] if stored is None else None)
+    base = subjects.get("base") if builds.names_a_base(subjects) else None
+    if stored is not None:
+        subjects = beside_the_anchor(subjects, builds.anchor(progress))
+    folder_of_profiles = new["profiles"] if stored is not None and new["profiles"].is_dir() else None
+    how = {name: new[name] for name in ("seed", "quick", "exact_only", "host_profile")}
+    how["quick"] |= new["preset"] == "quick"
+    how["host_profile"] |= new["preset"] == "comprehensive"
+    how |= {"against": stored, "profiles": folder_of_profiles, "runs": builds.runs}
+    loaded = as_preset(scenarios, new["preset"])
+    finished = gate.run(loaded, subjects, **how, **means)
+    left_s = means["budget_s"] - (time.monotonic() - begun_s)
+    return pairs_beside_visits(finished, loaded, base, builds, {**means, "budget_s": left_s})
+
+
+def pairs_beside_visits(
+    finished: Finished,
+    loaded: Sequence[LoadedScenario],
+    base: Subject | None,
+    builds: Builds,
+    means: dict[str, Any],
+) -> Finished:
+    """Decide by pairs what would regress by visits, where its base was named or can be built."""
+    from perfgate.baseline.confirmation import left_to_pairs
+    from perfgate.confirming import in_pairs, promoted, words_of
+
+    if not (left := left_to_pairs(finished.outcome)):
+        return finished
+    wanted = {words_of(build) for build in promoted(finished, left)}
+    if base is None and len(wanted) == 1 and (words := wanted.pop()):
+        base = replace(builds, base=words, head=()).subjects(means["progress"])["base"]
+    if base is None:
+        names = ", ".join(dict.fromkeys(cell.name for cell in left))
+        text = f"warning: {names} would regress by the baseline's visits; pairs decide"
+        means["progress"](f"{text}: perfgate run {shlex.quote(str(loaded[0].file))} --base ... --head ...")
+        return finished
+    taken = {name: means[name] for name in ("collector", "progress", "gpus", "budget_s")}
+    return in_pairs(finished, loaded, base, **taken)
 
 
 def baselines_meant(word: str | None, folder: Path) -> Path | None:

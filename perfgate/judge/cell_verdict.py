@@ -251,6 +251,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
         counters=next((finding for finding in findings if isinstance(finding, CountersOutcome)), None),
         ranks=_ranks(evidence),
         host=host_outcome(evidence.read("sampled", lambda trial: trial.host)),
+        spent=_spent(evidence),
         setting=setting_of(evidence),
         reasons=tuple(chain.from_iterable(finding.reasons for finding in findings)),
         cautions=tuple(chain(evidence.unused_paths(), () if unjudged else told)),
@@ -315,6 +316,13 @@ def _at_the_same_clocks(gates: tuple[GateOutcome, ...], evidence: Evidence) -> t
         )
         (cautions if all(gate in kept for gate in measured) else reasons).append(note)
     return gates, Finding(reasons=tuple(reasons), cautions=tuple(cautions))
+
+
+def _spent(evidence: Evidence) -> float:
+    """What the looks of a cell to which some were added may use of either error rate."""
+    added = [kind for kind in KINDS if evidence.sides and evidence.paired and evidence.record.looks_added(kind)]
+    schedules = [evidence.record.schedule(kind) for kind in added]
+    return max((sum(weights) for own in schedules for weights in (own.block, own.pass_)), default=0.0)
 
 
 def _unmeasured(gate: GateOutcome) -> GateOutcome:

@@ -100,7 +100,11 @@ def with_further_looks(
         for kind in KINDS:
             again = record.looks_added(kind) == records[cell.cell_id].looks_added(kind)
             if again and cell.undecided_in(kind) and cell.next_look_at(kind) is None:
-                record = added[cell.cell_id] = record.with_look(kind, record.schedule(kind).looks[-1] + more)
+                wanted = record.schedule(kind).looks[-1] + more
+                place = record.cell.schedule(kind).place(wanted)
+                if place > wanted:
+                    tell(f"{cell.name}: looks again at {place} pairs: places of further looks are fixed beforehand")
+                record = added[cell.cell_id] = record.with_look(kind, place)
     for sentence in _left_as_they_are(run, records, added):
         tell(sentence)
     return added

@@ -259,7 +259,9 @@ class CellOutcome(Frozen):
         ranks: What each rank does; ``None``, and not written, where no traced engine had several.
         host: Where the host's time goes; ``None``, and not written, where that was not sampled.
         baseline: What the head was held against, where that was no base measured beside it.
-        setting: What the figures are of; ``None`` for figures from elsewhere, or where nothing was measured.
+        spent: What share of either error rate its looks may use, where some were added; not written where none was.
+        spent: Annotated[float, Field(exclude_if=operator.not_)] = 0.0
+    setting: What the figures are of; ``None`` for figures from elsewhere, or where nothing was measured.
         reasons: Why the cell as a whole is not judged.
         cautions: What to know about the cell.
     """
@@ -292,6 +294,7 @@ class CellOutcome(Frozen):
     ranks: Annotated[RanksOutcome | None, Field(exclude_if=absent)] = None
     host: Annotated[HostOutcome | None, Field(exclude_if=absent)] = None
     baseline: BaselineOutcome | None = None
+    spent: Annotated[float, Field(exclude_if=operator.not_)] = 0.0
     setting: Setting | None = None
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()

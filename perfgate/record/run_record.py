@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
@@ -129,12 +128,12 @@ class Record(ComparedBuilds):
         return self
 
     def schedule(self, kind: Kind = "timed") -> Schedule:
-        """The cell's looks and those added since; each of these takes half of what either error rate has left.
+        """The cell's looks and those added since, which share what either error rate has left.
 
         However many there are, the weights sum to at most 1, so the error rates are those declared. Timed and traced
         pairs are sequences of their own, each with its own looks.
         """
-        return reduce(Schedule.extended, self.looks_added(kind), self.cell.schedule(kind))
+        return self.cell.schedule(kind).further(self.looks_added(kind))
 
     def looks_added(self, kind: Kind) -> tuple[int, ...]:
         """Numbers of pairs of a kind at which looks were added."""

@@ -244,22 +244,22 @@ def divide(
         {own: [cost[cell.name] for cell in cells] for own, cells in of_class.items()}, most
     ):
         divided += [(own, cells) for cells in _balanced(of_class[own], cost, count)]
-    return _printed(plan, run, divided, cost if known else {}, attempt)
+    return printed(plan, run, divided, cost if known else {}, attempt)
 
 
 def cell_by_cell(plan: Plan, run: str, classes: Mapping[str, MachineClass]) -> ShardPlan:
     """A plan with a shard for each cell, for what finds a machine for every one; see :func:`divide`."""
-    return _printed(plan, run, [(classes[cell.name], [cell]) for cell in plan.cells], {})
+    return printed(plan, run, [(classes[cell.name], [cell]) for cell in plan.cells], {})
 
 
-def _printed(
+def printed(
     plan: Plan,
     run: str,
     divided: Sequence[tuple[MachineClass, Sequence[Cell]]],
     cost: Mapping[str, float],
     attempt: int = 1,
 ) -> ShardPlan:
-    """The matrix of cells that were divided; without costs no shard has a price."""
+    """The matrix of a plan's cells as they are divided among machines; without costs no shard has a price."""
     shards = [[cell.name for cell in cells] for _, cells in divided]
     digest = plan_digest(plan, run, shards)
     gates = sum(len(cell.gates) for cell in plan.cells)

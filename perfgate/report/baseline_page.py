@@ -13,7 +13,7 @@ from perfgate.baseline.store import Stored
 from perfgate.baseline.stored_visit import Build
 from perfgate.metrics.catalogue import Metric, find_metric
 from perfgate.report.document import Document, Section
-from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
+from perfgate.stats.prediction import FIRST_PASSING_VISITS
 from perfgate.units import format_value, plural, signed_percent
 
 SHORT = 12
@@ -103,16 +103,16 @@ def _promoted(promotion: Promoted) -> Section:
 
 
 def _standing(baseline: Baseline) -> str:
-    """Whether times can block, and ratios to the newest anchor: those of one day count on several cards."""
+    """Whether times can pass, and ratios to the newest anchor: those of one day count on several cards."""
     seen, anchor = baseline.occupations, baseline.newest_anchor
     beside = [one for one in seen if anchor and any(visit.tells_of(anchor) for visit in one.visits)]
     counted = [most_visits(seen, baseline.cards, by_day=True)]
     counted += [most_visits(beside, baseline.cards, by_day=False)] if beside else []
-    more = [max(FIRST_BLOCKING_VISITS - visits, 0) for visits in counted]
+    more = [max(FIRST_PASSING_VISITS - visits, 0) for visits in counted]
     if len(set(more)) == 1:
-        return f"advises; blocks after {more[0]} more" if more[0] else "can block"
+        return f"advises; passes after {more[0]} more" if more[0] else "can pass"
     own, ratios = (f"after {missing} more" if missing else "now" for missing in more)
-    return f"blocks {own}, beside the anchor {ratios}"
+    return f"passes {own}, beside the anchor {ratios}"
 
 
 def _entry(number: int, entry: Entry) -> Section:

@@ -13,7 +13,7 @@ from perfgate.metrics.catalogue import METRICS, needs_floor
 from perfgate.metrics.trial import KINDS, SIDES
 from perfgate.report.causes import why_slower
 from perfgate.report.document import NoteLine
-from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
+from perfgate.stats.prediction import FIRST_PASSING_VISITS
 from perfgate.stats.rates import rate_bounds
 from perfgate.units import bounded_percent, format_value, percent, plural, signed_percent
 
@@ -252,6 +252,7 @@ def cell_heading(cell: CellOutcome) -> str:
     """The cell with what its figures rest on."""
     facts = [plural(cell.pairs, "pair")] if cell.pairs else []
     facts += [f"against a baseline of {plural(cell.baseline.visits, 'visit')}"] if cell.baseline else []
+    facts += [f"looked again, which spent up to {percent(cell.spent)} of alpha and beta"] if cell.spent else []
     facts += [f"{cell.traced_pairs} traced"] if cell.traced_pairs else []
     facts += [f"{cell.counted_pairs} counted"] if cell.counted_pairs else []
     facts += [f"{cell.called_pairs} called"] if cell.called_pairs else []
@@ -286,8 +287,13 @@ def closing(outcome: Outcome) -> str:
     stored = any(cell.baseline for cell in outcome.cells)
     running = any(note.code == "running-server" for note in outcome.reasons)
     apart = "each trial had started a server of its own" if running else "the trials had been taken in pairs"
-    lacking = f"the baseline had {FIRST_BLOCKING_VISITS} visits" if stored else apart
-    rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate"
+    lacking = f"the baseline had {FIRST_PASSING_VISITS} visits" if stored else apart
+    if outcome.verdict in ("advisory", "inconclusive") and (worse := [*_would_regress(outcome)]):
+        told = f"{', '.join(worse)} would regress by the baseline's visits, which never block; pairs decide"
+        return f"{outcome.verdict.upper()}: {told}."
+    heads = len({cell.head for cell in outcome.cells})
+    each = f" of each of {heads} heads, not of all together" if heads > 1 else ""
+    rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate{each}"
     sentences = {
         "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).{_why(outcome)}",
         "pass": f"PASS{_exactly(outcome)}"
@@ -302,6 +308,15 @@ def closing(outcome: Outcome) -> str:
         "advisory": f"ADVISORY: would be {outcome.would_be} if {lacking}; nothing is blocked.",
     }
     return sentences[outcome.verdict]
+
+
+def _would_regress(outcome: Outcome) -> Iterator[str]:
+    """The gates that the visits of a baseline would block."""
+    several = len(outcome.cells) > 1
+    for cell in outcome.cells:
+        for gate in cell.gates:
+            if any(reason.code == "would-regress" for reason in gate.reasons):
+                yield f"{cell.name if several else ''} {gate.metric} {signed_percent(gate.change)}".strip()
 
 
 def _within(outcome: Outcome) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -68,6 +69,34 @@ class Schedule:
             (*self.block, (1 - sum(self.block)) / 2),
             (*self.pass_, (1 - sum(self.pass_)) / 2),
         )
+
+    def further(self, looks: Sequence[int]) -> Schedule:
+        """With looks that were added one after another, each when the ones before it had been seen.
+
+        Their places are fixed beforehand, and each has a weight of its own: half of what either error rate has left, a
+        quarter, and so on. So a place that is chosen by what a look showed spends no more than the total (Bonferroni
+        over all places). Looks elsewhere, which earlier versions added, take half of what is left one by one.
+
+        Args:
+            looks: Numbers of pairs.
+        """
+        places = [self.place(pairs) for pairs in looks]
+        if places != [*looks]:
+            return reduce(Schedule.extended, looks, self)
+        steps = [(place - self.looks[-1]) // FURTHER_LOOK_PAIRS + 1 for place in places]  # 2, 4, 8, ...
+        block, passing = (1 - sum(self.block)), (1 - sum(self.pass_))
+        return Schedule(
+            (*self.looks, *looks),
+            (*self.block, *(block / step for step in steps)),
+            (*self.pass_, *(passing / step for step in steps)),
+        )
+
+    def place(self, pairs: int) -> int:
+        """The first place of a further look at so many pairs or more: 4, 12, 28, 60 ... after the last declared one."""
+        step = FURTHER_LOOK_PAIRS
+        while self.looks[-1] + step < pairs:
+            step = 2 * step + FURTHER_LOOK_PAIRS
+        return self.looks[-1] + step
 
 
 DEFAULT_SCHEDULE = Schedule((4, 6, 8, 12), (0.0, 0.16, 0.24, 0.40), (0.16, 0.16, 0.16, 0.32))

@@ -9,7 +9,7 @@ import pytest
 from fake_collector import FakeCollector, FakeSpec
 from hand_made import BOTH, HEAD, codes, scenario_file
 from rank_traces import engine
-from stored import of_day
+from stored import of_day, said
 
 from perfgate import gate as use_cases
 from perfgate.baseline.lineage import Baseline
@@ -58,16 +58,16 @@ def only(finished: use_cases.Finished) -> CellOutcome:
 
 
 def test_gates_on_kernels_and_counters(tmp_path: Path) -> None:
-    """Their visits are kept restart by restart, and a head that moves more or computes longer is blocked."""
+    """Their visits are kept restart by restart, and a head that moves more or computes longer is told."""
     for seed in range(4):
         promote(of_day(1 + seed, measure(tmp_path, seed).folder), tmp_path / "baselines", reason="more")
 
     same = only(measure(tmp_path, 9))
     slower = only(measure(tmp_path, 9, ratio={"gemm": 1.2, "dram_bytes": 1.2}))
 
-    assert [one.verdict for one in same.gates] == ["pass", "pass", "pass"]
+    assert [said(one) for one in same.gates] == ["pass", "pass", "pass"]
     assert [one.visits.visits for one in same.gates if one.visits] == [4, 4, 4]
-    assert [one.verdict for one in slower.gates] == ["pass", "regressed", "regressed"]
+    assert [said(one) for one in slower.gates] == ["pass", "regressed", "regressed"]
     assert slower.counters is not None
     assert slower.counters.rows[0].launches == {"base": 4, "head": 24}
 
@@ -87,7 +87,7 @@ def test_a_visit_that_was_cut_short(tmp_path: Path, kind: Kind) -> None:
     outcome = use_cases.judge_folder(whole.folder)
 
     (reason,) = outcome.cells[0].reasons
-    assert (whole.outcome.verdict, outcome.verdict, reason.code) == ("pass", "not-measured", "too-few-pairs")
+    assert (said(whole.outcome), outcome.verdict, reason.code) == ("pass", "not-measured", "too-few-pairs")
     assert f"0 of 1 {kind} trials of the head" in reason.text
     with pytest.raises(NotMeasuredError, match=f"0 of 1 {kind} trials were taken"):
         promote(whole.folder, tmp_path / "baselines")

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from hand_made import HEAD, MACHINE, cell, keep_scenario, record, run, spread, trial, trials
 from hypothesis import given
 from hypothesis import strategies as st
-from stored import alone, lineage, measured, visit
+from stored import alone, lineage, measured, said, visit
 
 from perfgate.baseline.lineage import Baseline, parse
 from perfgate.baseline.promotion import Promoted, promote
@@ -121,7 +121,7 @@ def test_the_same_build_that_is_blocked_widens_the_spread(save: Save, tmp_path: 
     done = only(promote(save(alone(shifted(0.2), visits=(visit(9),))), tmp_path / "b"))
 
     assert (done.kind, len(done.baseline.visits)) == ("equivalent", 5)
-    assert [gate.verdict for gate in done.moved] == ["regressed"]
+    assert [said(gate) for gate in done.moved] == ["regressed"]
 
 
 def test_a_machine_that_was_repaired_begins_anew(save: Save, tmp_path: Path) -> None:
@@ -616,7 +616,7 @@ def test_commands(clones: tuple[Path, Path], save: Save) -> None:
         for words in (["list"], ["show", str(file)], ["log", str(file)], ["diff", str(file)])
     )
 
-    assert "advises; blocks after 2 more" in listed
+    assert "advises; passes after 6 more" in listed
     assert "build: vllm 1.0" in shown
     row = next(line for line in shown.splitlines() if line.startswith("  itl_median"))
     assert row.split()[3:6] == ["0.707", "%", "2"]
@@ -637,7 +637,7 @@ def test_outside_of_a_repository(save: Save, tmp_path: Path, monkeypatch: pytest
     done = invoke("promote", str(save(alone(SAME))), "--reason", "one")
 
     assert done.exit_code == 0
-    assert "1 visit, advises; blocks after 3 more" in done.stdout
+    assert "1 visit, advises; passes after 7 more" in done.stdout
     assert read(files(tmp_path / "baselines")[0]).baseline.entries[0].commit == ""
     assert "1 promotions, whole" in invoke("verify").stdout
     assert invoke("list", "--baselines", "nowhere").stdout == "no baselines in nowhere\n"

@@ -27,7 +27,7 @@ def judged(pairs: Sequence[float], metric: str = "itl_median", floor: str | None
     plan = gate(metric, "0.1%", "0.5%", **({"floor": floor} if floor else {}))
     series = VisitSeries(
         plan, means, (math.prod(middle) ** (1 / len(middle)),), visits=tuple((mean,) for mean in means),
-        raised=1.0, beside_anchor=True, pairs=each,
+        beside_anchor=True, pairs=each,
     )  # fmt: skip
     (found,) = judge_series([series], ALPHA, BETA)
     return found

@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).parents[2] / "perfgate"
 ROOMS = (
     "reason_code", "profile_reasons", "reasons", "errors", "units", "models", "stats", "machine", "load", "trace",
     "counters", "calls", "metrics", "scenario", "project", "record", "capture", "judge", "imports", "baseline",
-    "doctor", "report", "run_steps", "gate", "joining", "cluster", "nightly", "joined_nights", "bisect", "drill",
+    "doctor", "report", "run_steps", "gate", "confirming", "joining", "cluster", "nightly", "joined_nights", "bisect",
+    "drill",
     "verification", "github", "history", "cli", "__main__",
 )  # fmt: skip
 """From the ground up: a room, or a module at the root, imports only from those before it."""

@@ -209,6 +209,20 @@ def test_extended() -> None:
     assert pytest.approx([0.1, 0.05]) == second.pass_[-2:]
 
 
+def test_places_of_further_looks_are_fixed() -> None:
+    """A place has its own weight, whenever it is chosen and whichever was left out; a sum of all is what was left."""
+    assert [DEFAULT.place(pairs) for pairs in (13, 16, 17, 24, 25, 40, 41)] == [16, 16, 24, 24, 40, 40, 72]
+    assert pytest.approx([0.1, 0.05, 0.025]) == DEFAULT.further((16, 24, 40)).block[-3:]
+    assert pytest.approx([0.025]) == DEFAULT.further((40,)).block[-1:]
+    assert DEFAULT.further(()) == DEFAULT
+
+
+def test_looks_of_earlier_versions_keep_their_weights() -> None:
+    """At other places a record is judged as it was: each look has half of what is left."""
+    assert DEFAULT.further((16, 22)) == DEFAULT.extended(16).extended(22)
+    assert DEFAULT.further((16, 20, 24)) == DEFAULT.extended(16).extended(20).extended(24)
+
+
 def test_extension_too_soon() -> None:
     """A further look comes at least four pairs after the last one."""
     with pytest.raises(ValueError, match="at least 4 pairs after 12"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from perfgate.stats.prediction import Prediction, predict
+from perfgate.stats.prediction import RAISED, Prediction, predict
 
 VALUES = st.floats(-1, 1).map(lambda value: round(value, 6))
 VISITS = st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=2, max_size=6)
@@ -29,7 +29,7 @@ def test_the_interval_is_the_textbooks() -> None:
 
 @pytest.mark.parametrize(("visits", "spreads"), [(4, 15.9), (8, 6.9)])
 def test_what_four_and_eight_visits_detect(visits: int, spreads: float) -> None:
-    """With alpha 1 % and power 95 % a slowdown is detected from 16 spreads on at four visits, from 7 at eight."""
+    """With alpha 1 % and power 95 % a slowdown is told from 16 spreads on at four visits, from 7 at eight."""
     found = Prediction(0.0, 0.0001, visits, visits - 1).detectable(0.01, 0.0, 0.95)
 
     assert found is not None
@@ -65,16 +65,16 @@ def test_other_sets_tell_of_the_spread_alone() -> None:
     alone, beside = predict([[0.0], [0.2]], [0.3], 1), predict([[0.0], [0.2]], [0.3], 1, others=[far])
 
     assert beside.mean == pytest.approx(alone.mean)
-    assert (alone.df, alone.blocks, beside.df, beside.blocks) == (1, False, 3, True)
+    assert (alone.df, alone.warns, beside.df, beside.warns, beside.passes) == (1, False, 3, True, False)
     assert beside.visit_sd == pytest.approx(math.sqrt((0.02 + 0.02) / 4))
     assert predict([[0.0]], [0.3], 1, others=[far]).estimate().standard_error > beside.estimate().standard_error * 0.9
 
 
-def test_times_count_the_variance_twice() -> None:
+def test_a_raised_variance_counts_so_many_times() -> None:
     """Nights in a row are alike, so that the next one is taken to vary more than they do."""
     visits = [[0.0], [0.1], [0.2], [0.1]]
 
-    once, twice = (predict(visits, [0.1], 1, raised=by).estimate() for by in (1.0, 2.0))
+    once, twice = (predict(visits, [0.1], 1, raised=by).estimate() for by in (1.0, RAISED))
 
     assert twice.standard_error == pytest.approx(once.standard_error * math.sqrt(2))
 

@@ -1,0 +1,101 @@
+"""A head that would regress by a baseline's visits, decided by pairs with the build that was promoted last.
+
+Few visits do not show how far one visit may be off: where they are skewed, clustered by card or have outliers, up to
+11 % of runs at ``ignorable`` would be blocked by them (docs/error-rates.md). So they say which head is worth pairs, and
+pairs alone decide, by their own rule on fresh data. They are a run of their own, in a folder of the run that has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from perfgate.baseline.lineage import Baseline
+from perfgate.baseline.stored_visit import Build
+from perfgate.baseline.visit_comparison import WOULD_REGRESS, would_regress
+from perfgate.errors import RecordError
+from perfgate.judge.cell_verdict import judge, judge_cells
+from perfgate.judge.outcome import CellOutcome, Outcome, worst
+from perfgate.metrics.trial import TAKE_AGAIN
+from perfgate.models import Note
+from perfgate.record.manifest import check_sequence, read_manifest
+from perfgate.record.run_names import RUN
+from perfgate.record.run_record import Record, Run, read_records
+from perfgate.units import plural
+
+FOLDER: Final = "pairs"
+"""Of a run against baselines: holds the run of its pairs."""
+
+
+def left_to_pairs(outcome: Outcome) -> tuple[CellOutcome, ...]:
+    """The cells that nothing but pairs can decide: a gate would regress, and nothing else speaks for or against."""
+    open_ones = (cell for cell in outcome.cells if cell.verdict in ("advisory", "inconclusive"))
+    return tuple(cell for cell in open_ones if any(map(would_regress, cell.gates)))
+
+
+def run_of_pairs(folder: Path) -> Path | None:
+    """The run of a run's pairs; of several the first, because a second draw of what failed would be chosen."""
+    return next(iter(sorted(file.parent for file in (folder / FOLDER).glob(f"*/{RUN}"))), None)
+
+
+def decided_by_pairs(folder: Path, run: Run, outcome: Outcome, baselines: Mapping[str, Sequence[Baseline]]) -> Outcome:
+    """The outcome with what its pairs decide in the place of what visits would.
+
+    Args:
+        folder: The run's folder.
+        run: Its manifest.
+        outcome: By visits alone.
+        baselines: That it was held against, by cell_id.
+
+    Raises:
+        RecordError: The pairs are of other cells or heads, or cannot be trusted.
+    """
+    if not (left := left_to_pairs(outcome)) or (where := run_of_pairs(folder)) is None:
+        return outcome
+    pairs = read_manifest(where)
+    _refuse_others(run, pairs, where)
+    records = {record.cell.cell_id: record for record in read_records(where, pairs)}
+    check_sequence(records.values())
+    judged = {(cell.cell_id, _head_in(run, pairs, cell.head)): cell for cell in judge(pairs, records).cells}
+    tips = {baseline.tip: baseline for known in baselines.values() for baseline in known}
+    cells = []
+    for cell in outcome.cells:
+        own = judged.get((cell.cell_id, cell.head)) if cell in left else None
+        promoted = tips[cell.baseline.digest].build if cell.baseline else None
+        cells.append(_in_its_place(cell, own, records.get(cell.cell_id), promoted) if own and promoted else cell)
+    would_be = worst(gate.would_be or gate.verdict for cell in cells for gate in cell.gates)
+    return judge_cells(outcome.run, run.plan, tuple(cells), outcome.reasons, would_be)
+
+
+def _in_its_place(cell: CellOutcome, own: CellOutcome, record: Record | None, promoted: Build) -> CellOutcome:
+    """What pairs say of a cell, if their base is the build that its baseline speaks of."""
+    if record is None:
+        return cell
+    if (base := Build.of(record, "base")) != promoted:
+        text = f"its pairs are with {base.title}, and {promoted.title} was promoted last: they decide nothing here"
+        return cell.model_copy(update={"reasons": (*cell.reasons, Note(code=WOULD_REGRESS, text=text))})
+    visits = max(gate.visits.visits for gate in cell.gates if gate.visits)
+    text = f"by {plural(visits, 'visit')} of the baseline; what is said here is of fresh pairs with {base.title}"
+    found = {"name": cell.name, "head": cell.head, "cautions": (*own.cautions, Note(code=WOULD_REGRESS, text=text))}
+    return own.model_copy(update=found)
+
+
+def _refuse_others(run: Run, pairs: Run, where: Path) -> None:
+    """See that pairs are of the run's cells, judged by the same gates, and of its heads."""
+    gates = {cell.cell_id: cell.gates for cell in run.plan.cells}
+    heads = [subject for name, subject in pairs.built.items() if name != "base"]
+    ours = [run.built[name or "head"] for name in run.compared]
+    wrong = [
+        *["is of other cells, or of other gates" for cell in pairs.cells if gates.get(cell.cell_id) != cell.gates],
+        *["is of another head" for head in heads if head not in ours],
+        *["takes no pairs that could decide" for _ in [0] if pairs.fixed or pairs.quick or not heads],
+    ]
+    if wrong:
+        raise RecordError(wrong[0], where=str(where), remedy=TAKE_AGAIN)
+
+
+def _head_in(run: Run, pairs: Run, name: str) -> str:
+    """What a head of the pairs is called in the run."""
+    subject = pairs.built[name or "head"]
+    return next(own for own in run.compared if run.built[own or "head"] == subject)

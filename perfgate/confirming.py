@@ -1,0 +1,121 @@
+"""Pairs with the build that a baseline speaks of, taken at once where its visits say that a head would regress."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import secrets
+import shlex
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfgate import gate
+from perfgate.baseline.confirmation import FOLDER, left_to_pairs, run_of_pairs
+from perfgate.baseline.store import kept
+from perfgate.baseline.stored_visit import Build
+from perfgate.capture.pace import Progress
+from perfgate.gate import Finished
+from perfgate.judge.outcome import CellOutcome
+from perfgate.project.subjects import words
+from perfgate.record.manifest import read_manifest
+from perfgate.record.run_record import Run, read_records
+from perfgate.record.shards import Assigned, MachineClass, printed
+from perfgate.scenario.declaration import LoadedScenario
+from perfgate.scenario.plan import make_plan
+from perfgate.scenario.subject import Subject
+from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
+
+
+def in_pairs(
+    finished: Finished,
+    loaded: Sequence[LoadedScenario],
+    base: Subject,
+    progress: Progress,
+    budget_s: float = math.inf,
+    **means: Any,
+) -> Finished:
+    """Take pairs of the heads that would regress, and of nothing else, until they are decided.
+
+    Args:
+        finished: A run against baselines, see :func:`perfgate.gate.run`.
+        loaded: Its scenarios.
+        base: The build that was promoted last.
+        progress: Told of each step, and where there is no time for pairs, or nothing to take.
+        budget_s: No pair is begun that would not end within so many seconds.
+        means: See :func:`perfgate.gate.run`.
+
+    Returns:
+        The same folder, with what pairs say in the place of what visits would.
+
+    Raises:
+        InterruptedRunError: Stopped by a signal, or out of budget; what was measured is kept.
+    """
+    begun_s = time.monotonic()
+    left = left_to_pairs(finished.outcome)
+    if not left or run_of_pairs(finished.folder) is not None:
+        return finished
+    run = read_manifest(finished.folder)
+    heads = {name: run.built[name] for name in dict.fromkeys(cell.head or "head" for cell in left)}
+    what = f"{', '.join(dict.fromkeys(cell.name for cell in left))} would regress by the baseline's visits"
+    command = _command(loaded, base, heads)
+    if others := {build.title for build in promoted(finished, left) if not _may_be(base, build)}:
+        progress(f"warning: {what}, of {', '.join(sorted(others))}. Name that build: {command}")
+        return finished
+    needed_s = _needed_s(finished, run, [cell.cell_id for cell in left])
+    if needed_s > budget_s:
+        progress(f"warning: {what}. Pairs decide, and take about {math.ceil(needed_s / 60)} min more: {command}")
+        return finished
+    progress(f"{what}: pairs with the build that was promoted last decide")
+    if len(heads) == 1:
+        heads = {"head": next(iter(heads.values()))}
+    plan = make_plan(tuple(loaded), secrets.randbits(32))
+    chosen = {cell.cell_id for cell in left}
+    parts = ([cell for cell in plan.cells if (cell.cell_id in chosen) is own] for own in (True, False))
+    part = Assigned(plan=printed(plan, run.name, [(MachineClass(), cells) for cells in parts if cells], {}), number=1)
+    means |= {"progress": progress, "budget_s": budget_s - (time.monotonic() - begun_s)}
+    gate.run(loaded, {"base": base, **heads}, runs=finished.folder / FOLDER, shard=part, **means)
+    return Finished(finished.folder, gate.judge_folder(finished.folder))
+
+
+def promoted(finished: Finished, cells: Sequence[CellOutcome]) -> list[Build]:
+    """The builds that the baselines of these cells speak of: each that was promoted last."""
+    held = {cell.baseline.digest for cell in cells if cell.baseline}
+    known = kept(finished.folder, read_manifest(finished.folder)).values()
+    return [baseline.build for baselines in known for baseline in baselines if baseline.tip in held]
+
+
+def words_of(build: Build) -> tuple[str, ...]:
+    """The words that have a build made again; none where it cannot be: it is of no commit, or set variables."""
+    commit = re.match("([0-9a-f]{12,40}) by ", build.source)
+    if commit is None or build.path:
+        return ()
+    return (f"ref={commit[1]}", *(f"args.{name}={json.dumps(value)}" for name, value in build.args.items()))
+
+
+def _may_be(base: Subject, build: Build) -> bool:
+    """Whether a subject can be a build, by all that is known before it is measured."""
+    return Build.asked_for(base, build.versions) == build
+
+
+def _command(loaded: Sequence[LoadedScenario], base: Subject, heads: Mapping[str, Subject]) -> str:
+    """What takes the pairs by hand."""
+    given = [("--base", word) for word in words(base)]
+    several = len(heads) > 1
+    given += [
+        ("--head", f"{name}:{word}" if several else word) for name, one in heads.items() for word in words(one, base)
+    ]
+    files = [shlex.quote(str(one.file)) for one in loaded]
+    return " ".join(["perfgate run", *files, *(f"{option} {shlex.quote(word)}" for option, word in given)])
+
+
+def _needed_s(finished: Finished, run: Run, cells: Sequence[str]) -> float:
+    """What pairs up to the first look that may block take, by the trials of the run, with a warm-up trial a build."""
+    seconds = 0.0
+    for record in read_records(finished.folder, run):
+        if record.cell.cell_id in cells:
+            timed = [trial.duration_ns / 1e9 for trial in record.trials if trial.kind == "timed" and not trial.failure]
+            seconds += 2 * (1 + FIRST_BLOCKING_PAIRS) * (statistics.median(timed) if timed else 0.0)
+    return seconds
