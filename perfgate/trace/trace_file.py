@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import gzip
 import shutil
@@ -47,10 +48,13 @@ def read_trace(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
     with as_plain_file(file) as plain:
         with plain.open("rb") as stream:
             head = stream.read(1024)
+        trace = None
         if head.startswith(MAGIC):
-            return read_nsys(plain, roles)
-        if head.lstrip()[:1] in (b"{", b"["):
-            return read_recording(read_events(plain), plain, roles)
+            trace = read_nsys(plain, roles)
+        elif head.lstrip()[:1] in (b"{", b"["):
+            trace = read_recording(read_events(plain), plain, roles)
+        if trace is not None:  # what is unpacked is gone when somebody reads of it
+            return dataclasses.replace(trace, where=str(file))
     if not head:
         raise RecordError("is empty", where=str(file), remedy="The profiler wrote nothing into it: see its messages.")
     raise RecordError(
