@@ -84,6 +84,7 @@ def lost_data(text: str) -> bool | None:
 
 
 _OTHER = CALL_KINDS.index("other")
+_FAILED = "TYPEOF(returnValue) = 'integer' AND returnValue > 0"
 _LAUNCHING, _DUE = [CALL_KINDS.index(kind) for kind in LAUNCHES], CALL_WORK.index("due")
 _ERROR = 3
 """Severity of an error in DIAGNOSTIC_EVENT; 1 is information, 2 a warning, 4 verbose."""
@@ -233,7 +234,7 @@ class _Reader:
         """Correlation ids of calls that ended with an error, as where a tuner tries what a device cannot do."""
         if "returnValue" not in self.export.columns.get(_CALL, {}):
             return np.empty(0, np.int64)
-        return self.export.integers(_CALL, ("correlationId",), condition=f"returnValue > 0 AND ({condition})")[0]
+        return self.export.integers(_CALL, ("correlationId",), condition=f"{_FAILED} AND ({condition})")[0]
 
     def _ranges(self) -> list[Range]:
         """The ranges that can name steps and layers; processes without kernels are numbered after those with some."""
