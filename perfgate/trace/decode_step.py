@@ -201,8 +201,7 @@ def decode_figures(trace: Trace) -> StepFigures:
     """The figures of the complete, pure decode steps of a trace, as those of steps that have no others beside them.
 
     Raises:
-        NotMeasuredError: It has none (``no-decode-steps``), or not all of what they ran and when
-            (:func:`perfgate.trace.lost_work.check_shown`).
+        NotMeasuredError: It has none (``no-decode-steps``), or :func:`~perfgate.trace.lost_work.check_shown` refuses.
     """
     every = figures(trace)
     decode = every.pure_decode(trace)

@@ -47,13 +47,15 @@ def with_possible_times(recorded: Trace, ranges: Sequence[Range]) -> tuple[Trace
     Raises:
         RecordError: No kernel has a possible time.
     """
-    kernels, notes = recorded.kernels, []
+    kernels = recorded.kernels
+    notes: list[Note] = []
     on_device = kernels.device != NONE
     if not on_device.any():  # operators on the CPU take the place of kernels
         return recorded, notes
     coarse = not (kernels.start_ns % NS_PER_US).any() and not (kernels.duration_ns % NS_PER_US).any()
     span = _span(recorded, ranges)
-    left, dropped = {}, 0
+    left: dict[str, Any] = {}
+    dropped = 0
     for what in ("kernels", "copies", "memsets"):
         table: OnDevice = getattr(recorded, what)
         kept = ~_impossible(table, span)
