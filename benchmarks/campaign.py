@@ -1,6 +1,7 @@
 """Try perfgate with faults, kills and hostile inputs, and count what held.
 
-``python benchmarks/campaign.py [--seed 1] [--kills 200] [--inputs 2000] [--results 200] [--stride 1] [--only PART]``
+``python benchmarks/campaign.py [--seed 1] [--kills 200] [--inputs 2000] [--results 200] [--traces 500] [--stride 1]
+[--only PART ...]``
 
 * **faults**: each write, fsync, rename and new folder of a run fails once (``tests/cli/test_faults.py``), for want of
   room and of memory. The exit status is a documented one, nothing finished is lost, ``--resume`` ends in the verdict.
@@ -13,6 +14,9 @@
   changed. Each figure that is shown is the files' own, what was asked for otherwise is named, and no number is a guess.
 * **inputs**: a file for each reader (``tests/readers.py``) with words and bytes replaced, dropped, doubled and cut. It
   is read, or refused by an error of perfgate's own.
+* **traces**: small traces (``tests/damaged_traces.py``, in both formats, and H200 recordings of two ranks) with kernels
+  dropped, times zeroed or stretched, kernels overlapping, a second rank mixed in. Figures of decode steps that differ
+  from those of the whole trace come with a caution that it has not, or not at all.
 
 Prints a Markdown table of what was tried and what held, and ends with 1 where anything did not. The same seed tries the
 same.
@@ -22,10 +26,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
 import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -41,6 +47,7 @@ ROOT: Final = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("standins", ".", "cli")] + [str(ROOT / "benchmarks")]
 
 from changed_results import changes, silently_wrong  # noqa: E402 (the line above lets it be found)
+from damaged_traces import DAMAGES, SORTS, Event, damaged, event, whole_trace, write_events, write_export  # noqa: E402
 from fake_collector import FakeCollector, FakeSpec  # noqa: E402
 from fake_nvml import STATE as FAKE  # noqa: E402
 from fake_nvml import FakeMachine, fake_uuid  # noqa: E402
@@ -54,11 +61,14 @@ from whole_inputs import WHOLE  # noqa: E402
 from perfgate import gate  # noqa: E402 (sorted after what the tests bring)
 from perfgate.capture.job import Job as CollectorJob  # noqa: E402
 from perfgate.cli.main import main as command_line  # noqa: E402
+from perfgate.errors import PerfgateError  # noqa: E402
 from perfgate.machine.clock_lease import find_leases  # noqa: E402
 from perfgate.machine.locks import STATE  # noqa: E402
 from perfgate.machine.sampler import Sampler  # noqa: E402
 from perfgate.metrics.trial import Trial  # noqa: E402
 from perfgate.record.run_record import read_records, read_run  # noqa: E402
+from perfgate.trace.rank_steps import summarise_ranks  # noqa: E402
+from perfgate.trace.trace_file import read_trace  # noqa: E402
 
 Tried = tuple[str, str]
 """What was tried, and what was wrong with it; empty where it held."""
@@ -313,6 +323,96 @@ def inputs(seed: int, count: int, folder: Path) -> Iterator[Tried]:
             yield f"input: {name}", wrong
 
 
+# --- traces
+
+RECORDED: Final = ROOT / "tests/fixtures/h200-x2-ranks.sqlite.gz"
+SAME_SHARE: Final = 0.001
+SAME_NS: Final = 100
+"""Figures that differ by less, as a share and in nanoseconds, differ by rounding."""
+Figures = dict[str, float]
+
+
+def traces(seed: int, count: int, folder: Path) -> Iterator[Tried]:
+    """Damaged traces of each kind of damage, so many each; every eighth is of the recording."""
+    folder.mkdir(exist_ok=True)
+    whole: dict[tuple[Any, ...], tuple[Figures, set[str]] | None] = {}
+    for how in DAMAGES:
+        dice = random.Random(f"{how} {seed}")  # noqa: S311 (no secret)
+        for number in range(count):
+            recorded = number % 8 == 7 and how != "ranks mixed"  # noqa: PLR2004 (it has two ranks already)
+            made = ("recorded", 0) if recorded else (dice.choice(SORTS), dice.randint(4, 8))
+            events = _recorded_events() if recorded else whole_trace(*made)
+            write = write_export if recorded or dice.random() < 0.5 else write_events  # noqa: PLR2004 (either format)
+            file = folder / ("trace.sqlite" if write is write_export else "trace.json")
+            if (made, write) not in whole:
+                whole[made, write] = _figures(write(file, events))
+            found = _figures(write(file, damaged(events, how, dice)))
+            yield f"trace: {how}", _silently_wrong(whole[made, write], found)
+
+
+def _recorded_events() -> list[Event]:
+    """One rank of the recording in the terms of a Chrome trace: its steps, launches and kernels."""
+    if not _RECORDED:
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / "ranks.sqlite"
+            file.write_bytes(gzip.decompress(RECORDED.read_bytes()))
+            with contextlib.closing(sqlite3.connect(file)) as connection:
+                _RECORDED.extend(_rows_as_events(connection))
+    return _RECORDED
+
+
+_RECORDED: list[Event] = []
+
+
+def _rows_as_events(connection: sqlite3.Connection) -> Iterator[Event]:
+    (owner,) = connection.execute("SELECT MIN(globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
+    ranges = (
+        "SELECT COALESCE(s.value, n.text), n.start, n.end FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId"
+    )
+    launches = (
+        "SELECT s.value, r.start, r.end, r.correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME r JOIN StringIds s "
+        "ON s.id = r.nameId WHERE s.value GLOB '*Launch*' AND r."
+    )
+    kernels = (
+        "SELECT s.value, k.start, k.end, k.correlationId, k.deviceId, k.streamId, COALESCE(k.graphNodeId, 0) "
+        "FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName WHERE k.globalPid = ?"
+    )
+    of_rank = f"globalTid & ~0xFFFFFF = {owner}"
+    for name, start, end in connection.execute(f"{ranges} WHERE n.{of_rank} AND n.end IS NOT NULL"):
+        yield event("user_annotation", name, start / 1000, (end - start) / 1000, 100)
+    for name, start, end, number in connection.execute(launches + of_rank):
+        yield event("cuda_runtime", name, start / 1000, (end - start) / 1000, 100, correlation=number)
+    for name, start, end, number, device, stream, node in connection.execute(kernels, (owner,)):
+        graph = {"graph id": node >> 32, "graph node id": node & 0xFFFFFFFF} if node else {}
+        where = {"device": device, "stream": stream, "correlation": number}
+        yield event("kernel", name, start / 1000, (end - start) / 1000, device, **where, **graph)
+
+
+def _figures(file: Path) -> tuple[Figures, set[str]] | None:
+    """Means of the decode steps, of several ranks of the first, and the cautions; nothing where perfgate refuses."""
+    try:
+        steps, ranks = summarise_ranks([read_trace(file)])
+    except PerfgateError:
+        return None
+    said = {f"{code}: {text}" for code, text in steps.cautions}
+    steps = ranks[0].decode if ranks else steps
+    columns = {name: getattr(steps, name) for name in ("step_ns", "span_ns", "busy_ns", "kernel_ns")}
+    columns |= {f"role {role}": times for role, times in steps.role_ns.items()}
+    known = {name: [one for one in column if one is not None] for name, column in columns.items()}
+    means = {name: sum(column) / len(column) for name, column in known.items() if column}
+    return {**means, "kernels": sum(steps.key_launches) / steps.steps}, said
+
+
+def _silently_wrong(before: tuple[Figures, set[str]] | None, after: tuple[Figures, set[str]] | None) -> str:
+    if before is None:
+        return "the whole trace has no figures"
+    if after is None or after[1] - before[1]:
+        return ""
+    figures = {name: (before[0].get(name, 0.0), after[0].get(name, 0.0)) for name in {**before[0], **after[0]}}
+    wrong = {n: (was, now) for n, (was, now) in figures.items() if abs(now - was) > max(SAME_SHARE * was, SAME_NS)}
+    return ", ".join(f"{name} {was:.0f} is {now:.0f}" for name, (was, now) in wrong.items())
+
+
 def table(found: dict[str, list[str]]) -> str:
     """What was tried and how much of it held, a row each."""
     rows = ["| tried | times | held | open |", "|---|---|---|---|"]
@@ -328,8 +428,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200, help="with locked clocks; a quarter without")
     parser.add_argument("--inputs", type=int, default=2000, help="for each reader")
     parser.add_argument("--results", type=int, default=200, help="for each sample of a load driver's result")
+    parser.add_argument("--traces", type=int, default=500, help="for each kind of damage")
     parser.add_argument("--stride", type=int, default=1, help="of the places of a fault only each so many")
-    parts = ("faults", "streams", "engines", "kills", "clocks", "inputs", "results")
+    parts = ("faults", "streams", "engines", "kills", "clocks", "inputs", "results", "traces")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     said = parser.parse_args()
     found: dict[str, list[str]] = {}
@@ -342,6 +443,7 @@ def main() -> None:
             "kills": lambda: kills(said.seed, said.kills // 4),
             "inputs": lambda: inputs(said.seed, said.inputs, Path(scratch) / "input"),
             "results": lambda: results(said.seed, said.results, Path(scratch) / "results"),
+            "traces": lambda: traces(said.seed, said.traces, Path(scratch) / "traces"),
             "clocks": lambda: clocks(said.seed, said.kills),  # last: it changes which GPUs there are
         }
         for part in (part for part in tried if part in said.only):

@@ -6,8 +6,17 @@ from perfgate.reason_code import Reason
 
 PROFILE_REASONS = (
     # --- traces
-    Reason("trace-incomplete", "A range was open when the capture ended, so the trace does not hold its whole step.",
-           "Nothing, if other steps suffice; otherwise end the capture a few steps after the last one of interest."),
+    Reason("trace-incomplete", "The trace does not hold steps whole: a range was open when the capture ended, launches "
+           "have no kernel in it, or a graph fewer than in its other replays. Where the device's side began late or "
+           "ended early, such steps are left out; elsewhere their figures are not known, as each would be too small.",
+           "Nothing, if other steps suffice; perfgate kernels --step N shows one that is whole. Otherwise trace fewer "
+           "iterations, so that no buffer overflows, with one profiler alone, and end the capture a few steps after "
+           "the last one of interest, synchronised; where a profiler loses the kernels of graphs, trace without them."),
+    Reason("kernels-overlap", "Kernels begin on a stream before the one before them has ended. With programmatic "
+           "dependent launch they do, and end in order: what overlaps counts once, for the kernel that began first. "
+           "Kernels that end before one that began earlier have wrong times, and steps with them have no figures.",
+           "Nothing where kernels are launched so; a role's time is then what it adds to the step. Otherwise trace "
+           "again: the times of such kernels are damaged, or two devices or ranks are in one."),
     Reason("launch-not-traced", "Kernels have no launching call in the trace: they were launched before the capture "
            "began, the calls were not traced, or several calls have one number.",
            "Begin the capture between steps, after a synchronisation, and trace the CUDA interface."),

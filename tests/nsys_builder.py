@@ -71,6 +71,7 @@ class ExportBuilder:
         self.rows: dict[str, list[Row]] = {}
         self.names: dict[str, int] = {}
         self.correlations: dict[int, int] = {}
+        self.graphs: dict[tuple[str, ...], int] = {}
 
     def add(self, table: str, **values: Any) -> None:
         """One row, as it will stand there."""
@@ -144,10 +145,12 @@ class ExportBuilder:
         self.kernel(name, start, end, correlation, **where)
 
     def graph(self, called: int, kernels: Iterable[tuple[str, int, int]], **where: Any) -> None:
-        """A graph launch, which takes 2000 ns, and its kernels: name, start, end."""
+        """A launch of a graph, known by the names of its kernels, which takes 2000 ns: name, start, end of each."""
+        kernels = list(kernels)
+        graph = self.graphs.setdefault(tuple(name for name, *_ in kernels), 1 + len(self.graphs))
         correlation = self.call("cudaGraphLaunch_v10000", called, called + 2000, pid=where.get("pid", PID))
         for node, (name, start, end) in enumerate(kernels):
-            self.kernel(name, start, end, correlation, node=(1 << 32) + node, **where)
+            self.kernel(name, start, end, correlation, node=(graph << 32) + node, **where)
 
     def copy(self, kind: int, called: int, start: int, end: int, size: int, host: int = 1, *, pid: int = PID) -> None:
         """A copy: 1 to the device, 2 from it, 8 within; ``host`` memory is pageable (0) or pinned (1)."""

@@ -20,8 +20,8 @@ from perfgate.doctor.diagnosis import Check, Finding
 from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.machine.json_text import read_json
 from perfgate.reasons import REASONS
-from perfgate.trace.nsys import KERNELS, named_ranges
-from perfgate.trace.nsys_export import Export
+from perfgate.trace.nsys import named_ranges
+from perfgate.trace.nsys_export import KERNELS, Export
 
 PROBE = Path(__file__).with_name("probe.py")
 DRIVER_SETTINGS = Path("/proc/driver/nvidia/params")

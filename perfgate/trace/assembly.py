@@ -13,6 +13,7 @@ from perfgate.errors import RecordError
 from perfgate.models import Note
 from perfgate.trace.families import RoleRule, classify, normalised_name, short_name
 from perfgate.trace.kernel_table import (
+    CAPTURES,
     LAUNCHES,
     NO_TIME,
     NONE,
@@ -22,6 +23,7 @@ from perfgate.trace.kernel_table import (
     Steps,
     Timed,
     Trace,
+    call_keys,
 )
 from perfgate.trace.layers import assign_layers, layer_cautions
 from perfgate.trace.limits import (
@@ -32,8 +34,10 @@ from perfgate.trace.limits import (
     MAX_NAME_CHARACTERS,
     MAX_TIME_NS,
 )
+from perfgate.trace.lost_work import mark_lost, without_cut_steps
 from perfgate.trace.step_inference import infer_steps
 from perfgate.trace.steps import Range, find_steps, layers_at, steps_at
+from perfgate.trace.times import with_possible_times
 from perfgate.units import format_ns, plural
 
 Ints = NDArray[np.int64]
@@ -72,7 +76,9 @@ def build(recorded: Trace, ranges: Sequence[Range]) -> Trace:
             :mod:`perfgate.trace.limits`, or two steps of a process have one number.
     """
     _check(recorded, ranges)
+    recorded, doubts = with_possible_times(recorded, ranges)
     launches = _Launches(recorded.calls)
+    recorded = mark_lost(recorded, launches.shared)
     recorded, unclear = _without_shared_numbers(recorded, launches)
     kernels = _launched(recorded.kernels, launches)
     copied_ns, set_ns = (launches.start_of(one.process, one.correlation) for one in (recorded.copies, recorded.memsets))
@@ -87,7 +93,7 @@ def build(recorded: Trace, ranges: Sequence[Range]) -> Trace:
         kernels = kernels.take(np.lexsort((kernels.correlation, kernels.stream, kernels.device, kernels.start_ns)))
     by_range = layers_at(ranges, kernels.process, kernels.launched_ns)
     layer, place = assign_layers(kernels, recorded.names, by_range)
-    wanted = ~recorded.calls.of("other")
+    wanted = ~recorded.calls.of("other", *CAPTURES)
     calls = recorded.calls if wanted.all() else recorded.calls.take(wanted)
     trace = dataclasses.replace(
         recorded,
@@ -98,7 +104,9 @@ def build(recorded: Trace, ranges: Sequence[Range]) -> Trace:
         overhead=_placed(recorded.overhead, steps, None),
         calls=_placed(calls, steps, None),
     )
-    return dataclasses.replace(trace, cautions=(*recorded.cautions, *cautions, *unclear, *_cautions(trace)))
+    trace, missing = without_cut_steps(trace)
+    notes = (*recorded.cautions, *cautions, *unclear, *doubts, *missing, *_cautions(trace))
+    return dataclasses.replace(trace, cautions=notes)
 
 
 def _check(recorded: Trace, ranges: Sequence[Range]) -> None:
@@ -176,11 +184,6 @@ def _without_shared_numbers(recorded: Trace, launches: _Launches) -> tuple[Trace
         return recorded, []
     text = f"{lost} kernels, copies or memsets have the number of several calls, so what launched them is not known"
     return dataclasses.replace(recorded, **changed), [Note(code="launch-not-traced", text=text)]
-
-
-def call_keys(process: NDArray[Any], correlation: NDArray[np.int64]) -> NDArray[np.int64]:
-    """One number for process and correlation; CUPTI's correlation ids have 32 bits."""
-    return (process.astype(np.int64) << 40) + correlation
 
 
 def _launched(kernels: Kernels, launches: _Launches) -> Kernels:

@@ -23,7 +23,6 @@ from perfgate.trace.kernel_table import (
     LAUNCHES,
     NO_TIME,
     NONE,
-    STEP_KINDS,
     Calls,
     Columns,
     Events,
@@ -108,8 +107,7 @@ class StepFigures(Columns):
 
     def complete_of(self, trace: Trace, kind: str) -> NDArray[np.bool_]:
         """Which rows are of complete steps of a kind in :data:`perfgate.trace.kernel_table.STEP_KINDS`."""
-        kinds = trace.steps.kind[self.step]
-        return np.asarray(trace.steps.complete[self.step] & (kinds == STEP_KINDS.index(kind)))
+        return np.isin(self.step, trace.steps.complete_of(kind))
 
     @property
     def idle_ns(self) -> Ints:

@@ -21,6 +21,7 @@ from perfgate.trace.families import UNLISTED
 from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace, combinations
 from perfgate.trace.launch_shapes import Shapes, pooled_shapes, shapes_by_key
+from perfgate.trace.lost_work import check_shown
 from perfgate.trace.moves import Moves, moves_of, pooled_moves
 
 STEADY = ("hashes", "addresses")
@@ -200,10 +201,11 @@ def decode_figures(trace: Trace) -> StepFigures:
     """The figures of the complete, pure decode steps of a trace, as those of steps that have no others beside them.
 
     Raises:
-        NotMeasuredError: It has none (``no-decode-steps``).
+        NotMeasuredError: It has none (``no-decode-steps``), or :func:`~perfgate.trace.lost_work.check_shown` refuses.
     """
     every = figures(trace)
     decode = every.pure_decode(trace)
+    check_shown(trace, trace.steps.complete_of("decode"), "decode steps")
     chosen = _among_themselves(trace, every, decode).take(decode)
     if not len(chosen):
         kinds = Counter(STEP_KINDS[kind] for kind in trace.steps.kind.tolist())

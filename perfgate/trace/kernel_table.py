@@ -33,10 +33,14 @@ PLACES = ("", "qkv", "out", "gate-up", "down", "lm-head")
 COPY_KINDS = ("h2d", "h2d-pageable", "d2h", "d2h-pageable", "d2d", "peer", "other")
 """Copies by direction; from or to pageable host memory they cannot overlap with the host."""
 
-CALL_KINDS = ("launch", "graph-launch", "copy", "synchronise", "other")
-"""What a call of the CUDA interface does for the step; ``other`` calls are not kept."""
-LAUNCHES = CALL_KINDS[:2]
-"""Those that launch kernels."""
+CALL_KINDS = ("launch", "graph-launch", "copy", "synchronise", "capture-begin", "capture-end", "other")
+"""What a call of the CUDA interface does for the step; those that capture a graph, and ``other`` ones, are not kept."""
+LAUNCHES, CAPTURES = CALL_KINDS[:2], CALL_KINDS[4:6]
+"""Those that launch kernels, and those between which a stream's launches are only noted down for a graph."""
+
+CALL_WORK = ("unknown", "due", "lost", "short")
+"""What a call left on the device: nobody knows whether there is any; a kernel or a graph, which the trace shows; one
+that it does not show; a graph of which it shows fewer kernels than in other replays."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,8 @@ class Kernels(OnDevice):
         launched_ns: Start of the launching call on the host; :data:`NO_TIME` where it is not in the trace.
         layer: Number of the layer from 0, or -1 outside the layers.
         place: Index into :data:`PLACES`.
+        node: The graph above 32 bits and its node below; -1 where the profiler does not tell.
+        astray: True where its times are none that a stream can have beside its others (:mod:`perfgate.trace.times`).
     """
 
     name: NDArray[np.int32]
@@ -116,6 +122,8 @@ class Kernels(OnDevice):
     launched_ns: NDArray[np.int64]
     layer: NDArray[np.int16]
     place: NDArray[np.int8]
+    node: NDArray[np.int64]
+    astray: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,7 @@ class Steps(Columns):
         end_ns: When the host ended it; the device may still be at an earlier step.
         process: Index into :attr:`Trace.processes`.
         thread: The thread whose range it is, as :attr:`Calls.thread`; -1 where no range of its process marks it.
-        complete: False where the trace does not show the step's end.
+        complete: False where the trace does not show the step's end, or what it launched first or last.
         own: True where a range of perfgate's marks the step; vLLM's own ranges end before the sampler.
         inferred: True where no range marks it: it was inferred from what is launched again and again.
     """
@@ -160,6 +168,10 @@ class Steps(Columns):
     complete: NDArray[np.bool_]
     own: NDArray[np.bool_]
     inferred: NDArray[np.bool_]
+
+    def complete_of(self, kind: str) -> NDArray[np.int64]:
+        """The rows of complete steps of a kind in :data:`STEP_KINDS`."""
+        return np.flatnonzero(self.complete & (self.kind == STEP_KINDS.index(kind)))
 
 
 @dataclass(frozen=True)
@@ -182,10 +194,12 @@ class Calls(Timed):
     Args:
         kind: Index into :data:`CALL_KINDS`.
         thread: Any number that tells threads of a process apart; -1 where it has none.
+        work: Index into :data:`CALL_WORK`.
     """
 
     kind: NDArray[np.int8]
     thread: NDArray[np.int32]
+    work: NDArray[np.int8]
 
     def of(self, *kinds: str) -> NDArray[np.bool_]:
         """Which are of one of these :data:`CALL_KINDS`."""
@@ -247,6 +261,8 @@ _CALLS = {
     "synchronise": re.compile(
         r"(cu(da)?|hip)\w*Synchronize|ur(QueueFinish|EventWait)|ze\w*Synchronize|(AscendCL@aclrt|Runtime@\w*)Synchronize"
     ),
+    "capture-begin": re.compile(r"(cu(da)?|hip)StreamBeginCapture"),
+    "capture-end": re.compile(r"(cu(da)?|hip)StreamEndCapture"),
 }
 """CUDA and HIP; Unified Runtime and Level Zero under SYCL; AscendCL and what is below it, as CANN names them."""
 
@@ -258,6 +274,14 @@ def call_kind(name: str) -> str:
     ``cudaEventSynchronize`` as a "stream wait".
     """
     return next((kind for kind, pattern in _CALLS.items() if pattern.match(name)), "other")
+
+
+def call_work(name: str) -> int:
+    """Index into :data:`CALL_WORK` by the name of a call: CUDA's and HIP's launches each leave work on the device.
+
+    Copies and memsets of no bytes leave none, nor do copies within the host; AscendCL and SYCL launch in several calls.
+    """
+    return CALL_WORK.index("due" if call_kind(name) in LAUNCHES and name.startswith(("cu", "hip")) else "unknown")
 
 
 def filled(table: type[Rows], /, **columns: NDArray[Any]) -> Rows:
@@ -284,7 +308,10 @@ def scalar_type(hint: Any) -> Any:
     return hint
 
 
-_NEUTRAL = {"graph": 0, "inferred": 0, "bytes": 0, "place": 0, "kind": 0, "duration_ns": 0, "launched_ns": NO_TIME}
+_NEUTRAL = {
+    "graph": 0, "inferred": 0, "bytes": 0, "place": 0, "kind": 0, "duration_ns": 0, "launched_ns": NO_TIME,
+    "astray": 0, "work": 0,
+}  # fmt: skip
 
 
 def _cast(name: str, column: NDArray[Any], dtype: Any) -> NDArray[Any]:
@@ -294,6 +321,11 @@ def _cast(name: str, column: NDArray[Any], dtype: Any) -> NDArray[Any]:
     if len(lost):
         raise OverflowError(f"{name} {column[lost[0]]} does not fit into {8 * cast.itemsize} bits")
     return cast
+
+
+def call_keys(process: NDArray[Any], correlation: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One number for process and correlation; CUPTI's correlation ids have 32 bits."""
+    return (process.astype(np.int64) << 40) + correlation
 
 
 def combinations(*columns: NDArray[Any]) -> tuple[list[list[int]], NDArray[np.int64]]:

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.trace.assembly import call_keys
-from perfgate.trace.kernel_table import NONE, Columns, OnDevice, Trace, combinations
+from perfgate.trace.kernel_table import NONE, Columns, OnDevice, Trace, call_keys, combinations
 
 Ints = NDArray[np.int64]
 

@@ -18,32 +18,29 @@ from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
-from perfgate.trace.assembly import build, call_keys, named
+from perfgate.trace.assembly import build, named
 from perfgate.trace.engine_ranges import GLOBS
 from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
+    CALL_WORK,
     COPY_KINDS,
+    LAUNCHES,
     NONE,
     Calls,
     Events,
     Kernels,
     Steps,
     Trace,
+    call_keys,
     call_kind,
     filled,
 )
 from perfgate.trace.limits import KERNEL_BYTES, MAX_CAUTIONS, MAX_RANGES, check_memory
-from perfgate.trace.nsys_export import DAMAGED, Export
+from perfgate.trace.nsys_export import DAMAGED, KERNELS, PREFIX, Export, check_content
 from perfgate.trace.steps import Range
 
-_PREFIX = "CUPTI_ACTIVITY_KIND_"
-KERNELS, _CALL = f"{_PREFIX}KERNEL", f"{_PREFIX}RUNTIME"
-_KERNEL_COLUMNS = (
-    "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
-    "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
-)  # fmt: skip
-
+_CALL = f"{PREFIX}RUNTIME"
 _MAX_STRING, _MAX_CALL, _MAX_16 = (1 << 31) - 1, (1 << 32) - 1, (1 << 16) - 1
 _PACKED = {
     "streamId": (1 << 46) - 1, "deviceId": _MAX_16, "correlationId": _MAX_CALL, "gridX": (1 << 31) - 1,
@@ -87,6 +84,8 @@ def lost_data(text: str) -> bool | None:
 
 
 _OTHER = CALL_KINDS.index("other")
+_FAILED = "TYPEOF(returnValue) = 'integer' AND returnValue > 0"
+_LAUNCHING, _DUE = [CALL_KINDS.index(kind) for kind in LAUNCHES], CALL_WORK.index("due")
 _ERROR = 3
 """Severity of an error in DIAGNOSTIC_EVENT; 1 is information, 2 a warning, 4 verbose."""
 
@@ -112,30 +111,6 @@ def read_nsys(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
             text = f"holds a number that is too large: {error}"
             raise RecordError(text, where=export.where, remedy=DAMAGED) from error
         return build(recorded, ranges)
-
-
-def check_content(export: Export) -> None:
-    """Check that a file is an export of nsys and holds its kernels.
-
-    Raises:
-        RecordError: It is not, or they are hidden in graphs traced as single events.
-    """
-    if "StringIds" not in export.columns:
-        text = "is an SQLite database, but no export of nsys"
-        raise RecordError(text, where=export.where, remedy="Make one with: nsys export --type=sqlite REPORT.nsys-rep")
-    graphs = export.has(f"{_PREFIX}GRAPH_TRACE")
-    in_graph = export.has(KERNELS) and bool(list(export.select(_IN_GRAPH)))
-    if graphs and not in_graph:
-        text = "holds CUDA graphs as single events, so that their kernels are hidden"
-        raise RecordError(text, where=export.where, remedy="Trace with --cuda-graph-trace=node.")
-    if not export.has(KERNELS):
-        text = f"holds no CUDA kernel ({export.version})"
-        remedy = "Was --trace=cuda given, the capture range opened, and no other CUPTI client (torch profiler) running?"
-        raise RecordError(text, where=export.where, remedy=remedy)
-    export.need(KERNELS, _KERNEL_COLUMNS)
-
-
-_IN_GRAPH = f"SELECT 1 FROM {KERNELS} WHERE graphNodeId IS NOT NULL LIMIT 1"  # noqa: S608
 
 
 class _Reader:
@@ -176,11 +151,12 @@ class _Reader:
 
     def _kernels(self) -> tuple[Kernels, tuple[str, ...], NDArray[np.int64]]:
         graph = "COALESCE(graphNodeId, 0) != 0" if "graphNodeId" in self.export.columns[KERNELS] else "0"
-        start, end, where, link, pid, grid, block = self.export.integers(
+        node = "COALESCE(graphNodeId, -1)" if "graphNodeId" in self.export.columns[KERNELS] else "-1"
+        start, end, where, link, pid, nodes, grid, block = self.export.integers(
             KERNELS,
             (
                 "start", "end", f"(streamId << 17) | (deviceId << 1) | ({graph})", _link("demangledName"), "globalPid",
-                "(gridX << 32) | (gridY << 16) | gridZ", "(blockX << 32) | (blockY << 16) | blockZ",
+                node, "(gridX << 32) | (gridY << 16) | gridZ", "(blockX << 32) | (blockY << 16) | blockZ",
             ),
             most=_PACKED | {"demangledName": _MAX_STRING},
         )  # fmt: skip
@@ -201,6 +177,7 @@ class _Reader:
             device=where >> 1 & 0xFFFF,
             process=process,
             graph=where & 1,
+            node=nodes,
             correlation=correlation,
         )
         return made, self.export.strings(ids), np.stack(table, axis=1)
@@ -241,15 +218,23 @@ class _Reader:
         correlation, name = _unlinked(link)
         ids, index = _unique(name)
         kind = np.array([kinds.get(number, _OTHER) for number in ids.tolist()], np.int8)
+        failed = self._failed(condition)
         return filled(
             Calls,
             kind=kind[index],
+            work=np.where(np.isin(kind[index], _LAUNCHING) & ~np.isin(correlation, failed), _DUE, 0),
             start_ns=start,
             duration_ns=end - start,
             process=self._process_of(tid)[0],
             thread=tid & 0xFFFFFF,
             correlation=correlation,
         )
+
+    def _failed(self, condition: str) -> NDArray[np.int64]:
+        """Correlation ids of calls that ended with an error, as where a tuner tries what a device cannot do."""
+        if "returnValue" not in self.export.columns.get(_CALL, {}):
+            return np.empty(0, np.int64)
+        return self.export.integers(_CALL, ("correlationId",), condition=f"{_FAILED} AND ({condition})")[0]
 
     def _ranges(self) -> list[Range]:
         """The ranges that can name steps and layers; processes without kernels are numbered after those with some."""
@@ -265,7 +250,7 @@ class _Reader:
 
     def _events(self, what: str, kind: str) -> Events:
         """One table of events on the device, those of processes with kernels; ``kind`` is an expression of SQL."""
-        table = f"{_PREFIX}{what}"
+        table = f"{PREFIX}{what}"
         columns = self.export.columns.get(table, {})
         optional = [name if name in columns else "0" for name in ("bytes", "graphNodeId")]
         start, end, device, stream, correlation, pid, code, size, node = self.export.integers(

@@ -20,6 +20,13 @@ from perfgate.trace.limits import MAX_ROWS, SQLITE
 MAGIC = b"SQLite format 3\x00"
 Ints = NDArray[np.int64]
 
+PREFIX = "CUPTI_ACTIVITY_KIND_"
+KERNELS, _GRAPHS = f"{PREFIX}KERNEL", f"{PREFIX}GRAPH_TRACE"
+_KERNEL_COLUMNS = (
+    "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
+    "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+)  # fmt: skip
+
 _CHUNK_ROWS = 1 << 16
 _NO_LIMITS: Mapping[str, int] = {}
 _HEADER_BYTES = 100
@@ -193,6 +200,41 @@ class Export(contextlib.AbstractContextManager["Export"]):
                 query = f"SELECT value FROM {table} WHERE name = 'EXPORT_PRODUCT_VERSION'"  # noqa: S608
                 return next((f"nsys {str(row[0])[:40]}" for row in self.select(query)), _UNKNOWN)
         return _UNKNOWN
+
+
+def check_content(export: Export) -> None:
+    """Check that a file is an export of nsys and holds its kernels.
+
+    Raises:
+        RecordError: It is not, or they are hidden in graphs traced as single events.
+    """
+    if "StringIds" not in export.columns:
+        text = "is an SQLite database, but no export of nsys"
+        raise RecordError(text, where=export.where, remedy="Make one with: nsys export --type=sqlite REPORT.nsys-rep")
+    if hidden := _hidden_graphs(export):
+        of = f"{hidden} of {export.count(_GRAPHS)} launches of CUDA graphs"
+        text = f"holds {of} as single events, so that their kernels are hidden"
+        raise RecordError(text, where=export.where, remedy="Trace with --cuda-graph-trace=node.")
+    if not export.has(KERNELS):
+        text = f"holds no CUDA kernel ({export.version})"
+        remedy = "Was --trace=cuda given, the capture range opened, and no other CUPTI client (torch profiler) running?"
+        raise RecordError(text, where=export.where, remedy=remedy)
+    export.need(KERNELS, _KERNEL_COLUMNS)
+
+
+def _hidden_graphs(export: Export) -> int:
+    """How many launches of graphs have an event of their own and no kernel."""
+    if not export.has(_GRAPHS):
+        return 0
+    key = ("correlationId", "COALESCE(globalPid, 0)")
+    if not {"correlationId", "globalPid"} <= export.columns[_GRAPHS].keys():
+        return export.count(_GRAPHS)
+    seen = set[tuple[int, int]]()
+    if {"correlationId", "globalPid", "graphNodeId"} <= export.columns.get(KERNELS, {}).keys():
+        launched = export.integers(KERNELS, key, condition="graphNodeId IS NOT NULL AND correlationId IS NOT NULL")
+        seen = set(zip(*(column.tolist() for column in launched), strict=True))
+    traced = export.integers(_GRAPHS, ("COALESCE(correlationId, -1)", key[1]))
+    return sum(one not in seen for one in zip(*(column.tolist() for column in traced), strict=True))
 
 
 def harden(connection: sqlite3.Connection) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from perfgate.errors import UsageError
 from perfgate.trace.breakdown import StepFigures, figures
 from perfgate.trace.kernel_table import NONE, PLACES, STEP_KINDS, Steps, Timed, Trace, combinations, filled
+from perfgate.trace.lost_work import check_shown
 from perfgate.units import plural
 
 _Rows = TypeVar("_Rows", bound=Timed)
@@ -106,6 +107,8 @@ def select(trace: Trace, step: int | None = None, layer: int | None = None) -> S
 
     Raises:
         UsageError: There is no such step, it ran nothing, or none of its kernels is in that layer.
+        NotMeasuredError: The trace does not hold all of what these steps ran and when
+            (:func:`perfgate.trace.lost_work.check_shown`).
     """
     steps = figures(trace)
     if step is not None:
@@ -114,6 +117,7 @@ def select(trace: Trace, step: int | None = None, layer: int | None = None) -> S
         chosen, what = _decode_steps(trace, steps)
     else:
         chosen, what = np.zeros(0, bool), "the whole trace"
+        check_shown(trace, np.empty(0, np.int64), what)
     kernels = trace.kernels
     of_step = np.zeros(len(trace.steps) + 1, bool)  # the last one represents no step
     of_step[steps.step[chosen]] = True
@@ -132,17 +136,22 @@ def _one_step(trace: Trace, steps: StepFigures, step: int) -> tuple[NDArray[np.b
         there = f"it has steps {known.min()} to {known.max()}" if len(known) else "no range names a step"
         raise UsageError(f"the trace has no step {step}: {there}")
     kind = STEP_KINDS[trace.steps.kind[known == step][0]]
+    what, rows = f"step {step} ({kind})", np.flatnonzero(known == step)
+    check_shown(trace, np.union1d(rows, np.minimum(rows + 1, len(known) - 1)), f"{what} and the next one")
     chosen = known[steps.step] == step
     if not chosen.any():
-        raise UsageError(f"step {step} ({kind}) ran no kernel")
-    return chosen, f"step {step} ({kind})"
+        raise UsageError(f"{what} ran no kernel")
+    return chosen, what
 
 
 def _decode_steps(trace: Trace, steps: StepFigures) -> tuple[NDArray[np.bool_], str]:
     for kind in ("decode", "repeated"):
+        rows = trace.steps.complete_of(kind)
+        check_shown(trace, rows, plural(len(rows), f"{kind} step")) if len(rows) else None
         chosen = steps.complete_of(trace, kind)
         if chosen.any():
             return chosen, _of_ranks(trace, steps.take(chosen), f"{kind} step")
+    check_shown(trace, np.unique(steps.step), plural(len(np.unique(steps.step)), "step"))
     return np.ones(len(steps), bool), _of_ranks(trace, steps, "step")
 
 

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.trace.assembly import call_keys
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
     COPY_KINDS,
@@ -21,6 +20,7 @@ from perfgate.trace.kernel_table import (
     OnDevice,
     Timed,
     Trace,
+    call_keys,
     combinations,
 )
 from perfgate.trace.selection import Selection

@@ -34,6 +34,7 @@ from perfgate.trace.kernel_table import (
     Steps,
     Trace,
     call_kind,
+    call_work,
     filled,
 )
 from perfgate.trace.steps import Range
@@ -140,6 +141,7 @@ class _Reader:
             "name": [number[event.name] for event in launches],
             "shape": [row_of[event.shape()] for event in launches],
             "graph": [bool(event.detail.get("graph node id")) for event in launches],
+            "node": [_node(event) for event in launches],
         }
         if on_gpu:
             columns["launched_ns"] = [NO_TIME if (at := e.whole("launched_ns")) is None else at for e in launches]
@@ -154,6 +156,7 @@ class _Reader:
         calls: dict[str, list[Any]] = {
             "kind": [CALL_KINDS.index(call_kind(call.name)) for call in self.calls],
             "thread": [threads[call.owner, call.thread] for call in self.calls],
+            "work": [call_work(call.name) for call in self.calls],
         }
         trace = Trace(
             source=self.recording.source,
@@ -237,6 +240,17 @@ def _table(table: type[Rows], events: Sequence[Event], processes: Processes, own
 
 def _whole(value: int | str | None) -> int:
     return value if isinstance(value, int) else NONE
+
+
+def _node(event: Event) -> int:
+    """The graph of a kernel above 32 bits, its node below; CUPTI's ids of nodes hold their graph in some releases."""
+    graph, node = event.whole("graph id"), event.whole("graph node id")
+    if not node:
+        return NONE
+    return node & _NODE_BITS if graph is None else (graph & 0x7FFFFFFF) << 32 | node & 0xFFFFFFFF
+
+
+_NODE_BITS = (1 << 63) - 1
 
 
 def _owner(event: Event, key: str, beside: int | str | None) -> int:

@@ -54,10 +54,13 @@ def read_trace(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
     with as_plain_file(file) as plain:
         with plain.open("rb") as stream:
             head = stream.read(1024)
+        trace = None
         if head.startswith(MAGIC):
-            return read_nsys(plain, roles)
-        if begins_json(head):
-            return read_recording(read_events(plain), plain, roles)
+            trace = read_nsys(plain, roles)
+        elif begins_json(head):
+            trace = read_recording(read_events(plain), plain, roles)
+        if trace is not None:  # what is unpacked is gone when somebody reads of it
+            return dataclasses.replace(trace, where=str(file))
     if not head:
         raise RecordError("is empty", where=str(file), remedy="The profiler wrote nothing into it: see its messages.")
     raise RecordError(

@@ -59,10 +59,13 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Processes with steps of eager kernels and graphs, on devices and streams, before, in and after the steps."""
+    """Processes with steps of eager kernels and graphs, on devices, before, in and after the steps.
+
+    Each kernel has a stream of its own, because on one stream they could not run at one time.
+    """
     world = World(ExportBuilder(draw(st.sampled_from(VERSIONS))), draw(st.integers(0, 2**16)))
     builder = world.builder
-    kernel = st.tuples(st.sampled_from(NAMES), st.integers(0, 90_000), st.integers(0, 60_000))
+    kernel = st.tuples(st.sampled_from(NAMES), st.integers(0, 90_000), st.integers(1, 60_000))
     for pid in range(100, 100 + draw(st.integers(1, 3))):
         where: dict[str, Any] = {"pid": pid, "device": draw(st.integers(0, 3))}
         steps = draw(st.integers(0, 4))
@@ -73,12 +76,12 @@ def worlds(draw: st.DrawFn) -> World:
             owner = (pid, first + n)
             for name, at, duration in draw(st.lists(kernel, max_size=6)):
                 start = begin + at + draw(st.integers(0, 10**6))
-                builder.launch(name, begin + at, start, start + duration, stream=draw(st.integers(1, 3)), **where)
+                builder.launch(name, begin + at, start, start + duration, **where)
                 world.saw(owner, name, duration)
-            for nodes in draw(st.lists(st.lists(kernel, max_size=12), max_size=2)):
+            for nodes in draw(st.lists(st.lists(kernel, min_size=1, max_size=12), max_size=2)):
                 launched = begin + draw(st.integers(0, STEP_NS))
                 placed = [(name, launched + at, launched + at + duration) for name, at, duration in nodes]
-                builder.graph(launched, placed, stream=draw(st.integers(1, 3)), **where)
+                builder.graph(launched, placed, **where)
                 for name, _, duration in nodes:
                     world.saw(owner, name, duration, graph=True)
         # After the last step, or in no traced call. A process with steps launches something: steps of a process that
@@ -94,6 +97,8 @@ def worlds(draw: st.DrawFn) -> World:
     if not world.launches:
         builder.launch(NAMES[0], 10**9, 10**9, 10**9 + 1, pid=100)
         world.saw((100, None), NAMES[0], 1)
+    for stream, row in enumerate(builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"], start=1):
+        row["streamId"] = stream
     return world
 
 

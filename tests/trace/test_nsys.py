@@ -230,7 +230,9 @@ def test_layers_by_ranges_without_graphs(tmp_path: Path) -> None:
                 builder.span(f"{{'Module': 'model.layers.{n + 4}.self_attn'}}", begin + 3000, begin + 6000)
             for offset, name in ((1000, "rms_norm"), (3500, "flash_attn"), (9000, "other"), (15_000, "gemm")):
                 builder.launch(name, begin + offset, 200_000 + begin + offset, 200_500 + begin + offset)
-        builder.launch("sampler", 90_000 + 100_000 * (step - 10), 290_000 + 100_000 * (step - 10), 10**6)
+        builder.launch(
+            "sampler", 90_000 + 100_000 * (step - 10), *(n + 100_000 * (step - 10) for n in (290_000, 299_000))
+        )
 
     trace = read_nsys(builder.write(tmp_path / "eager.sqlite"))
 
