@@ -362,11 +362,18 @@ _TABLE = (
            "than the base's: the head keeps something of each batch. Chance says so of one cell in a hundred.",
            "Look for what is kept of finished requests: caches that nobody empties, lists that grow. To block it, gate "
            "host_memory_growth or device_memory_growth."),
-    Reason("path-unused", "No engine of a side imported a module of the side's path=, nor one that an entry point in "
-           "it names: what was measured is the build without it.",
+    Reason("path-unused", "No process of a side's engines imported, loaded or mapped anything of a folder of its "
+           "path=. Where the sides differ by nothing else, both ran one build, and the cell is not measured.",
            "Install a plugin into the folder, so that vLLM finds its entry point: pip install --no-deps --target "
            "FOLDER PLUGIN. A patched package needs the package's own name (docs/configuration.md). See engine.log for "
-           "a plugin that failed to load."),
+           "a plugin that failed to load. A folder of data is declared: path=FOLDER,data."),
+    Reason("path-use-unknown", "Whether anything of a folder of path= was used is not known: a process of each engine "
+           "did not tell. A server with a command of its own is not asked.",
+           "See engine.log for what the plugin says as it is loaded, or compare host calls: perfgate run --exact."),
+    Reason("plugin-idle", "A plugin of the head was loaded, and nothing shows that it does anything: no other code "
+           "refers to its functions and classes, and vLLM's own are as they are in the base's engines.",
+           "See that it applies to this version of vLLM, this model and these engine arguments; engine.log has what it "
+           "says. What it writes to files, or does in other programs, is not seen."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",
            "Nothing, if that is intended."),
     # --- a plan that several machines measure

@@ -14,6 +14,7 @@ from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import ANY_TIME, InvalidTrialError, Span
 from perfgate.capture.worker import Limit
+from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import AnyWorkload, Workload
@@ -56,7 +57,7 @@ class ToyEngine:
         if not on:
             Path(self.arguments["toy_trace"]).write_text(json.dumps({"gemm": self.step_ns - 1000, "norm": 1000}))
 
-    def stop(self, exit_timeout_s: float = 1.0) -> tuple[str, ...]:
+    def stop(self, exit_timeout_s: float = 1.0) -> tuple[ProcessUse, ...]:
         """Nothing is there to be stopped."""
         assert exit_timeout_s > 0
         return ()

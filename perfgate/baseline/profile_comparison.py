@@ -13,6 +13,7 @@ from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cell_verdict import judge_cells, judge_together
 from perfgate.judge.evidence import Evidence, RecordSide
 from perfgate.judge.outcome import Finding, Outcome
+from perfgate.judge.unused_path import alone_unused, not_measured
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import Kind, Side
 from perfgate.models import Note
@@ -50,6 +51,21 @@ class ProfiledEvidence(Evidence):
     """
 
     profiles: Sequence[Profile] = ()
+
+    @cached_property
+    def unused_apart(self) -> Note | None:
+        """The same of the head and its anchor, or of the head and a build that is stored."""
+        if not self.sides:
+            return None
+        record = self.record
+        if record.alone is None:
+            return not_measured({side: RecordSide(record, side) for side in record.subjects})
+        return alone_unused(record, self.sides["head"].name, self.stored)
+
+    @property
+    def stored(self) -> Sequence[Mapping[str, str]]:
+        """The packages of the builds that it is held against, as far as a build is told by them alone."""
+        return [profile.accepted[-1].versions for profile in self.fitting]
 
     def calls(self) -> dict[Side, list[HostCalls]]:
         """The profile of this GPU and Python takes the place of a base."""
@@ -90,6 +106,8 @@ class ProfileEvidence(ProfiledEvidence):
     @property
     def unjudged(self) -> Finding | None:
         """Why nothing is judged: nothing was measured, or there is no profile."""
+        if self.unused_apart is not None:
+            return Finding("not-measured", (self.unused_apart,))
         if not self.sides or self.stops:
             return self.stopped
         calls = self.calls()

@@ -6,7 +6,7 @@ The unit is the visit (:mod:`perfgate.stats.prediction`).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -55,6 +55,8 @@ class VisitEvidence(ProfiledEvidence):
     @property
     def unjudged(self) -> Finding | None:
         """Why it is held against no baseline; a side that was cut short is not, lest somebody stops where it suits."""
+        if self.unused_apart is not None:
+            return Finding("not-measured", (self.unused_apart,))
         if self.baseline is not None:
             return None
         if not self.sides or self.stops:
@@ -73,6 +75,13 @@ class VisitEvidence(ProfiledEvidence):
         return Finding(
             "not-comparable", (Note(code="different-machines" if elsewhere else "different-cells", text=text),)
         )
+
+    @property
+    def stored(self) -> Sequence[Mapping[str, str]]:
+        """Those of the profiles, and of the build that was promoted last, where nothing else tells it from others."""
+        last = self.baseline.build if self.baseline else None
+        plain = [] if last is None or last.opaque or last.source or last.args else [last.versions]
+        return [*super().stored, *plain]
 
     @property
     def side(self) -> RecordSide:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import Span
 from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit
+from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import AnyWorkload
@@ -77,11 +78,11 @@ class Engine(Protocol):
             window: Whether the profiler that the engine was started with records meanwhile.
         """
 
-    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[ProcessUse, ...]:
         """Shut it down and wait so long for its process, or for what wraps it.
 
         Returns:
-            Reason codes of cautions that only the end of the engine can tell.
+            What each of its processes used of the subject's ``path=`` until then; empty where none can be asked.
         """
 
 

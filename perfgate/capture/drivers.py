@@ -21,6 +21,7 @@ from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
 from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit, Worker, start_limit
 from perfgate.machine.cleanup import count_files
+from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.plan import prompts
 from perfgate.scenario.subject import Subject
@@ -143,7 +144,7 @@ class VllmEngine:
         limit = Limit(time.monotonic() + self._job.cell.measure.start_timeout, "iteration-timeout", "engine-died")
         self._worker.request("profile", limit, on=on, ranges=ranges, window=window)
 
-    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[ProcessUse, ...]:
         """See :class:`Engine`; what is foreseen imports, or goes on with it, from here on.
 
         Not after a warm-up trial: what that leaves in its caches is kept before anybody else works there.

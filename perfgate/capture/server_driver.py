@@ -36,6 +36,7 @@ from perfgate.machine.children import spawn
 from perfgate.machine.cleanup import count_files
 from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.json_text import MANIFEST, parse_json
+from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.record.kept_trace import kept_trace
 from perfgate.scenario.subject import Subject
@@ -221,16 +222,17 @@ class ServedEngine:
         """No instrument of a server asks for it."""
         raise InvalidTrialError("profile-failed", f"a server has no ranges {ranges}, {on}, {window}")
 
-    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
-        """See :class:`perfgate.capture.driver_protocol.Engine`; what a server imported nobody can ask it.
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[ProcessUse, ...]:
+        """See :class:`perfgate.capture.driver_protocol.Engine`; a server that ran already is not asked.
 
         What is foreseen imports from here on, but not after a warm-up trial: what that leaves in its caches is kept
         before anybody else works there.
         """
+        used = self._server.used()
         if self._started is not None and self._job.pair is not None:
             self._started.parking.begin(importing(self._job.ahead))
         self._server.stop(exit_timeout_s)
-        return ()
+        return used
 
     def _scrape(self) -> Scrape:
         return read_metrics(fetch(self._server.url, "/metrics")[1])

@@ -18,6 +18,7 @@ from perfgate.capture.engine import APART, BLOCKS, FIRST_PORT, LOG, PORTS, engin
 from perfgate.capture.job import Job
 from perfgate.capture.server_http import is_ready
 from perfgate.capture.server_states import DEVELOPMENT, EXTENSION, is_probed
+from perfgate.capture.server_use import ask_processes
 from perfgate.capture.small_tokenizer import with_tokenizer
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.worker import Limit, Worker, signal_name
@@ -27,6 +28,7 @@ from perfgate.load.dummy_adapters import RANK, write_adapters
 from perfgate.load.shape import Load
 from perfgate.machine.children import Child, spawn
 from perfgate.machine.locks import hold_named, state_folder
+from perfgate.metrics.path_use import ProcessUse
 
 VLLM: Final = Path(__file__).with_name("vllm_server.py")
 HOST: Final = "127.0.0.1"
@@ -59,6 +61,10 @@ class RunningServer:
         """Nobody here knows whether it ended, however long they wait."""
         del wait_s
         return ""
+
+    def used(self) -> tuple[ProcessUse, ...]:
+        """Nobody knows its processes."""
+        return ()
 
     def stop(self, wait_s: float) -> None:
         """It goes on."""
@@ -175,6 +181,10 @@ class Server:
         if status is None:
             return ""
         return f"was ended by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+
+    def used(self) -> tuple[ProcessUse, ...]:
+        """What each of its processes used of the subject's ``path=`` until now."""
+        return ask_processes(self._job, self._child.below())
 
     def stop(self, wait_s: float) -> None:
         """Ask it to shut down, as Ctrl-C does, and wait.

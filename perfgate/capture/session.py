@@ -42,6 +42,7 @@ from perfgate.project.subjects import replaced_path
 from perfgate.record.cost import newest_records, trial_seconds, with_iterations
 from perfgate.record.dropped_pairs import HOPELESS, OF_THE_GPU, met_unfit_caches, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, record_file, write_record
+from perfgate.record.unused_folders import ends
 from perfgate.scenario.plan import Cell
 
 
@@ -271,13 +272,9 @@ class Session:
         return reopened(record).model_copy(update={"visits": (*record.visits, visit)})
 
     def _condition(self, station: Station, aim: Aim) -> bool:
-        """Before a station's first round one trial a build, never judged: it fills caches, and the engine runs.
+        """Whether pairs may be taken, once each build had a trial that is never judged: it fills caches, and it runs.
 
-        One that was only disturbed has done both. After the first of a visit a build whose compile caches this workload
-        filled needs none: what the first one warms is the machine (docs/measurements.md, first trials of a visit).
-
-        Returns:
-            Whether pairs may be taken there.
+        One that was only disturbed did. After the first of a visit a build with caches of this workload needs none.
         """
         cell, heads = aim.cell, self._rounds.heads(station.pair, self._opened[aim.cell.cell_id])
         wanted = [label for label in self._rounds.builds(heads) if (cell.cell_id, label) not in station.conditioned]
@@ -308,7 +305,8 @@ class Session:
                 self._opened[cell.cell_id] = with_iterations(self._opened[cell.cell_id], self._run, self._folder.parent)
                 self._keep(cell)
             station.conditioned.update((cell.cell_id, label) for label in wanted)
-            return bool(self._rounds.heads(station.pair, self._opened[cell.cell_id]))
+            record = self._opened[cell.cell_id]
+            return record.stopped is None and bool(self._rounds.heads(station.pair, record))
 
     def _warm_up(self, station: Station, aim: Aim, label: str, heads: tuple[str, ...]) -> Failure | None:
         failure = station.probe(aim.cell, self._run.built[label])
@@ -357,6 +355,8 @@ class Session:
                 self._pace.note(cell.cell_id, trial)
                 self._starts.note(cell, job.subject, trial)
             record = self._keep(cell, trial)
+            for head, why in ends(record).items():
+                self._keep(cell, stopped=why, head=head)
             ahead = ahead - 1 if trial.failure is None else len(builds) * (aim.pairs - aim.done(record))
             left_s = (self._pace.expected_s(cell.cell_id, kind) or 0.0) * ahead / max(len(self._rounds), 1)
             show("done", left_s, trial)

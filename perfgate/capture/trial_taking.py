@@ -28,6 +28,7 @@ from perfgate.capture.worker import EXIT_TIMEOUT_S
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
 from perfgate.load.shape import Load
 from perfgate.machine.process_log import last_words
+from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import Failure, Iteration, Kind, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
@@ -79,7 +80,7 @@ def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Tr
     begin_ns, t0_utc = time.monotonic_ns(), datetime.now(UTC).isoformat(timespec="seconds")
     facts: dict[str, Any] = {}
     iterations: list[Iteration] = []
-    told: tuple[str, ...] = ()
+    used: tuple[ProcessUse, ...] | None = None
     failure = driver.probe(job.subject)
     if failure is None:
         try:
@@ -90,8 +91,9 @@ def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Tr
                 for iteration in instrument.drive(engine, say):
                     iterations.append(iteration)  # noqa: PERF402 (those before an error are kept)
                 say("stopping the engine")
+                used = ()
                 try:
-                    told = engine.stop(instrument.report_s or EXIT_TIMEOUT_S)
+                    used = engine.stop(instrument.report_s or EXIT_TIMEOUT_S)
                 except InvalidTrialError as error:
                     if instrument.report_s:
                         raise
@@ -100,10 +102,9 @@ def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Tr
             instrument.collect(say)
         except (RecordError, NotMeasuredError) as error:
             failure = _failure(instrument.explain(error), instrument.unreadable, job)
-    facts |= {"iterations": tuple(iterations), **instrument.fields()}
+    facts |= {"iterations": tuple(iterations), "used": used, **instrument.fields()}
     if os.getpriority(os.PRIO_PROCESS, 0) > 0:  # which the engine inherits
-        told = ("low-priority", *told)
-    facts["cautions"] = (*facts.get("cautions", ()), *told)
+        facts["cautions"] = (*facts.get("cautions", ()), "low-priority")
     duration_ns = time.monotonic_ns() - begin_ns
     return job.trial(t0_utc=t0_utc, duration_ns=duration_ns, failure=failure, **facts)
 

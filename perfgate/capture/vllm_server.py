@@ -25,6 +25,7 @@ import importlib.metadata
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 import types
@@ -39,6 +40,8 @@ PROBE = "perfgate_probe"
 """A module that is nowhere on disk: its class ``Ranks`` is what ``--worker-extension-cls`` names."""
 FAILED = "perfgate_probe_failed"
 """Where a rank keeps why its probe failed."""
+ASKED, TOLD, SIGNAL = "asked-use.json", "told-use-{}.json", signal.SIGRTMIN + 9
+"""What perfgate asks for, what answers, and by which signal; see :mod:`perfgate.capture.server_use`."""
 
 
 def offer_probe() -> None:
@@ -46,9 +49,7 @@ def offer_probe() -> None:
 
     A rank that is forked has the module; one that is spawned runs this file first, as ``__mp_main__``.
     """
-    file = Path(__file__).with_name("vllm_probe.py")
-    probe, module = types.ModuleType(file.stem), types.ModuleType(PROBE)
-    importlib.machinery.SourceFileLoader(file.stem, str(file)).exec_module(probe)
+    probe, module = beside("vllm_probe"), types.ModuleType(PROBE)
 
     class Ranks:
         """What vLLM adds to its workers."""
@@ -64,6 +65,30 @@ def offer_probe() -> None:
 
     vars(module)[Ranks.__name__] = Ranks
     sys.modules[PROBE] = module
+
+
+def tell_when_asked() -> None:
+    """Have each process of the server say what it used of ``path=``, see :mod:`perfgate.capture.vllm_path`.
+
+    Nothing is looked at before it is asked, which is after the load. One that is spawned runs this file first too.
+    """
+    use = beside("vllm_path")
+
+    def tell(_number: int, _frame: Any) -> None:
+        with contextlib.suppress(Exception):  # then it has not told
+            told = use.report(None, json.loads(Path(ASKED).read_text(encoding="utf-8"))["folders"])
+            made, file = Path(f".{TOLD}".format(os.getpid())), Path(TOLD.format(os.getpid()))
+            made.write_text(json.dumps(told), encoding="utf-8")
+            made.replace(file)
+
+    signal.signal(SIGNAL, tell)
+
+
+def beside(name: str) -> types.ModuleType:
+    """The module of that name beside this file."""
+    file, module = Path(__file__).with_name(f"{name}.py"), types.ModuleType(name)
+    importlib.machinery.SourceFileLoader(name, str(file)).exec_module(module)
+    return module
 
 
 def has_command() -> bool:
@@ -131,5 +156,6 @@ def main(arguments: list[str]) -> None:
 
 if __name__ in ("__main__", "__mp_main__"):
     offer_probe()
+    tell_when_asked()
 if __name__ == "__main__":
     main(sys.argv[1:])

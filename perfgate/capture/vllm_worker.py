@@ -25,8 +25,8 @@ iterate   prompts: batch x input token ids, output_tokens,  submitted_ns: batch;
                                                             the first step after every request has its first token
 profile   on, ranges: nvtx or record_function, window       nothing; ranges surround steps from here on, or no more;
                                                             with window the profiler records meanwhile
-stop      path: folders put on the module path              path_used: whether a module of them was imported, or null;
-                                                            the engine is down, the worker exits
+stop      path: folders put on the module path              used: what each process used of them (vllm_path.py); the
+                                                            engine is down, the worker exits
 ========= ================================================= ==========================================================
 
 While it is profiled, each engine step carries a range ``perfgate.step.N``, N counting from 0, in every process that
@@ -258,12 +258,12 @@ class WorkerLoop:
             return {}
         engine, self.engine = self.engine, None
         try:
-            used = request.get("path") and beside("vllm_path").path_used(engine, request["path"], call_ranks)
+            used = beside("vllm_path").path_used(engine, request["path"], call_ranks) if "path" in request else []
             vars(gc)["collect"] = lambda *_, **__: 0
             engine.engine_core.shutdown()
         except Exception as error:
             raise RequestError("engine-died", describe(error)) from error
-        return {"path_used": used} if request.get("path") else {}
+        return {"used": used}
 
 
 def arguments_of(engine_args: Any, request: dict[str, Any]) -> Any:

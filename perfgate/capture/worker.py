@@ -21,6 +21,7 @@ from perfgate.capture.engine import LOG, engine_environment
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.machine.children import Child, spawn
+from perfgate.metrics.path_use import ProcessUse, read_uses
 from perfgate.reasons import REASONS
 
 PROTOCOL = 1
@@ -223,20 +224,21 @@ class Worker:
             raise InvalidTrialError("protocol-error", f"{op}: unknown code in {line[:200]!r}")
         raise InvalidTrialError(code, str(answer.get("error")))
 
-    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[ProcessUse, ...]:
         """Shut the engine down and wait for its process, or for what wraps it.
 
         Returns:
-            ``path-unused`` where it imported nothing of the subject's ``path=`` until then.
+            What each of its processes used of the subject's ``path=`` until then.
 
         Raises:
             InvalidTrialError: It refused or is still there.
         """
         limit = Limit(time.monotonic() + STOP_TIMEOUT_S, "engine-died", "engine-died")
-        answer = self.request("stop", limit, path=[*self._job.subject.path])
+        path = self._job.subject.path
+        answer = self.request("stop", limit, path=[*path])
         if self._child.wait(exit_timeout_s) is None:
             raise InvalidTrialError("engine-died", f"the worker is still there {exit_timeout_s:g} s after its stop")
-        return ("path-unused",) if answer.get("path_used") is False else ()
+        return read_uses(answer.get("used"), len(path))
 
     def _send(self, data: bytes, limit: Limit) -> None:
         """Write all of it; a worker that has stopped reading must not hold perfgate up for ever."""

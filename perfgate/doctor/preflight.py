@@ -22,6 +22,7 @@ from perfgate.capture.window_reading import MOST_GAPS
 from perfgate.counters.model_shape import text_part
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.doctor.accepted_values import EngineArguments
+from perfgate.doctor.uninstalled_plugins import uninstalled
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
 from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.load.arrival_kinds import APART_NS
@@ -170,7 +171,8 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: boo
             warnings += [(problem, cell.side) for problem in _hardly_meant(cell)]
     if problems:
         raise ScenarioError(_distinct(problems, len(subjects)))
-    return Preflight(_distinct(warnings, len(subjects)), tuple(dict.fromkeys(notes)))
+    told = (*_distinct(warnings, len(subjects)), *uninstalled(subjects))
+    return Preflight(told, tuple(dict.fromkeys(notes)))
 
 
 def _distinct(found: Iterable[tuple[Problem, _Side]], sides: int) -> tuple[Problem, ...]:

@@ -75,6 +75,14 @@ def _unfit(sides: Mapping[Side, Sequence[HostCalls]]) -> Finding | None:
     return None
 
 
+def calls_alike(sides: Mapping[Side, Sequence[HostCalls]]) -> bool | None:
+    """Whether no function differs between the called trials of two sides; ``None`` where that cannot be said."""
+    if not all(sides.get(side) for side in SIDES) or _unfit(sides) is not None:
+        return None
+    base, head = pooled(sides["base"]), pooled(sides["head"])
+    return not any(call_difference(base, head, kind).changes for kind in base.steps)
+
+
 def _begins_to_wait(own: CallDifference, base: HostCalls) -> bool:
     """Whether the head waits for a time in a function that repeats on the base.
 

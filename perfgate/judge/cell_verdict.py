@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Any
 
 from perfgate import __version__
-from perfgate.judge.call_checks import judge_calls, judge_launches
+from perfgate.judge.call_checks import calls_alike, judge_calls, judge_launches
 from perfgate.judge.cautions import clocks_differ, floor_by_side, head_is_favoured
 from perfgate.judge.cell_facts import MetRequests, RanksOutcome
 from perfgate.judge.counter_checks import count_one_side, judge_counters
@@ -37,6 +37,7 @@ from perfgate.judge.setting import setting_of
 from perfgate.judge.slow_share import states_outcome
 from perfgate.judge.state_cautions import state_cautions
 from perfgate.judge.state_series import ignored_states
+from perfgate.judge.unused_path import idle_plugins
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.summaries import step_median
 from perfgate.metrics.trial import KINDS, Kind, Side, key_of
@@ -229,7 +230,8 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
         ignored = ignored_states(evidence.family, evidence.labeller)
         cautions = state_cautions(evidence.labeller, seen, ignored, gates, evidence.orders_bound)
         findings.append(Finding(cautions=tuple(cautions)))
-    told = chain(evidence.cautions(), *(finding.cautions for finding in findings))
+    idle = () if unjudged else idle_plugins(evidence.sides, calls_alike=calls_alike(evidence.calls()))
+    told = chain(idle, evidence.cautions(), *(finding.cautions for finding in findings))
     pairs: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
     outcome = CellOutcome(
         name=f"{evidence.head}: {evidence.cell.name}" if evidence.head else evidence.cell.name,

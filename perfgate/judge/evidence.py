@@ -28,12 +28,13 @@ from perfgate.judge.rule import Judged, Series
 from perfgate.judge.sign_series import by_sign
 from perfgate.judge.slow_share import slow_share
 from perfgate.judge.state_series import by_state
-from perfgate.judge.unused_path import unused_path
+from perfgate.judge.unused_path import not_measured, unused_paths
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import KINDS, SIDES, Kind, Side, Trial
 from perfgate.models import Note
 from perfgate.record.dropped_pairs import CHANGED
 from perfgate.record.run_record import Record, record_digest
+from perfgate.record.unused_folders import UNUSED
 from perfgate.scenario.plan import Cell, GatePlan, orders_bound
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.rank_steps import RankSteps, pool_ranks
@@ -125,6 +126,8 @@ class Evidence:
         """Why nothing is held against anything; ``None`` where there are both sides, each of one build."""
         if any(stop.code == CHANGED for stop in self.stops):  # nobody knows which of its trials ran what
             return self.stopped
+        if self.unused_apart is not None:
+            return Finding("not-measured", (self.unused_apart,))
         if self.sides.keys() >= {*SIDES}:
             return None
         if not self.sides or self.stops:
@@ -267,10 +270,15 @@ class Evidence:
         demanded = kind == "counted" and any(entry.metrics for entry in self.cell.counters)
         return taken or (bool(self.cell.looks(kind)) and (not self.record.stopped if self.paired else demanded))
 
+    @cached_property
+    def unused_apart(self) -> Note | None:
+        """Why nothing is judged: the sides differ by folders of ``path=`` alone that no engine used."""
+        return not_measured(self.sides)
+
     def unused_paths(self) -> Iterator[Note]:
-        """Which side measured none of its ``path=``; told where nothing is judged, too."""
-        for side in self.sides.values():
-            yield from unused_path(side.record, side.name)
+        """Which folders of ``path=`` nothing used, but for those that are why nothing is judged; told there, too."""
+        told = self.unused_apart is not None
+        return (note for note in unused_paths(self.sides) if not (told and note.code == UNUSED))
 
     def cautions(self) -> Iterator[Note]:
         """Everything about the trials that a reader of the verdict should know."""

@@ -9,10 +9,10 @@ from itertools import chain
 from typing import Final
 
 from perfgate.counters.roofline_bound import WEIGHTS_APART
-from perfgate.judge.unused_path import UNUSED
 from perfgate.metrics.trial import KINDS, SIDES, Side, Trial
 from perfgate.metrics.under_load import COUNTED_BY, COUNTS
 from perfgate.models import Note
+from perfgate.record.unused_folders import UNUSED
 from perfgate.units import format_value, percent, plural
 
 UNEVEN = 2.0

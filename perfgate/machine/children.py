@@ -117,7 +117,7 @@ class Child:
         """
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, number)
-        outside = [process for process in self._below() if not in_group(process, self._pid)]
+        outside = [process for process in self.below() if not in_group(process, self._pid)]
         for process in outside:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 process.send_signal(number)
@@ -130,7 +130,7 @@ class Child:
         except OSError:
             return True
         owners = {line.split()[4] for line in held if " -> " not in line}
-        return any(str(process.pid) in owners for process in self._below())
+        return any(str(process.pid) in owners for process in self.below())
 
     def end(self, *, gently: bool = True) -> tuple[Orphan, ...]:
         """End it and all that came of it, by SIGINT, SIGTERM and SIGKILL; within 7 s, at once where nothing runs.
@@ -204,7 +204,7 @@ class Child:
             return f"ended by signal {-status}"
         return f"ended with status {status}" if status else ""
 
-    def _below(self) -> list[psutil.Process]:
+    def below(self) -> list[psutil.Process]:
         """What is below its supervisor, itself included."""
         try:
             return psutil.Process(self._supervisor.pid).children(recursive=True)
@@ -218,7 +218,7 @@ class Child:
         }
         if self._group is not None:
             members |= set(with_ids(self._group.pids()))
-        members |= set(self._below())
+        members |= set(self.below())
         return [p for p in members if p.pid != self._supervisor.pid and is_alive(p)]
 
 

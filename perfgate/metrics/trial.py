@@ -19,6 +19,7 @@ from perfgate.machine.atomic_files import sha256_of
 from perfgate.machine.json_text import Figures
 from perfgate.machine.telemetry import GpuTelemetry, Window
 from perfgate.metrics.memory import Memory
+from perfgate.metrics.path_use import ProcessUse
 from perfgate.models import Frozen, Note, absent
 from perfgate.reasons import CODE
 from perfgate.trace.decode_step import DecodeSteps
@@ -269,6 +270,8 @@ class Trial(Frozen):
         memory: What a timed trial's engine held between its iterations.
         figures: What else was measured, by name: integers that no more than a metric of their own reads.
         fill: What its compile caches had been filled with; ``None``, and not written, where that was not kept.
+        used: What each process of its engine used of the subject's ``path=``; empty where none told, and ``None`` where
+            nobody asked: by older versions, and where the engine failed.
     """
 
     index: int
@@ -300,6 +303,7 @@ class Trial(Frozen):
     memory: Annotated[Memory | None, Field(exclude_if=absent)] = None
     figures: Annotated[dict[str, int], Field(exclude_if=operator.not_)] = {}
     fill: Annotated[Fill | None, Field(exclude_if=absent)] = None
+    used: Annotated[tuple[ProcessUse, ...] | None, Field(exclude_if=absent)] = None
 
     @property
     def label(self) -> str:

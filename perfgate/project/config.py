@@ -86,7 +86,8 @@ class SubjectTable(Strict):
     Args:
         python: The interpreter that holds the engine: a path, or the name of a program.
         path: A folder, or a list of them, put on the module path before the interpreter's own, in place of the base's;
-            +FOLDER puts one in front of the base's, or of those that ref= builds.
+            +FOLDER puts one in front of the base's, or of those that ref= builds; of FOLDER,data nothing has to be
+            imported.
         env: Environment variables for this side only.
         args: Engine arguments that replace the scenario's on this side only.
         ref: A git ref that [build] makes the subject from; keys beside it override what the build gives.

@@ -19,7 +19,7 @@ from perfgate.machine.versioned_json import first_problem
 from perfgate.metrics.trial import HEAD_NAME, Side
 from perfgate.project.config import CONFIG_FILE, IN_FRONT, absolute_paths
 from perfgate.project.git import WORKING_TREE
-from perfgate.scenario.subject import SHOWN, Subject
+from perfgate.scenario.subject import SHOWN, Subject, data_apart, entries
 
 KEYS = ("python", "path", "env", "args", "ref", "url")
 _OF_A_HEAD = re.compile(rf"([^:=]+):((?:{'|'.join(KEYS)})(?:\.[^=]*)?=.*)", re.DOTALL)
@@ -159,7 +159,7 @@ def anchored(words: Sequence[str], folder: Path) -> tuple[str, ...]:
 
 def same_build(left: Subject | None, right: Subject | None) -> bool:
     """Whether two subjects are one build, whatever ref each was asked for by."""
-    plain = [subject and subject.model_copy(update={"built_from": None}) for subject in (left, right)]
+    plain = [subject and subject.model_copy(update={"built_from": None, "data": ()}) for subject in (left, right)]
     return plain[0] == plain[1]
 
 
@@ -190,8 +190,8 @@ def words(subject: Subject, base: Subject | None = None) -> tuple[str, ...]:
     built = source.folder if source is not None else None
     if subject.python != reference.python and not (built and built in subject.python):
         named.append(f"python={subject.python}")
-    path = [entry for entry in subject.path if not (built and built in entry)]
-    if path and subject.path != reference.path:
+    path = [entry for entry in entries(subject) if not (built and built in entry)]
+    if path and entries(subject) != entries(reference):
         named.append(f"path={os.pathsep.join(path)}")
     named += [f"env.{name}=..." for name, value in subject.env.items() if value != reference.env.get(name)]
     changed = {name: value for name, value in subject.args.items() if (name, value) not in reference.args.items()}
@@ -232,7 +232,7 @@ def _over(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inherit(base: Subject, table: Mapping[str, Any]) -> Subject:
-    inherited = {key: getattr(base, key) for key in ("python", "path", "env", "args", "built_from")}
+    inherited = {key: getattr(base, key) for key in ("python", "env", "args", "built_from")} | {"path": entries(base)}
     return _subject(inherited | ({} if "python" in table else {"url": base.url}), table)
 
 
@@ -246,7 +246,7 @@ def _subject(inherited: Mapping[str, Any], table: Mapping[str, Any]) -> Subject:
     if "path" in said:
         said["path"] = [entry.removeprefix(IN_FRONT) for entry in said["path"]]
     try:
-        return _with_source(Subject(**said))
+        return _with_source(Subject(**data_apart(said)))
     except ValidationError as error:
         raise UsageError(first_problem(error).removeprefix(": ")) from error
 
@@ -312,7 +312,7 @@ def _yaml_value(option: str, word: str, value: str) -> Any:
 def _check_values(table: Mapping[str, Any], where: str) -> None:
     try:
         usual = {"python": "" if "url" in table else sys.executable}
-        subject = Subject(**{**usual, **{k: v for k, v in table.items() if k != "ref"}})
+        subject = Subject(**data_apart({**usual, **{k: v for k, v in table.items() if k != "ref"}}))
     except ValidationError as error:
         raise UsageError(first_problem(error).removeprefix(": "), where=where) from error
     if not subject.python and subject.url is None:

@@ -9,10 +9,11 @@ a folder in front of what ``path=FOLDER`` would override.
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -79,12 +80,14 @@ class Subject(Frozen):
         path: Folders put on the module path before the interpreter's own, first one first.
         env: Environment variables for this side only.
         args: Engine arguments that replace the scenario's on this side only.
+        data: Those of the folders that hold data, or are there for another reason than to be imported from.
         built_from: Where perfgate built it from a git ref, the source; said in reports, no part of what is compared.
         url: A server that runs already, in place of all of these: perfgate neither starts it nor knows its build.
     """
 
     python: str
     path: tuple[str, ...] = ()
+    data: Annotated[tuple[str, ...], Field(exclude_if=operator.not_)] = ()
     env: Variables = {}
     args: Arguments = {}
     built_from: Source | None = None
@@ -96,7 +99,7 @@ class Subject(Frozen):
         # Engines start in another folder; the bare name of a program is left to PATH.
         return absolute(Path.cwd(), python) if os.sep in python else python
 
-    @field_validator("path")
+    @field_validator("path", "data")
     @classmethod
     def _path_from_here(cls, path: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(absolute(Path.cwd(), entry) for entry in path)
@@ -107,6 +110,24 @@ class Subject(Frozen):
         if self.url is not None and given:
             raise ValueError(f"{given[0]} cannot be given beside url, a server that runs already")
         return self
+
+
+DATA: Final = ",data"
+"""Behind a folder of ``path=``: nothing of it has to be imported."""
+
+
+def data_apart(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A subject's table whose folders have no ``,data`` behind them, and ``data`` in its place."""
+    if "path" not in table:
+        return {**table}
+    plain = [entry.removesuffix(DATA) for entry in table["path"]]
+    data = [entry for entry, given in zip(plain, table["path"], strict=True) if given.endswith(DATA)]
+    return {**table, "path": plain, "data": data}
+
+
+def entries(subject: Subject) -> tuple[str, ...]:
+    """The folders of a subject as a user writes them."""
+    return tuple(f"{folder}{DATA if folder in subject.data else ''}" for folder in subject.path)
 
 
 Builds = Mapping[Side, Subject] | Mapping[str, Subject]

@@ -105,7 +105,7 @@ def test_complete_trial(prepare: Callable[..., Job]) -> None:
 
 
 def test_path_of_which_nothing_is_imported(prepare: Callable[..., Job], stub: Path, tmp_path: Path) -> None:
-    """A trial has the caution path-unused unless its engine imported a module of path=, or one that it names."""
+    """A trial says of each folder of path= whether its engine imported a module of it, or one that it names."""
     plain = tmp_path / "plain"
     (plain / "my_plugin-0.1.dist-info").mkdir(parents=True)
     (plain / "my_plugin.py").write_text("def register(): ...\n")
@@ -115,10 +115,23 @@ def test_path_of_which_nothing_is_imported(prepare: Callable[..., Job], stub: Pa
     elsewhere = {"PYTHONPATH": str(stub)}
 
     unused = prepare(path=(str(plain),), env=elsewhere)
-    assert collect(unused).cautions == ("path-unused",)
-    assert collect(prepare(path=(str(plain), str(stub)), index=1)).cautions == ()
+    assert folders_used(collect(unused)) == [False]
+    assert folders_used(collect(prepare(path=(str(plain), str(stub)), index=1))) == [False, True]
     entry_points.write_text("[vllm.general_plugins]\nmine = vllm.sampling_params:RequestOutputKind\n")
-    assert collect(prepare(path=(str(plain),), env=elsewhere, index=2)).cautions == ()
+    assert folders_used(collect(prepare(path=(str(plain),), env=elsewhere, index=2))) == [True]
+
+
+def test_ranks_that_tell_nothing(prepare: Callable[..., Job], stub: Path) -> None:
+    """Where ranks are out of reach a process that does not tell is among those that do."""
+    assert [one.folders for one in collect(prepare("no ranks", path=(str(stub),))).used or () if not one.state] == [
+        None
+    ]
+
+
+def folders_used(trial: Trial) -> list[bool]:
+    """Which folders the only process of a trial used."""
+    (process,) = trial.used or ()
+    return [folder.used for folder in process.folders or ()]
 
 
 def test_tokens_digest(prepare: Callable[..., Job]) -> None:

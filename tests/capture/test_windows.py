@@ -24,6 +24,7 @@ from perfgate.errors import NotMeasuredError
 from perfgate.load.exchange import Answer, Answers
 from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, trial_value
+from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import SETTLED, Probes, Startup, Trial
 from perfgate.record.run_record import Record
 from perfgate.scenario.declaration import loads
@@ -105,7 +106,7 @@ class Arithmetic:
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """Nobody asks."""
 
-    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[str, ...]:
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[ProcessUse, ...]:
         """Nothing runs."""
         assert exit_timeout_s > 0
         return ()

@@ -156,22 +156,6 @@ def test_same_subject() -> None:
     assert codes(found.cautions) == ["same-subject"]
 
 
-def test_path_unused() -> None:
-    """A side of whose path= no trial used anything is named with the folder, and not where one trial did."""
-
-    def marked(trials: Sequence[Trial]) -> list[Trial]:
-        return [one.model_copy(update={"cautions": ("path-unused",)}) for one in trials]
-
-    subjects = {"base": BASE, "head": BASE.model_copy(update={"path": ("/plain",)})}
-    taken = trials(spread(0.0, 0.0002, 4))
-    heads, bases = ([one for one in taken if one.subject == side] for side in ("head", "base"))
-
-    found = judged([*bases, *marked(heads)], subjects=subjects).cells[0]
-    assert [Note(code="path-unused", text="head: nothing of path=/plain was imported (4 engines)")] == [*found.cautions]
-    used = judged([*bases, heads[0], *marked(heads[1:])], subjects=subjects).cells[0]
-    assert used.cautions == ()
-
-
 # --- unpaired
 
 

@@ -79,6 +79,21 @@ def test_the_head_takes_from_the_base_what_it_does_not_say() -> None:
     assert sides["head"] == Subject(python="/p", path=("/a",), env={"X": "1", "Y": "2"}, args={"n": 2, "m": 1})
 
 
+def test_a_folder_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``,data`` behind a folder declares it, in words and tables; it goes with the path, and makes no other build."""
+    monkeypatch.chdir(tmp_path)
+    code, data = str(tmp_path / "code"), str(tmp_path / "tables")
+    subjects = resolve(["path=code:tables,data"], ["args.a=1"], {})
+    assert [(one.path, one.data) for one in subjects.values()] == [((code, data), (data,))] * 2
+    assert resolve(["path=tables,data"], ["path=code"], {})["head"].data == ()
+    assert resolve(["mine"], [], {"mine": {"path": [f"{data},data"]}})["base"].data == (data,)
+
+    declared, plain = Subject(python="/p", path=(data,), data=(data,)), Subject(python="/p", path=(data,))
+    assert same_build(declared, plain)
+    assert words(declared) == ("python=/p", f"path={data},data")
+    assert "data" not in plain.model_dump(mode="json")
+
+
 def test_the_heads_path_replaces_the_bases() -> None:
     """path= on the head stands instead of the base's folders; an empty one takes them away."""
     assert resolve(["path=/a"], ["path=/b"], {})["head"].path == ("/b",)
