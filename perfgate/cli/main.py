@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -152,9 +152,20 @@ def list_runs(runs: Path) -> None:
     metavar="METRIC:IGNORABLE:MUST_CATCH",
     help="A gate for a CSV, a role's like kernel_time_per_step[gemm]:1%:5%; may be given several times.",
 )
+@click.option(
+    "--order",
+    type=click.Choice(["randomised"]),
+    help="Of a CSV without a column order: a coin decided for each pair which side ran first, and both did.",
+)
 @RUNS_OPTION
 @reported
-def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...], runs: Path) -> Outcome:
+def compare(
+    files: tuple[str, ...],
+    scenario: Path | None,
+    gates: tuple[str, ...],
+    order: Literal["randomised"] | None,
+    runs: Path,
+) -> Outcome:
     """Compare two runs or records, or the two sides of a CSV.
 
     \b
@@ -166,7 +177,8 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
     perfgate compare A.json B.json
         results of aiperf, GuideLLM, vllm bench serve or llama-bench; advisory
     perfgate compare FILE.csv --gate itl_median:0.1%:0.5%
-        columns pair,subject,metric,unit,value; without pair advisory
+        columns pair,order,subject,metric,unit,value; without pair advisory;
+        order is the place in the pair, 1 or 2, without which nothing blocks
     """  # noqa: D301 (click reads a real backspace: keep the lines)
     from perfgate import gate
     from perfgate.baseline.store import is_baseline
@@ -180,10 +192,10 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
         planned += resolve_cells(load(scenario))[0].gates if scenario else ()
         if not planned:
             raise UsageError("a CSV needs gates", remedy="Give --scenario FILE or --gate itl_median:0.1%:0.5%.")
-        return gate.compare_table(Path(files[0]), planned)
+        return gate.compare_table(Path(files[0]), planned, order)
     if len(files) == 2:  # noqa: PLR2004 (base and head)
-        if scenario or gates:
-            raise UsageError("records carry their own gates; --scenario and --gate are for a CSV")
+        if scenario or gates or order:
+            raise UsageError("records carry their own gates; --scenario, --gate and --order are for a CSV")
         if is_baseline(Path(files[1])):
             return gate.compare_with_baseline(find_record(files[0], runs), Path(files[1]))
         if (outcome := compare_results(Path(files[0]), Path(files[1]))) is not None:
