@@ -12,8 +12,9 @@ from perfgate.errors import NotComparableError, RecordError, UsageError
 from perfgate.judge.cell_verdict import compare_sides, judge_advisory, judge_cells
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, Outcome, worst
-from perfgate.judge.pair_order import of_table
+from perfgate.judge.pair_order import of_table, shown_of_table
 from perfgate.judge.rule import Series, both_sides, judge_series
+from perfgate.judge.ungated import rows
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import find_metric, split_name
@@ -138,13 +139,14 @@ def compare_table(file: Path, gates: Sequence[GatePlan], order: Literal["randomi
     plan = Plan(cells=(), seed=0)
     judged = judge_series(series, plan.alpha, plan.beta)
     gated = {gate.gate.measured.name for gate in gates}
+    shown = [
+        shown_of_table(find_metric(name), values, drawn=bool(order), paired=table.paired)
+        for name, values in table.metrics.items() if name not in gated
+    ]  # fmt: skip
     cell = CellOutcome(
         name=file.stem, cell_id="", record=sha256_hex(file.read_bytes()), verdict=worst(g.verdict for g in judged),
         pairs=max((g.pairs for g in judged), default=0) if table.paired else 0, next_look=None, versions={},
-        gates=judged, ungated=tuple(
-            both_sides(find_metric(name), values.base, values.head)
-            for name, values in table.metrics.items() if name not in gated
-        ),
+        gates=judged, ungated=rows(shown, plan.alpha),
     )  # fmt: skip
     if table.paired:
         return judge_cells(file.name, plan, (cell,))

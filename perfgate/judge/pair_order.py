@@ -16,6 +16,8 @@ import numpy as np
 from perfgate import stats
 from perfgate.judge.outcome import PASSED, GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Series
+from perfgate.judge.ungated import Shown
+from perfgate.metrics.catalogue import Metric
 from perfgate.models import Note
 from perfgate.record.csv_table import ORDER, Values
 from perfgate.scenario.plan import GatePlan
@@ -44,6 +46,12 @@ def of_table(gate: GatePlan, values: Values, *, drawn: bool) -> Series:
     if why:
         return Unordered(**vars(series), why=why)
     return Ordered(**vars(series), head_first=values.head_first) if values.head_first else Drawn(**vars(series))
+
+
+def shown_of_table(metric: Metric, values: Values, *, drawn: bool, paired: bool) -> Shown:
+    """The values of a metric that no gate judges: in an unknown order nothing is said of their difference."""
+    known = paired and len(values.base) >= stats.FIRST_PASSING_PAIRS and not why_unknown(values.head_first, drawn=drawn)
+    return Shown(metric, values.base, values.head, int(known), values.resolution)
 
 
 def why_unknown(head_first: Sequence[bool], *, drawn: bool) -> str:
