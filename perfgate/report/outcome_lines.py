@@ -9,6 +9,7 @@ from dataclasses import replace
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.cell_facts import GpuOutcome, MetRequests
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Outcome, Verdict
+from perfgate.judge.run_standing import is_running
 from perfgate.metrics.catalogue import METRICS, needs_floor
 from perfgate.metrics.trial import KINDS, SIDES
 from perfgate.report.causes import why_slower
@@ -305,6 +306,8 @@ def closing(outcome: Outcome) -> str:
         return "MEASURED ONE SIDE: there is nothing to compare it with yet; give its record to perfgate compare."
     if outcome.verdict == "not-comparable" and "no-baseline" in reasons:
         return "NOT COMPARABLE: there is no baseline yet; perfgate baseline promote makes this run the first."
+    if is_running(outcome):
+        return "RUNNING: these are figures so far, and no verdict."
     stored = any(cell.baseline for cell in outcome.cells)
     running = any(note.code == "running-server" for note in outcome.reasons)
     apart = "each trial had started a server of its own" if running else "the trials had been taken in pairs"
