@@ -132,7 +132,7 @@ def head_first(order: str, rng: np.random.Generator, runs: int, pairs: int) -> N
         return coins
     if order.startswith("unknown"):
         return np.full((runs, pairs), "head" in order)
-    turns = (np.arange(pairs)[None, :] + rng.integers(0, 2, (runs, 1))) % 2 == 1
+    turns: NDArray[np.bool_] = (np.arange(pairs)[None, :] + rng.integers(0, 2, (runs, 1))) % 2 == 1
     if order == "column, even":
         turns = rng.permuted(turns, axis=1)
         while leaning := [n for n, row in enumerate(turns.tolist()) if why_unknown(row, drawn=False)]:
@@ -199,6 +199,11 @@ def simulate_all(runs: int = RUNS) -> list[Row]:
     return [simulate(*place, runs) for place in places]
 
 
+SHOWN_PAIRS = (6, 12)
+WORST = 4
+"""Of the other numbers of pairs, rows of a case that are shown."""
+ROWS = len(CASES) * (len(ORDERS) * len(DRIFTS) * len(SHOWN_PAIRS) + WORST)
+
 HEAD = """
 Written by `benchmarks/order_rates.py` (seed {seed}); {runs:,} simulated tables a row, one gate with margins of 0.02 %
 and 0.15 %, pairs that spread by 0.07 % besides what drifts. The head is slower by exactly `ignorable` (claim: at most
@@ -227,10 +232,12 @@ def section(rows: Sequence[Row]) -> str:
     parts = [TITLE, HEAD.format(seed=SEED, runs=rows[0].runs, verdict=verdict, orders=lists[0], drifts=lists[1])]
     columns = ("order", "drift", "pairs", "slower by", "blocked", "passed", "inconclusive", "at most", "claim")
     parts.append(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n")
-    others = [row for row in rows if row.pairs not in (6, 12)]
-    shown = [row for row in rows if row.pairs in (6, 12)]
+    others = [row for row in rows if row.pairs not in SHOWN_PAIRS]
+    shown = [row for row in rows if row.pairs in SHOWN_PAIRS]
     for case in CASES:
-        shown += sorted((row for row in others if row.case == case and row in claims), key=lambda row: -row.wrong)[:4]
+        shown += sorted((row for row in others if row.case == case and row in claims), key=lambda row: -row.wrong)[
+            :WORST
+        ]
     parts += [f"| {' | '.join(cells(row))} |\n" for row in shown]
     return "".join(parts)
 

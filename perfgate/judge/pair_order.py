@@ -218,7 +218,7 @@ class Unordered(_OfTable):
     def _shifted(self, d: stats.Floats, way: int) -> stats.Estimate:
         """The mean, moved by what both sides moved from one trial to the next, and known as badly as that is."""
         levels, steps = self._levels(), len(d) - 1
-        moved, error = abs(levels[-1] - levels[0]) / (2 * steps), night_sd(levels) / (math.sqrt(2) * steps)
+        moved, error = abs(levels[-1] - levels[0]) / (2 * steps), night_sd(levels.tolist()) / (math.sqrt(2) * steps)
         own = stats.mean_estimate(d, self.resolution)
         return replace(own, mean=own.mean + way * float(moved), standard_error=math.hypot(own.standard_error, error))
 

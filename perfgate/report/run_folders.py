@@ -88,7 +88,7 @@ def find_run(
 
 
 def _newest_measured(folders: Sequence[Path], runs: Path, tell: Callable[[str], None]) -> Path:
-    without = []
+    without: list[str] = []
     for folder in folders:
         if measured_anything(folder):
             for newer in without:

@@ -221,7 +221,7 @@ def sign_flips(d: ArrayLike) -> float:
         sums[n % 2] = np.concatenate([sums[n % 2] - size, sums[n % 2] + size])
     least = float(x.sum()) - ROUNDING * max(1.0, float(np.abs(x).sum()))
     below = np.searchsorted(np.sort(sums[0]), least - sums[1])
-    return float((len(sums[0]) - below).sum()) / 2 ** len(x)
+    return float((len(sums[0]) - below).sum()) / 2.0 ** len(x)
 
 
 def pooled_estimate(d: Floats, variance: float, df: int, resolution: float = 0.0) -> Estimate:

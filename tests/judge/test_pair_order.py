@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from perfgate.judge.outcome import GateOutcome, Outcome
 from perfgate.judge.pair_order import why_unknown
 
 GATE = gate.parse_gate("itl_median:0.1%:0.5%")
+Sides = tuple[list[float], list[float]]
 NOISE = (0.0, 1e-4, -1e-4, 5e-5, -5e-5, 2e-5, -2e-5, 8e-5, -8e-5, 3e-5, -3e-5, 0.0)
 """Logarithms by which the twelve pairs of a table differ besides."""
 
@@ -36,7 +36,7 @@ def write(folder: Path, base: Sequence[float], head: Sequence[float], head_first
     return file
 
 
-def trials(head_first: Sequence[bool], drift: Sequence[float], slower: float = 0.0, place: float = 0.0) -> Any:
+def trials(head_first: Sequence[bool], drift: Sequence[float], slower: float = 0.0, place: float = 0.0) -> Sides:
     """Step times of base and head whose trials were taken one after the other.
 
     Args:
@@ -45,7 +45,7 @@ def trials(head_first: Sequence[bool], drift: Sequence[float], slower: float = 0
         slower: Logarithm of the head's slowdown.
         place: Logarithm of what being second costs.
     """
-    sides: tuple[list[float], list[float]] = ([], [])
+    sides: Sides = ([], [])
     for n, first in enumerate(head_first):
         for side, values in enumerate(sides):
             second = (side == 1) != first
@@ -140,7 +140,7 @@ def test_a_block_needs_the_order_as_a_covariate_too(tmp_path: Path) -> None:
     over = d - math.log1p(0.001)
     paired, adjusted = stats.mean_estimate(over).p_above(0.0), stats.order_adjusted(over, head_first).p_above(0.0)
     assert paired < 0.01 < adjusted
-    assert (stated.p, known.p) == (pytest.approx(paired, rel=1e-4), pytest.approx(adjusted, rel=1e-4))
+    assert pytest.approx((paired, adjusted), rel=1e-4) == (stated.p, known.p)
     assert (stated.verdict, known.verdict) == ("regressed", "inconclusive")
     assert [reason.code for reason in known.reasons] == ["undecided"]
 
@@ -230,7 +230,8 @@ def test_the_adjusted_mean_is_that_of_least_squares() -> None:
 
     found = stats.order_adjusted(d, head_first.tolist())
 
-    assert (found.mean, found.df) == (pytest.approx(fitted[0]), 5)
+    assert found.mean == pytest.approx(fitted[0])
+    assert found.df == 5
     assert found.standard_error == pytest.approx(math.sqrt(variance * inverse[0, 0]))
 
 
