@@ -1,7 +1,7 @@
 """Simulate CSVs of pairs on machines that drift: what a known order, a stated one and none make of them.
 
 ``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
-benchmarks/order_rates.py`` alone takes two minutes and puts a fresh section into the page that is there.
+benchmarks/order_rates.py`` alone takes a minute and puts a fresh section into the page that is there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Case = Literal["ignorable", "must_catch"]
 PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
 TITLE = "## Pairs of a CSV on a machine that drifts\n"
 SEED = 20261129
-RUNS = 40_000
+RUNS = 10_000
 CONFIDENCE = 0.99
 PAIR_SD = 0.0007
 """Of the pairs of an H200, as elsewhere on the page."""

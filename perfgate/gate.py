@@ -39,7 +39,7 @@ from perfgate.judge.envelope import learn, union
 from perfgate.judge.next_cell import CellOrder
 from perfgate.judge.next_pairs import due, with_further_looks
 from perfgate.judge.outcome import Outcome, verdict_json
-from perfgate.judge.run_standing import as_it_stands, is_running
+from perfgate.judge.running import as_it_stands, is_running
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
 from perfgate.metrics.trial import Side

@@ -23,7 +23,7 @@ from perfgate.errors import NotMeasuredError, PerfgateError, RecordError, UsageE
 from perfgate.gate import outcome_of
 from perfgate.judge.next_pairs import due
 from perfgate.judge.outcome import Outcome, verdict_json
-from perfgate.judge.run_standing import is_running
+from perfgate.judge.running import is_running
 from perfgate.load.shape import DEFAULT_OUTPUT, Load
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import parse_json

@@ -55,7 +55,7 @@ RUNS_OPTION = folder_option(RUNS, "Folder for run folders")
 
 
 def say(text: str) -> None:
-    """Tell what is no part of the report."""
+    """Tell what the report does not hold."""
     click.echo(f"perfgate: {text}", err=True)
 
 

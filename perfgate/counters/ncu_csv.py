@@ -280,7 +280,7 @@ def _value(name: str, unit: str, text: str, where: str) -> float | None:
     """A metric's cell as a number; ``None`` where there is no value, or a text without a unit.
 
     Raises:
-        RecordError: It is no number, or one that another language groups and English ends at its dot.
+        RecordError: It is not a number, or one whose dots part thousands.
     """
     if unit != "%" and _DOT_GROUPS.fullmatch(_without_instances(text)):
         what = f"{name} is {_SHOWN.repr(text)}, whose dots part thousands: ncu ran in another language"

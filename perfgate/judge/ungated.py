@@ -1,4 +1,4 @@
-"""Metrics that no gate judges: shown for reading, from the first look on with an interval, so chance is no news."""
+"""Metrics that no gate judges: shown for reading, from the first look on with an interval."""
 
 from __future__ import annotations
 

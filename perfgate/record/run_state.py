@@ -1,4 +1,4 @@
-"""Where a run stands, whatever its last verdict says: being measured, failed at its start, or without a measurement."""
+"""What became of a run, whatever its last verdict says: being measured, failed at its start, or nothing measured."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class ListedRun:
         begun: When, to the second, in UTC.
         subjects: By side; empty where the manifest cannot be read.
         heads: The names of several heads; empty where there is one.
-        state: Where it stands while there is no verdict to show, see :func:`perfgate.record.run_state.state_of`.
+        state: What became of it while there is no verdict to show, see :func:`perfgate.record.run_state.state_of`.
         verdict: Of its ``verdict.json``; empty before there is one.
         stopped: How its last visit ended before its end, in a few words; empty where it did not.
         fault: Why the folder cannot be read; empty where it can.

@@ -28,5 +28,5 @@ def as_it_stands(outcome: Outcome, folder: Path) -> Outcome:
 
 
 def is_running(outcome: Outcome) -> bool:
-    """Whether the run was being measured when it was judged, so that this is no verdict of it."""
+    """Whether the run was being measured when it was judged, so that it has no verdict."""
     return any(note.code == RUNNING for note in outcome.reasons)
