@@ -17,6 +17,7 @@ import dropped_rates
 import head_rates
 import instrument_rates
 import numpy as np
+import order_rates
 import state_rates
 from claimed_rate import REFUTED, SHOWN, ClaimedRate
 from effect_picture import Panel, Point, draw
@@ -375,15 +376,18 @@ def main() -> int:
     several = head_rates.simulate_all()
     states, visits = state_rates.simulate_all(), simulate_visits()
     changes = change_rates.simulate_all()
+    orders = order_rates.simulate_all()
     known = instrument_rates.section(imperfect, promises)
     text = "\n".join(
-        (page(rows, compared, differing), known, head_rates.section(several), drops, states, section(visits))
-    )
+        (page(rows, compared, differing), known, head_rates.section(several), drops, states, section(visits),
+         order_rates.section(orders))
+    )  # fmt: skip
     (words.folder / "error-rates.md").write_text(text)
     (words.folder / "error-rates.svg").write_text(draw(panels()))
     standings = [*(row.standing for row in rows), *(row.standing for row in imperfect)]
     standings += [row.standing for row in several]
     standings += [row.standing for row in visits]
+    standings += [row.standing for row in orders]
     return int(REFUTED in standings or "| **refuted** |" in f"{states}\n{changes}")
 
 

@@ -34,6 +34,8 @@ class ExitStatus(enum.IntEnum):
     NOT_COMPARABLE = 21
     NOT_MEASURED = 22
     INTERRUPTED = 130
+    UNREAD = 141
+    """Nobody read the output to its end, as with ``| head``: what a shell shows of a program that SIGPIPE ends."""
 
 
 class PerfgateError(Exception):

@@ -40,6 +40,7 @@ from perfgate.judge.envelope import learn, union
 from perfgate.judge.next_cell import CellOrder
 from perfgate.judge.next_pairs import due, with_further_looks
 from perfgate.judge.outcome import Outcome, verdict_json
+from perfgate.judge.running import as_it_stands, is_running
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
 from perfgate.metrics.trial import Side
@@ -49,7 +50,7 @@ from perfgate.record.manifest import check_sequence, read_manifest
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
 from perfgate.record.shards import Assigned
-from perfgate.record.stop import forget_stop, keep_stop
+from perfgate.record.stop import failures_kept, forget_stop, keep_stop
 from perfgate.run_steps import RunSteps, short_of, take_steps
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
 from perfgate.scenario.plan import Cell, resolve_cells
@@ -313,7 +314,7 @@ def _visit(
     """Measure what is open while nobody else does, then judge; ``visit`` is the rest of a session."""
     steps = RunSteps(progress)
     with storage_failures(folder, f"Fix that. {_way_on(folder)}"), _interruptions(folder):
-        with hold(folder):
+        with hold(folder), failures_kept(folder):
             forget_stop(folder)
             records = {record.cell.cell_id: reopened(record) for record in read_records(folder, manifest)}
             added = with_further_looks(manifest, records, more, progress) if more is not None else {}
@@ -353,7 +354,7 @@ def outcome_of(folder: Path) -> Outcome:
         RecordError: The folder is not a run folder, or a record in it cannot be trusted.
     """
     manifest = read_manifest(folder)
-    return judged(folder, manifest, tuple(read_records(folder, manifest)))
+    return as_it_stands(judged(folder, manifest, tuple(read_records(folder, manifest))), folder)
 
 
 def judged(folder: Path, manifest: Run, records: Sequence[Record]) -> Outcome:
@@ -374,7 +375,7 @@ def judged(folder: Path, manifest: Run, records: Sequence[Record]) -> Outcome:
 
 
 def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Outcome:
-    """Judge what a run folder holds, and write ``verdict.json`` into it.
+    """Judge what a run folder holds, and write ``verdict.json`` into it unless it is still being measured.
 
     Args:
         folder: The run folder.
@@ -385,6 +386,8 @@ def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Out
         OSError: ``verdict.json`` cannot be written, and ``warn`` was not given.
     """
     outcome = outcome_of(folder)
+    if is_running(outcome):
+        return outcome
     try:
         write_atomically(folder / "verdict.json", verdict_json(outcome))
     except OSError as error:

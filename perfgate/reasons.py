@@ -184,6 +184,12 @@ _TABLE = (
     Reason("running-server", "A server that ran already is one replicate, however often it is measured: nobody knows "
            "how its next start would differ, nor which build it is. What it shows is printed and never blocks.",
            "Have perfgate start the server: --base python=..., or engine.command in the scenario."),
+    Reason("order-unknown", "Which side of each pair ran first is not known, or one side did more often or earlier, so "
+           "that a drift, or the place in a pair, is not told from a difference of the builds. That blocks nothing, "
+           "and passes only where the drift that both sides show could not hide must_catch.",
+           "Add a column order with the place of each trial in its pair, 1 or 2; or say --order randomised where a "
+           "coin decided it for each pair. Where one side always ran first, measure again in both orders, as perfgate "
+           "run does."),
     Reason("advisory-unpaired", "The trials compared were not taken in pairs on one machine in one visit, so drift "
            "between them counts as a difference; the verdict is what the same figures would mean if it did not.",
            "Measure both builds in one run: perfgate run SCENARIO --base ... --head ..."),

@@ -23,6 +23,7 @@ from perfgate.errors import NotMeasuredError, PerfgateError, RecordError, UsageE
 from perfgate.gate import outcome_of
 from perfgate.judge.next_pairs import due
 from perfgate.judge.outcome import Outcome, verdict_json
+from perfgate.judge.running import is_running
 from perfgate.load.shape import DEFAULT_OUTPUT, Load
 from perfgate.machine.atomic_files import sha256_of
 from perfgate.machine.json_text import parse_json
@@ -266,6 +267,8 @@ def _verdict(folder: Path, recompute: Callable[[Path], Outcome] = outcome_of) ->
         outcome = recompute(folder)
     except PerfgateError as error:
         return Check("FAILED", "verdict", error.text)
+    if is_running(outcome):
+        return Check("unknown", "verdict", "the run is still being measured")
     if stored != verdict_json(outcome):
         claimed = _claims(stored)
         if claimed["perfgate"] != outcome.perfgate and claimed["verdict"] == outcome.verdict:

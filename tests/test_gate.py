@@ -416,11 +416,12 @@ def test_record_not_there(tmp_path: Path) -> None:
 
 
 def table(folder: Path, slowdowns: list[float], *, paired: bool = True) -> Path:
-    """A CSV of itl_median with these log ratios."""
-    rows = ["pair,subject,metric,unit,value" if paired else "subject,metric,unit,value"]
+    """A CSV of itl_median with these log ratios, each side first in every other pair."""
+    rows = ["pair,order,subject,metric,unit,value" if paired else "subject,metric,unit,value"]
     for n, d in enumerate(slowdowns):
-        for side, value in (("base", 5.0), ("head", 5.0 * math.exp(d))):
-            rows.append(f"{f'{n},' if paired else ''}{side},itl_median,ms,{value + (0 if paired else 0.001 * (n % 3))}")
+        for place, (side, value) in enumerate((("base", 5.0), ("head", 5.0 * math.exp(d))), n):
+            begin = f"{n},{1 + place % 2}," if paired else ""
+            rows.append(f"{begin}{side},itl_median,ms,{value + (0 if paired else 0.001 * (n % 3))}")
     (folder / "t.csv").write_text("\n".join(rows))
     return folder / "t.csv"
 
@@ -464,7 +465,7 @@ def test_table_without_the_metric(tmp_path: Path) -> None:
 def test_zero_in_a_table(tmp_path: Path) -> None:
     """A value of zero is not measured, whatever the others say."""
     file = table(tmp_path, [0.0] * 6)
-    file.write_text(file.read_text().replace("3,base,itl_median,ms,5.0", "3,base,itl_median,ms,0"))
+    file.write_text(file.read_text().replace("3,2,base,itl_median,ms,5.0", "3,2,base,itl_median,ms,0"))
 
     outcome = use_cases.compare_table(file, [use_cases.parse_gate("itl_median:0.1%:0.5%")])
 

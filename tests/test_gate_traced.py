@@ -280,14 +280,14 @@ def test_an_envelope_is_learnt_from_its_own_cells(tmp_path: Path) -> None:
 
 
 def csv_file(folder: Path, metric: str, unit: str) -> Path:
-    """Eight pairs of a metric, the head a tenth slower."""
+    """Eight pairs of a metric, the head a tenth slower, each side first in every other pair."""
     rows = [
-        f"{pair},{subject},{metric},{unit},{value + 0.01 * pair}"
+        f"{pair},{1 + place % 2},{subject},{metric},{unit},{value + 0.01 * pair}"
         for pair in range(8)
-        for subject, value in (("base", 100), ("head", 110))
+        for place, (subject, value) in enumerate((("base", 100), ("head", 110)), pair)
     ]
     file = folder / "kernels.csv"
-    file.write_text("\n".join(["pair,subject,metric,unit,value", *rows]))
+    file.write_text("\n".join(["pair,order,subject,metric,unit,value", *rows]))
     return file
 
 

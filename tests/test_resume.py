@@ -603,13 +603,17 @@ def test_more_command(invoke: Invoke) -> None:
 
 
 def test_a_run_that_was_stopped_is_told(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Listed and explained, it has why it was stopped, until a later visit ended; a stop before a trial says so."""
+    """Listed and explained, it has why it was stopped, until a later visit ended; a stop before a trial says so.
+
+    With trials of warm-up alone nothing is measured, so it is explained by its name: it is not the latest.
+    """
     stopped = invoke(*NEW, "--budget", "0.5")
     (folder,) = Path("runs").iterdir()
     listed = CliRunner().invoke(main, ["list"]).stdout
-    explained = CliRunner().invoke(main, ["explain", "latest"]).stdout
+    explained = CliRunner().invoke(main, ["explain", folder.name]).stdout
     assert "what was measured is in runs/" in stopped.stderr
-    assert "inconclusive, stopped (out of budget)" in listed
+    assert "nothing measured, stopped (out of budget)" in listed
+    assert CliRunner().invoke(main, ["explain", "latest"]).exit_code == 22
     assert explained.startswith(
         "STOPPED before its end, and can be resumed: out-of-budget: the next 2 trials take about"
     )

@@ -11,7 +11,14 @@ from typing import Any
 import click
 
 from perfgate.cli.github_commands import lines
-from perfgate.cli.output_options import RUNS_OPTION, echo_document, folder_option, format_option, terminal_width
+from perfgate.cli.output_options import (
+    RUNS_OPTION,
+    echo_document,
+    folder_option,
+    format_option,
+    run_named,
+    terminal_width,
+)
 from perfgate.errors import ExitStatus, RecordError, UsageError
 from perfgate.report.formats import render
 
@@ -56,10 +63,9 @@ def promote(folder: Path, baselines: Path, runs: Path, scenarios: tuple[str, ...
     """
     from perfgate.baseline.promotion import promote as promote_run
     from perfgate.report.baseline_page import promoted_document
-    from perfgate.report.run_folders import find_run
 
     files = [file for pattern in scenarios for file in sorted(Path().glob(pattern)) if file.is_file()]
-    promoted = promote_run(find_run(folder, runs), baselines, scenarios=files if scenarios else None, **how)
+    promoted = promote_run(run_named(folder, runs), baselines, scenarios=files if scenarios else None, **how)
     echo_document(promoted_document(promoted))
 
 

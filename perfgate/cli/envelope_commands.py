@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfgate.cli.measuring import BASE_OPTION, QUIET_OPTION, Builds, measured, measuring, naming_builds
-from perfgate.cli.output_options import RUNS_OPTION, reported
+from perfgate.cli.output_options import RUNS_OPTION, reported, run_named
 
 if TYPE_CHECKING:
     from perfgate.judge.outcome import Outcome
@@ -37,10 +37,9 @@ def learn(scenario: Path, base_words: tuple[str, ...], runs: Path, folder: Path 
     """
     from perfgate import gate
     from perfgate.machine.atomic_files import write_atomically
-    from perfgate.report.run_folders import find_run
 
     if folder is not None:
-        folder = find_run(folder, runs)
+        folder = run_named(folder, runs)
     else:
         with measuring() as progress:
             base = Builds(base_words, (), runs).subjects(progress)["base"]

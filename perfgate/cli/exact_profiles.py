@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate.cli.measuring import BASE_OPTION, QUIET_OPTION, Builds, measured, measuring, naming_builds
-from perfgate.cli.output_options import RUNS_OPTION, deliver, folder_option, reported
+from perfgate.cli.output_options import RUNS_OPTION, deliver, folder_option, reported, run_named
 from perfgate.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -56,13 +56,12 @@ def learn(  # noqa: PLR0913 (an option each)
     """
     from perfgate import gate
     from perfgate.baseline.exact_profile import check_reason, learn_profiles
-    from perfgate.report.run_folders import find_run
 
     if (scenario is None) == (folder is None):
         raise UsageError("name a scenario, or a run with --from")
     check_reason(reason)
     if folder is not None:
-        folder = find_run(folder, runs)
+        folder = run_named(folder, runs)
     elif scenario is not None:
         with measuring() as progress:
             base = Builds(base_words, (), runs).subjects(progress, [scenario])["base"]

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -25,7 +25,7 @@ from perfgate.cli.github_commands import github
 from perfgate.cli.history_commands import history
 from perfgate.cli.init import init
 from perfgate.cli.machine_commands import clean, clocks, doctor
-from perfgate.cli.outlet import abandon, outlets
+from perfgate.cli.outlet import Outlet, outlets
 from perfgate.cli.output_options import (
     RUN_FOLDER,
     RUNS,
@@ -33,6 +33,8 @@ from perfgate.cli.output_options import (
     echo_document,
     in_project,
     reported,
+    run_named,
+    say,
     terminal_width,
 )
 from perfgate.cli.planning import PLAN_OPTION, is_shard, judge_together, plan
@@ -64,14 +66,11 @@ class _Errors(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            returned = super().invoke(ctx)
         except PerfgateError as error:
             code = f"{error.code}: " if error.code else ""
             click.echo(error if isinstance(error, ScenarioError) else f"perfgate: {code}{error}", err=True)
             ctx.exit(error.exit_status)
-        except BrokenPipeError:
-            abandon(sys.stdout)
-            ctx.exit(ExitStatus.INTERNAL_ERROR)
         except OSError as error:
             location = f"{error.filename}: " if error.filename else ""
             click.echo(f"perfgate: {location}{error.strerror or error}", err=True)
@@ -81,6 +80,9 @@ class _Errors(click.Group):
                 raise
             click.echo("perfgate: interrupted", err=True)
             ctx.exit(ExitStatus.INTERRUPTED)
+        if isinstance(sys.stdout, Outlet) and sys.stdout.unread:  # it ended without a status of its own
+            ctx.exit(ExitStatus.UNREAD)
+        return returned
 
 
 @click.group(cls=_Errors, context_settings={"help_option_names": ["-h", "--help"]})
@@ -114,16 +116,16 @@ def judge(folders: tuple[Path, ...], plan_file: Path | None, runs: Path) -> Outc
     perfgate judge shard-*/ --plan plan.json
     """  # noqa: D301 (click reads a real backspace: keep the lines)
     from perfgate import gate
-    from perfgate.report.run_folders import LATEST, find_run
+    from perfgate.report.run_folders import LATEST
 
     words = folders or (Path(LATEST),)
-    alone = find_run(words[0], runs) if len(words) == 1 and plan_file is None else None
+    alone = run_named(words[0], runs) if len(words) == 1 and plan_file is None else None
     if alone is None or is_shard(alone):
         run_folder, outcome = judge_together(words, runs, plan_file)
         click.echo(f"run folder: {run_folder}", err=True)
     else:
         run_folder = alone
-        outcome = gate.judge_folder(run_folder, lambda text: click.echo(f"perfgate: {text}", err=True))
+        outcome = gate.judge_folder(run_folder, say)
     click.get_current_context().meta[RUN_FOLDER] = run_folder
     return outcome
 
@@ -152,9 +154,20 @@ def list_runs(runs: Path) -> None:
     metavar="METRIC:IGNORABLE:MUST_CATCH",
     help="A gate for a CSV, a role's like kernel_time_per_step[gemm]:1%:5%; may be given several times.",
 )
+@click.option(
+    "--order",
+    type=click.Choice(["randomised"]),
+    help="Of a CSV without a column order: a coin decided for each pair which side ran first, and both did.",
+)
 @RUNS_OPTION
 @reported
-def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...], runs: Path) -> Outcome:
+def compare(
+    files: tuple[str, ...],
+    scenario: Path | None,
+    gates: tuple[str, ...],
+    order: Literal["randomised"] | None,
+    runs: Path,
+) -> Outcome:
     """Compare two runs or records, or the two sides of a CSV.
 
     \b
@@ -167,7 +180,8 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
         results of vllm bench, sglang.bench_serving, GuideLLM, aiperf,
         genai-perf or llama-bench; advisory
     perfgate compare FILE.csv --gate itl_median:0.1%:0.5%
-        columns pair,subject,metric,unit,value; without pair advisory
+        columns pair,order,subject,metric,unit,value; without pair advisory;
+        order is the place in the pair, 1 or 2, without which nothing blocks
     """  # noqa: D301 (click reads a real backspace: keep the lines)
     from perfgate import gate
     from perfgate.baseline.store import is_baseline
@@ -181,15 +195,15 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
         planned += resolve_cells(load(scenario))[0].gates if scenario else ()
         if not planned:
             raise UsageError("a CSV needs gates", remedy="Give --scenario FILE or --gate itl_median:0.1%:0.5%.")
-        return gate.compare_table(Path(files[0]), planned)
+        return gate.compare_table(Path(files[0]), planned, order)
     if len(files) == 2:  # noqa: PLR2004 (base and head)
-        if scenario or gates:
-            raise UsageError("records carry their own gates; --scenario and --gate are for a CSV")
+        if scenario or gates or order:
+            raise UsageError("records carry their own gates; --scenario, --gate and --order are for a CSV")
         if is_baseline(Path(files[1])):
-            return gate.compare_with_baseline(find_record(files[0], runs), Path(files[1]))
+            return gate.compare_with_baseline(find_record(files[0], runs, say), Path(files[1]))
         if (outcome := compare_results(Path(files[0]), Path(files[1]))) is not None:
             return outcome
-        return gate.compare_records(*(find_record(word, runs) for word in files))
+        return gate.compare_records(*(find_record(word, runs, say) for word in files))
     raise UsageError("expected two runs or records, or one file that ends in .csv")
 
 
@@ -206,10 +220,9 @@ def report(folder: Path, file: Path | None, runs: Path) -> None:
     """
     from perfgate import gate
     from perfgate.report.html import run_html
-    from perfgate.report.run_folders import find_run
     from perfgate.report.run_page import MeasuredRun
 
-    run_folder = find_run(folder, runs)
+    run_folder = run_named(folder, runs)
     page = file or run_folder / "report.html"
     page.write_text(run_html(MeasuredRun.of(gate.outcome_of(run_folder), run_folder)), encoding="utf-8")
     click.echo(page)
@@ -228,7 +241,7 @@ def explain(what: str | None, runs: Path) -> None:
     from perfgate.record.stop import read_stop
     from perfgate.report.explanation import explanation_document
     from perfgate.report.reasons_page import render_page
-    from perfgate.report.run_folders import LATEST, find_run
+    from perfgate.report.run_folders import LATEST
     from perfgate.scenario.yaml_document import did_you_mean
 
     if what is None:
@@ -238,7 +251,7 @@ def explain(what: str | None, runs: Path) -> None:
     elif what in REASONS:
         click.echo(render_page(REASONS[what]), nl=False)
     elif what == LATEST or Path(what).is_dir() or (runs / what).is_dir():
-        folder = find_run(Path(what), runs)
+        folder = run_named(Path(what), runs)
         outcome = gate.outcome_of(folder)
         by_name = Path(in_project(RUNS), outcome.run).resolve() == folder.resolve()
         document = explanation_document(outcome, "" if by_name else str(folder), read_stop(folder))

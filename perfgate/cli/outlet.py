@@ -4,7 +4,8 @@ Names, keys and texts of files that others wrote reach messages and reports. So 
 whole of a command, and what is meant to be obeyed goes through :func:`command` alone.
 
 A stream may be closed (``2>&-``), its disk full, its reader gone. What was to be written to stderr is then dropped, and
-everything else goes on. What was to be written to stdout is the report, so its writer must hear of it.
+everything else goes on. What was to be written to stdout is the report, so its writer must hear of a full disk. Who
+closes it has read enough: the rest is dropped, and the command goes on to its end, whose exit status counts.
 """
 
 from __future__ import annotations
@@ -49,10 +50,18 @@ class Outlet:
         self._watched = watched
         self._lasting = lasting
         self._drawn = drawn
+        self._readers = [True]
 
     def for_drawing(self) -> Outlet:
         """The same stream for what draws on a terminal."""
-        return Outlet(self.stream, watched=self._watched, lasting=self._lasting, drawn=True)
+        drawing = Outlet(self.stream, watched=self._watched, lasting=self._lasting, drawn=True)
+        drawing._readers = self._readers
+        return drawing
+
+    @property
+    def unread(self) -> bool:
+        """Whether something was written after its reader had gone, or could not be written and was dropped."""
+        return not self._readers[0]
 
     @property
     def in_colours(self) -> bool:
@@ -86,13 +95,14 @@ class Outlet:
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Around what writes to the stream: where writing never fails, what failed is dropped."""
+        """Around what writes to the stream: where writing never fails, or its reader has gone, it is dropped."""
         try:
             yield
         except OSError as error:
-            if not self._lasting:
+            if not self._lasting and not isinstance(error, BrokenPipeError):
                 raise
             if not isinstance(error, BlockingIOError):  # its reader is slow: only this piece is lost
+                self._readers[0] = False
                 abandon(self.stream)
 
     def __getattr__(self, name: str) -> Any:

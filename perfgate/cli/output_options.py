@@ -54,6 +54,22 @@ RUNS = "runs"
 RUNS_OPTION = folder_option(RUNS, "Folder for run folders")
 
 
+def say(text: str) -> None:
+    """Tell what the report does not hold."""
+    click.echo(f"perfgate: {text}", err=True)
+
+
+def run_named(word: Path, runs: Path) -> Path:
+    """The run folder that a word means, of which the newest that measured anything is the latest.
+
+    Raises:
+        PerfgateError: See :func:`perfgate.report.run_folders.find_run`.
+    """
+    from perfgate.report.run_folders import find_run
+
+    return find_run(word, runs, tell=say)
+
+
 class _FormatChoice(click.Choice[str]):
     """The formats of a report as the table has them when they are asked for."""
 
@@ -147,8 +163,6 @@ def deliver(outcome: Outcome, form: str, outputs: tuple[Path, ...], *, exit_zero
             else:
                 echo = command if form == "github" else click.echo  # which brackets what it did not write itself
                 echo(shown.removesuffix("\n"))
-        except BrokenPipeError:  # whoever read has seen enough; files and the exit status are still owed
-            abandon(sys.stdout)
         except OSError:
             abandon(sys.stdout)
             raise

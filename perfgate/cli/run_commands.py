@@ -121,7 +121,7 @@ def run(
         check_shard(new, resumed_alone=folder is not None and not scenarios)
     if folder is not None:
         check_resume(scenarios, builds, new)
-        folder = find_run(folder, builds.runs)
+        folder = find_run(folder, builds.runs, to_resume=True)
     elif more is not None:
         raise UsageError("--more goes on with a run", remedy="Name its folder: --resume FOLDER --more 4.")
     else:

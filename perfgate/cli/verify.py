@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from perfgate.cli import completion
-from perfgate.cli.output_options import RUNS_OPTION
+from perfgate.cli.output_options import RUNS_OPTION, run_named
 from perfgate.errors import ExitStatus
 
 
@@ -25,11 +25,10 @@ def verify(ctx: click.Context, paths: tuple[Path, ...], runs: Path) -> None:
     A run is its folder, the folder's name or the word latest. A line a check: ok, FAILED, or unknown where this place
     cannot tell. Ends with 2 where one failed.
     """
-    from perfgate.report.run_folders import find_run
     from perfgate.verification import verify_path
 
     failed = False
-    for path in (find_run(word, runs) for word in paths):
+    for path in (run_named(word, runs) for word in paths):
         click.echo(f"{path}:")
         for check in verify_path(path):
             text = " ".join(check.text.split("\n"))  # names of files are part of it, and a line is a check

@@ -39,6 +39,8 @@ _WITHOUT_ROWS = (
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,12}|[0-9]{1,40})(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,2})?")
 """So long that no product or quotient of two leaves the range of a float."""
+_DOT_GROUPS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:\.[0-9]{3}){1,12}")
+"""Thousands separated by dots, as in German: ncu writes two decimals or six, never three."""
 _ORDINAL = re.compile(r"[0-9]{1,10}")
 _INSTANCES = {")": ("(", ";"), "}": ("{", "")}
 """What the values of a metric's instances end with, begin with and hold."""
@@ -115,12 +117,17 @@ def number(text: str) -> float | None:
 
     The values of its instances may follow a number, ``12 (4; 8)``; they are left out.
     """
+    text = _without_instances(text)
+    return float(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
+
+
+def _without_instances(text: str) -> str:
     text = text.strip()
     opening, inside = _INSTANCES.get(text[-1:], ("", ""))
-    if opening:
-        before, _, instances = text[:-1].rpartition(opening)
-        text = before.rstrip() if inside in instances else text
-    return float(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
+    if not opening:
+        return text
+    before, _, instances = text[:-1].rpartition(opening)
+    return before.rstrip() if inside in instances else text
 
 
 def _part(word: str) -> tuple[str, float]:
@@ -270,7 +277,14 @@ def launch_of(
 
 
 def _value(name: str, unit: str, text: str, where: str) -> float | None:
-    """A metric's cell as a number; ``None`` where there is no value, or a text without a unit."""
+    """A metric's cell as a number; ``None`` where there is no value, or a text without a unit.
+
+    Raises:
+        RecordError: It is not a number, or one whose dots part thousands.
+    """
+    if unit != "%" and _DOT_GROUPS.fullmatch(_without_instances(text)):
+        what = f"{name} is {_SHOWN.repr(text)}, whose dots part thousands: ncu ran in another language"
+        raise _unreadable(what, where)
     value = number(text)
     if value is None and unit and text.strip().lower() not in _MISSING:
         raise _unreadable(f"{name} is {_SHOWN.repr(text)}, no number", where)

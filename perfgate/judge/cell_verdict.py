@@ -26,19 +26,18 @@ from perfgate.judge.outcome import (
     CountersOutcome,
     Finding,
     GateOutcome,
-    MetricOutcome,
     Outcome,
     Verdict,
     worst,
 )
 from perfgate.judge.ranks import of_slowest, ranks_outcome, with_waits_apart
-from perfgate.judge.rule import both_sides, judge_series
+from perfgate.judge.rule import judge_series
 from perfgate.judge.setting import setting_of
 from perfgate.judge.slow_share import states_outcome
 from perfgate.judge.state_cautions import state_cautions
 from perfgate.judge.state_series import ignored_states
+from perfgate.judge.ungated import ungated
 from perfgate.judge.unused_path import idle_plugins
-from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.summaries import step_median
 from perfgate.metrics.trial import KINDS, Kind, Side, key_of
 from perfgate.metrics.under_load import met_requests, write_objective
@@ -209,12 +208,12 @@ def judge_together(
     families = [evidence.family for evidence in cells]
     judged = iter(judge_gates([*chain(*families)], plan.alpha, plan.beta))
     return tuple(
-        _judge_cell(evidence, tuple(islice(judged, len(family))), plan.beta)
+        _judge_cell(evidence, tuple(islice(judged, len(family))), plan)
         for evidence, family in zip(cells, families, strict=True)
     )
 
 
-def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float) -> CellOutcome:
+def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], plan: Plan) -> CellOutcome:
     """One cell: the worst of its gates and of everything else that is looked at.
 
     What was measured is told where nothing is judged, too.
@@ -226,7 +225,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
         gates, findings = _checked(evidence, gates)
     seen = None
     if evidence.labeller:
-        seen = states_outcome(evidence.family, gates, evidence.labeller, beta)
+        seen = states_outcome(evidence.family, gates, evidence.labeller, plan.beta)
         ignored = ignored_states(evidence.family, evidence.labeller)
         cautions = state_cautions(evidence.labeller, seen, ignored, gates, evidence.orders_bound)
         findings.append(Finding(cautions=tuple(cautions)))
@@ -244,7 +243,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
         versions=evidence.versions,
         built_from=revisions({name: side.record.subjects[side.name] for name, side in evidence.sides.items()}),
         gates=gates,
-        ungated=tuple(_ungated(evidence, judged=unjudged is None)),
+        ungated=ungated(evidence, plan.alpha, judged=unjudged is None),
         gpus=evidence.gpus("timed"),
         states=seen,
         floors=floor_by_side(evidence.trials("timed")),
@@ -373,15 +372,3 @@ def _ranks(evidence: Evidence) -> RanksOutcome | None:
     expected = kernels if kernels is not None and kernels.declares_envelope else None
     pairs = [(base.ranks, head.ranks) for base, head in evidence.pairs("traced")]
     return ranks_outcome(evidence.ranks, pairs, expected)
-
-
-def _ungated(evidence: Evidence, *, judged: bool) -> Iterator[MetricOutcome]:
-    """Every metric that no gate names, each from the trials of its kind; of a side alone every metric."""
-    heads = any(evidence.trials(kind)["head"] for kind in KINDS[:2])
-    gated = {gate.gate.metric for gate in evidence.cell.gates} if judged and heads else set()
-    alone = "base" not in evidence.sides and not evidence.stops
-    for name, metric in METRICS.items():
-        if name not in gated:
-            row = both_sides(metric, *evidence.values(metric))
-            if row.base is not None or (alone and row.head is not None):
-                yield row

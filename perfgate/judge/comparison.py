@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
-from perfgate import stats
 from perfgate.errors import NotComparableError, RecordError, UsageError
 from perfgate.judge.cell_verdict import compare_sides, judge_advisory, judge_cells
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, Outcome, worst
+from perfgate.judge.pair_order import of_table, shown_of_table
 from perfgate.judge.rule import Series, judge_series
+from perfgate.judge.ungated import rows
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.fingerprint import comparable
-from perfgate.metrics.catalogue import split_name
+from perfgate.metrics.catalogue import find_metric, split_name
 from perfgate.metrics.trial import Side
 from perfgate.models import Note
 from perfgate.record.csv_table import read_table
@@ -67,29 +69,44 @@ def _refuse_differences(base: str, base_record: Record, head: str, head_record: 
         raise NotComparableError("; ".join(dict.fromkeys(differences)), code="different-machines")
 
 
-def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:
+def compare_table(file: Path, gates: Sequence[GatePlan], order: Literal["randomised"] | None = None) -> Outcome:
     """Compare the two sides of a CSV: by the rule at one look where it is paired, else advisory.
 
     One look spends both error rates whole, which is right when the number of pairs was fixed before they were seen.
 
+    Args:
+        file: Read by :func:`perfgate.record.csv_table.read_table`.
+        gates: What is judged; every other metric of the file is shown.
+        order: ``randomised`` where a coin decided for each pair which side ran first. Without that, and without a
+            column that tells it, nothing is blocked.
+
     Raises:
         RecordError: The file is not such a CSV, or has no values for a gate.
+        UsageError: An order is stated of what was not taken in pairs.
     """
     table = read_table(file)
+    if order and not table.paired:
+        raise UsageError(f"--order {order} is of pairs, and {file} has no column 'pair'")
     series = []
     for gate in gates:
         values = table.metrics.get(gate.gate.measured.name)
         if values is None:
             raise RecordError(f"has no values of {gate.gate.measured.name}, which {gate.where} gates", where=str(file))
-        paired = table.paired and len(values.base) > 1
-        once = stats.one_look(len(values.base)) if paired else None
-        series.append(Series(gate, values.base, values.head, once, resolution=values.resolution))
+        if table.paired and len(values.base) > 1:
+            series.append(of_table(gate, values, drawn=bool(order)))
+        else:
+            series.append(Series(gate, values.base, values.head, resolution=values.resolution))
     plan = Plan(cells=(), seed=0)
     judged = judge_series(series, plan.alpha, plan.beta)
+    gated = {gate.gate.measured.name for gate in gates}
+    shown = [
+        shown_of_table(find_metric(name), values, drawn=bool(order), paired=table.paired)
+        for name, values in table.metrics.items() if name not in gated
+    ]  # fmt: skip
     cell = CellOutcome(
         name=file.stem, cell_id="", record=sha256_hex(file.read_bytes()), verdict=worst(g.verdict for g in judged),
         pairs=max((g.pairs for g in judged), default=0) if table.paired else 0, next_look=None, versions={},
-        gates=judged, ungated=(),
+        gates=judged, ungated=rows(shown, plan.alpha),
     )  # fmt: skip
     if table.paired:
         return judge_cells(file.name, plan, (cell,))

@@ -63,6 +63,10 @@ class MetricOutcome(Frozen):
             that is used up; ``None`` where a side has none.
         head: The same for the head.
         change: ``head / base - 1``, in the metric's own direction; ``None`` where there is no ratio.
+        change_low: Lower end of an interval of the change that holds with probability 1 - alpha for all metrics of the
+            cell that no gate judges, at all looks together; not written where the values are not in pairs, or below
+            the first look: then nobody judged the difference.
+        change_high: Its upper end.
     """
 
     metric: str
@@ -71,6 +75,8 @@ class MetricOutcome(Frozen):
     base: float | None
     head: float | None
     change: float | None
+    change_low: Annotated[float | None, Field(exclude_if=absent)] = None
+    change_high: Annotated[float | None, Field(exclude_if=absent)] = None
 
 
 class VisitsOutcome(Frozen):

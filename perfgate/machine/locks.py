@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 import tempfile
@@ -68,6 +69,23 @@ def hold(folder: Path) -> Iterator[None]:
     with held:
         file.write_text(f"{os.getpid()}\n")
         yield
+
+
+def measuring_into(folder: Path) -> str:
+    """Which living process measures into a run folder now, in words; empty where none does, or nobody can tell.
+
+    The lock is asked for, shared, and let go at once: whoever begins to measure meanwhile waits longer than that.
+    """
+    try:
+        with (folder / LOCK).open("rb") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = stream.read(20).decode(errors="replace").strip()
+                return f"process {holder}" if holder.isdigit() else "another process"
+    except OSError:
+        pass
+    return ""
 
 
 def state_folder() -> Path:

@@ -309,7 +309,8 @@ def explanation_document(outcome: Outcome, place: str = "", stop: Stop | None = 
             Section(notes=tuple(_reasons(cell))),
         ]
     told = commands(outcome, place, go_on=stop is not None)
-    cut = f"STOPPED before its end, and can be resumed: {stop.code}: {printable(stop.text)}." if stop else ""
+    how = "FAILED" if stop and stop.failed else "STOPPED"
+    cut = f"{how} before its end, and can be resumed: {stop.code}: {printable(stop.text)}." if stop else ""
     masked = any(word.endswith("=...") for command in told for word in shlex.split(command))
     lead = "next, with your values in place of ..., which no record keeps" if masked else "next"
     lead += edits(told)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.cell_facts import GpuOutcome, MetRequests
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Outcome, Verdict
+from perfgate.judge.running import is_running
 from perfgate.metrics.catalogue import METRICS, needs_floor
 from perfgate.metrics.trial import KINDS, SIDES
 from perfgate.report.causes import why_slower
@@ -31,6 +32,14 @@ EXACTLY = {
 DECIDED = "Nothing: the cell is decided by what regressed, and takes no more pairs."
 """The remedy of an undecided gate beside one that regressed."""
 
+WORSE, BETTER, SAME, CHANCE, UNJUDGED = "worse", "better", "same", "the same but for chance", "different, not judged"
+"""What is known of a head by a metric that no gate judges."""
+_VERBS = {
+    "": ("", ""),
+    WORSE: ("worse is ", "worse are "),
+    BETTER: ("better is ", "better are "),
+    UNJUDGED: ("differs, not judged: ", "differ, not judged: "),
+}
 MOST_IN_FULL = 2
 """Metrics that no gate judges whose values are in their line; of more the changes alone."""
 
@@ -107,29 +116,32 @@ def where(gate: GateOutcome) -> tuple[str, int]:
 
 
 def ungated_line(cell: CellOutcome) -> str:
-    """The other metrics in one line, by which way they moved: measured, shown, never judged.
+    """The other metrics in one line, by which way they moved: measured, shown, never judged by a gate.
 
-    What is the same is counted; utilisations are beside the floor.
+    Worse or better is what its interval says; a difference without one is shown as that. What chance explains, and what
+    is the same, is counted; utilisations are beside the floor.
     """
     rows = _others(cell)
-    moved = [row for row in rows if _way(row) != "same"]
+    named = [row for row in rows if _way(row) not in (CHANCE, SAME)]
     parts = []
-    for way in ("", "worse", "better"):
-        told = [_in_full(row) if len(moved) <= MOST_IN_FULL else f"{row.metric} {_ungated(row)}"
-                for row in moved if _way(row) == way]  # fmt: skip
-        verb = f"{way} {'is' if len(told) == 1 else 'are'} " if way else ""
-        parts += [verb + ", ".join(told)] if told else []
-    if same := len(rows) - len(moved):
-        parts.append(f"{plural(same, 'metric')} the same")
+    for way, verbs in _VERBS.items():
+        told = [_in_full(row) if len(named) <= MOST_IN_FULL else f"{row.metric} {_ungated(row)}"
+                for row in named if _way(row) == way]  # fmt: skip
+        parts += [verbs[len(told) != 1] + ", ".join(told)] if told else []
+    for way, words in ((CHANCE, "by no more than chance"), (SAME, "the same")):
+        if count := sum(_way(row) == way for row in rows):
+            verb = ("differs " if count == 1 else "differ ") if way == CHANCE else ""
+            parts.append(f"{plural(count, 'metric')} {verb}{words}")
     return "; ".join(parts)
 
 
 def ungated_rows(cell: CellOutcome) -> list[tuple[str, ...]]:
     """The same metrics as a table, what is worse first; empty where there are none."""
-    ways = ("worse", "better", "same", "")
-    rows = [(row.metric, _value(row.base, row), _value(row.head, row), signed_percent(row.change), _way(row))
+    ways = (WORSE, BETTER, UNJUDGED, CHANCE, SAME, "")
+    rows = [(row.metric, _value(row.base, row), _value(row.head, row), signed_percent(row.change),
+             _bounds(row) or "-", _way(row))
             for row in sorted(_others(cell), key=lambda row: ways.index(_way(row)))]  # fmt: skip
-    return [("metric", "base", "head", "change", "head is"), *rows] if rows else []
+    return [("metric", "base", "head", "change", "interval", "head is"), *rows] if rows else []
 
 
 def _others(cell: CellOutcome) -> list[MetricOutcome]:
@@ -137,18 +149,29 @@ def _others(cell: CellOutcome) -> list[MetricOutcome]:
 
 
 def _way(row: MetricOutcome) -> str:
-    """Whether the head is worse or better as far as is shown; empty where a side has no value."""
+    """What is known of the head: worse, better, or not that; empty where a side has no value."""
     if row.base is None or row.head is None:
         return ""
     values, changes = [_value(row.base, row), _value(row.head, row)], [signed_percent(0.0), signed_percent(row.change)]
     if len({*(values if row.change is None else changes)}) == 1:
-        return "same"
-    return "worse" if (row.head > row.base) == (row.better == "lower") else "better"
+        return SAME
+    if row.change_low is None or row.change_high is None:
+        return UNJUDGED
+    if row.change_low <= 0 <= row.change_high:
+        return CHANCE
+    return WORSE if (row.change_low > 0) == (row.better == "lower") else BETTER
 
 
 def _in_full(row: MetricOutcome) -> str:
-    change = "" if row.change is None else f" ({signed_percent(row.change)})"
-    return f"{row.metric} {_both(row)}{change}"
+    change = ", ".join(filter(None, (signed_percent(row.change), _bounds(row)))) if row.change is not None else ""
+    return f"{row.metric} {_both(row)}{change and f' ({change})'}"
+
+
+def _bounds(row: MetricOutcome) -> str:
+    """The interval of a change; empty where there is none."""
+    if row.change_low is None or row.change_high is None:
+        return ""
+    return f"{signed_percent(row.change_low)} to {signed_percent(row.change_high)}"
 
 
 def floor_line(cell: CellOutcome) -> str:
@@ -284,6 +307,8 @@ def closing(outcome: Outcome) -> str:
         return "MEASURED ONE SIDE: there is nothing to compare it with yet; give its record to perfgate compare."
     if outcome.verdict == "not-comparable" and "no-baseline" in reasons:
         return "NOT COMPARABLE: there is no baseline yet; perfgate baseline promote makes this run the first."
+    if is_running(outcome):
+        return "RUNNING: these are figures so far, and no verdict."
     stored = any(cell.baseline for cell in outcome.cells)
     running = any(note.code == "running-server" for note in outcome.reasons)
     apart = "each trial had started a server of its own" if running else "the trials had been taken in pairs"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perfgate.errors import RecordError
+from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.json_text import RECORD
 from perfgate.machine.versioned_json import read_model
@@ -15,6 +15,7 @@ from perfgate.metrics.trial import Side
 from perfgate.project.subjects import words
 from perfgate.record.run_names import NIGHT, RUN, begun_of
 from perfgate.record.run_record import read_run
+from perfgate.record.run_state import measured_anything, state_of
 from perfgate.record.stop import read_stop
 from perfgate.report.document import Document, Section
 from perfgate.scenario.subject import Subject
@@ -33,8 +34,9 @@ class ListedRun:
         begun: When, to the second, in UTC.
         subjects: By side; empty where the manifest cannot be read.
         heads: The names of several heads; empty where there is one.
+        state: What became of it while there is no verdict to show, see :func:`perfgate.record.run_state.state_of`.
         verdict: Of its ``verdict.json``; empty before there is one.
-        stopped: Why its last visit was stopped before its end, in two words; empty where it was not.
+        stopped: How its last visit ended before its end, in a few words; empty where it did not.
         fault: Why the folder cannot be read; empty where it can.
     """
 
@@ -42,38 +44,67 @@ class ListedRun:
     begun: datetime
     subjects: Mapping[Side, Subject]
     heads: tuple[str, ...]
+    state: str
     verdict: str
     stopped: str
     fault: str
 
 
-def find_run(word: Path, runs: Path, manifest: str = RUN) -> Path:
+def find_run(
+    word: Path,
+    runs: Path,
+    manifest: str = RUN,
+    *,
+    to_resume: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Path:
     """The run folder that a word means: its path, its name in ``runs``, or ``latest``.
+
+    The latest run is the newest that has measured anything, and to go on with the newest of all.
 
     Args:
         word: As given.
         runs: The folder of run folders.
         manifest: The file that a folder is known by; another one for nights.
+        to_resume: Whether it is to go on.
+        tell: Gets a sentence for each newer run that has measured nothing, and is not meant therefore.
 
     Raises:
         RecordError: There is no such run.
+        NotMeasuredError: ``not-started``: there are runs, and none has measured anything.
     """
     if str(word) == LATEST:
-        folders = [file.parent for file in runs.glob(f"*/{manifest}")]
+        folders = sorted((file.parent for file in runs.glob(f"*/{manifest}")), key=_age, reverse=True)
         if not folders:
             what = Path(manifest).stem
             raise RecordError(f"holds no {what}", where=str(runs), remedy="Name another folder of runs with --runs.")
-        return max(folders, key=_age)
+        if to_resume or manifest != RUN:
+            return folders[0]
+        return _newest_measured(folders, runs, tell)
     named = runs / word
     if not word.exists() and not named.exists():
         raise RecordError(f"does not exist, and {runs}/ holds no run of that name", where=str(word), remedy=LIST)
     return word if word.exists() else named
 
 
-def find_record(word: str, runs: Path) -> str:
+def _newest_measured(folders: Sequence[Path], runs: Path, tell: Callable[[str], None]) -> Path:
+    without: list[str] = []
+    for folder in folders:
+        if measured_anything(folder):
+            for newer in without:
+                tell(f"the latest run that measured anything is {folder.name}; newer: {newer}")
+            return folder
+        without.append(f"{folder.name}, {state_of(folder, measured=False)}")
+    more = f", and {len(without) - 1} more" if len(without) > 1 else ""
+    remedy = "Name a run to see why, or measure: perfgate run SCENARIO."
+    text = f"holds no run that measured anything: {without[0]}{more}"
+    raise NotMeasuredError(text, where=str(runs), remedy=remedy, code="not-started")
+
+
+def find_record(word: str, runs: Path, tell: Callable[[str], None] = lambda _: None) -> str:
     """The same for a word of :func:`perfgate.gate.compare_records`, which may end in ``:base`` or ``:head``."""
     path, colon, side = word.rpartition(":") if word.endswith((":base", ":head")) else (word, "", "")
-    return f"{find_run(Path(path), runs)}{colon}{side}"
+    return f"{find_run(Path(path), runs, tell=tell)}{colon}{side}"
 
 
 def list_runs(runs: Path) -> list[ListedRun]:
@@ -94,24 +125,32 @@ def _row(run: ListedRun) -> tuple[str, ...]:
         " ".join(words(base)) if base else "-",
         ", ".join(run.heads) or "-" if head is None else " ".join(words(head, base)) or "the same",
     )
-    verdict = f"{run.verdict or 'open'}{run.stopped and f', stopped ({run.stopped})'}"
-    return (run.name, f"{run.begun:%Y-%m-%d %H:%M}", run.fault or verdict, *sides)
+    verdict = f"{run.verdict or 'open'}{run.stopped and f', {run.stopped}'}"
+    return (run.name, f"{run.begun:%Y-%m-%d %H:%M}", run.fault or run.state or verdict, *sides)
 
 
 def _listed(folder: Path, runs: Path) -> ListedRun:
     subjects: Mapping[Side, Subject] = {}
     heads: tuple[str, ...] = ()
-    verdict, fault = "", ""
+    verdict, fault, measured = "", "", False
     try:
         manifest = read_run(folder)
         subjects, heads = manifest.subjects, tuple(manifest.heads)
         if (file := folder / "verdict.json").exists():
-            verdict = read_model(Outcome, file, RECORD).verdict
+            outcome = read_model(Outcome, file, RECORD)
+            verdict, measured = outcome.verdict, _has_figures(outcome)
     except RecordError as error:
         fault = "verdict.json cannot be read" if subjects else error.finding
     stop = read_stop(folder)
-    why = stop.code.replace("-", " ") if stop else ""
-    return ListedRun(str(folder.relative_to(runs)), _begun(folder), subjects, heads, verdict, why, fault)
+    told = measured or (verdict and stop is None) or measured_anything(folder)
+    state = "" if fault else state_of(folder, measured=bool(told))
+    why = f"{'failed' if stop.failed else 'stopped'} ({stop.code.replace('-', ' ')})" if stop else ""
+    return ListedRun(str(folder.relative_to(runs)), _begun(folder), subjects, heads, state, verdict, why, fault)
+
+
+def _has_figures(outcome: Outcome) -> bool:
+    """Whether a verdict shows that anything was measured; where not, the records tell."""
+    return any(row.base is not None or row.head is not None for cell in outcome.cells for row in cell.ungated)
 
 
 def _age(folder: Path) -> tuple[datetime, str]:

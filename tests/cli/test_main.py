@@ -582,11 +582,11 @@ def test_compare_two_sided(invoke: Invoke) -> None:
 
 
 def write_table(slowdowns: list[float], *, paired: bool = True) -> str:
-    """A CSV of itl_median in milliseconds."""
-    rows = ["pair,subject,metric,unit,value" if paired else "subject,metric,unit,value"]
+    """A CSV of itl_median in milliseconds, each side first in every other pair."""
+    rows = ["pair,order,subject,metric,unit,value" if paired else "subject,metric,unit,value"]
     for n, d in enumerate(slowdowns):
-        first = f"{n}," if paired else ""
-        rows += [f"{first}base,itl_median,ms,5.0", f"{first}head,itl_median,ms,{5 * (1 + d)}"]
+        base, head = (f"{n},{1 + (n + place) % 2}," if paired else "" for place in (0, 1))
+        rows += [f"{base}base,itl_median,ms,5.0", f"{head}head,itl_median,ms,{5 * (1 + d)}"]
     Path("t.csv").write_text("\n".join(rows))
     return "t.csv"
 
@@ -612,7 +612,7 @@ def test_compare_table(
 def test_compare_wrong_table(invoke: Invoke) -> None:
     """A mistake in a CSV ends with 2 and its line."""
     file = write_table([0.0] * 4)
-    Path(file).write_text(Path(file).read_text().replace("1,head,itl_median", "1,head,itl"))
+    Path(file).write_text(Path(file).read_text().replace("1,1,head,itl_median", "1,1,head,itl"))
 
     result = invoke("compare", file, "--gate", "itl_median:0.1%:0.5%")
 

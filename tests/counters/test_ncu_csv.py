@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,24 @@ def test_what_is_no_raw_page(tmp_path: Path, text: str, code: str, said: str) ->
     assert caught.value.code == code
     assert said in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["8.137", "243.620.324", "8.137 (4.100; 4.037)", "-8.137"])
+@pytest.mark.parametrize("unit", ["us", "ns", ""])
+def test_thousands_separated_by_dots(text: str, unit: str) -> None:
+    """A page of ncu in German whose figures are all whole has no decimal comma to be refused by: its dots are."""
+    page = PAGE.replace('"us"', f'"{unit}"').replace('"10"', f'"{text}"')
+
+    with pytest.raises(RecordError, match=re.escape(f"here:3: gpu__time_duration.sum is {text!r}, whose dots part")):
+        parse_ncu(page, "here")
+
+
+@pytest.mark.parametrize("text", ["0.125", "8.13", "8.137000", "1234.567", "1,234.567", "8.1370"])
+def test_decimals_are_no_groups(text: str) -> None:
+    """What no grouping writes stays a number: two decimals or six, a leading zero, four digits before the dot."""
+    (first, _) = parse_ncu(PAGE.replace('"10"', f'"{text}"'), "here").launches
+
+    assert first.values["gpu__time_duration.sum"] == pytest.approx(float(text.replace(",", "")) * 1e-6)
 
 
 def test_a_heading_without_rows() -> None:

@@ -54,6 +54,52 @@ def test_unpaired(read: Read) -> None:
     assert table == Table(paired=False, metrics={"itl_median": Values((1.0, 1.0), (2.0,), 1.0)})
 
 
+def test_the_order_of_pairs(read: Read) -> None:
+    """The place of each trial in its pair tells which side ran first, in the order of the pairs."""
+    table = read("""pair,order,subject,metric,unit,value
+b,2,base,itl_median,ms,1
+a,1,base,itl_median,ms,2
+b,1,head,itl_median,ms,3
+a, 2 ,head,itl_median,ms,4
+b,2,base,kernel_time_per_step[gemm],us,5
+b,1,head,kernel_time_per_step[gemm],us,6
+""")
+
+    assert table.metrics["itl_median"].head_first == (True, False)
+    assert table.metrics["kernel_time_per_step[gemm]"].head_first == (True,)
+    assert read(PAIRED).metrics["itl_median"].head_first == ()
+
+
+@pytest.mark.parametrize(
+    ("places", "line", "said"),
+    [
+        (("1", "3"), 3, "order is '3', expected 1 or 2: the place of the trial in its pair"),
+        (("first", "2"), 2, "order is 'first', expected 1 or 2"),
+        (("", "2"), 2, "order is '', expected 1 or 2"),
+        (("1.0", "2"), 2, "order is '1.0', expected 1 or 2"),
+        (("1", "1"), 3, "order is 1 here, and by an earlier line base ran first in pair 0"),
+        (("2", "2"), 3, "order is 2 here, and by an earlier line head ran first in pair 0"),
+        (("1", "2", "2"), 4, "order is 2 here, and by an earlier line base ran first in pair 0"),
+    ],
+)
+def test_an_order_that_cannot_be(read: Read, places: tuple[str, ...], line: int, said: str) -> None:
+    """A place is 1 or 2, the other one on the other side, and one in all lines of a trial; else the line is named."""
+    lines = ("base,itl_median,ms,5", "head,itl_median,ms,6", "base,ttft_median,ms,7", "head,ttft_median,ms,7")
+    text = "\n".join(f"0,{place},{rest}" for place, rest in zip(places, lines, strict=False))
+
+    with pytest.raises(RecordError) as caught:
+        read(f"pair,order,subject,metric,unit,value\n{text}\n")
+
+    assert f"t.csv:{line}: {said}" in str(caught.value)
+
+
+def test_an_order_without_pairs(read: Read) -> None:
+    """In trials that were not taken in pairs a column of that name is a note like any other."""
+    table = read("order,subject,metric,unit,value\n7,base,itl_median,s,1\n7,head,itl_median,s,1\n")
+
+    assert not table.paired
+
+
 @pytest.mark.parametrize(
     ("lines", "share"),
     [

@@ -414,29 +414,47 @@ def test_calls_of_a_workload_without_decode_steps_pass() -> None:
 
 
 def test_other_metrics_say_which_way_is_worse() -> None:
-    """A throughput that rises is better, a latency that does worse; few have values, and the same ones are counted."""
+    """A throughput that rises is better, a latency that does worse; few have values, and the same ones are counted.
+
+    Without an interval nothing is called worse, and what an interval does not exclude is chance.
+    """
     rows = {
-        "ttft_p95": MetricOutcome(metric="ttft_p95", unit="s", better="lower", base=0.04, head=0.047, change=0.175),
+        "ttft_p95": MetricOutcome(metric="ttft_p95", unit="s", better="lower", base=0.04, head=0.047, change=0.175,
+                                  change_low=0.15, change_high=0.2),
         "output_throughput": MetricOutcome(
-            metric="output_throughput", unit="tok/s", better="higher", base=100, head=103, change=0.03
+            metric="output_throughput", unit="tok/s", better="higher", base=100, head=103, change=0.03,
+            change_low=0.01, change_high=0.05
         ),
+        "itl_p95": MetricOutcome(metric="itl_p95", unit="s", better="lower", base=0.04, head=0.05, change=0.25,
+                                 change_low=-0.01, change_high=0.51),
+        "itl_p99": MetricOutcome(metric="itl_p99", unit="s", better="lower", base=0.04, head=0.05, change=0.25),
         "host_slack_per_step": MetricOutcome(
             metric="host_slack_per_step", unit="s", better="higher", base=1e-3, head=-1e-3, change=None
         ),
         "start_time": MetricOutcome(
             metric="start_time", unit="s", better="lower", base=1.0, head=1.000001, change=0.000001
         ),
-    }
-    told = "worse are ttft_p95 +17.5 %, host_slack_per_step 1.000 ms to -1.000 ms; better is output_throughput +3.00 %"
+    }  # fmt: skip
+    told = (
+        "worse is ttft_p95 +17.5 %; better is output_throughput +3.00 %; "
+        "differ, not judged: itl_p99 +25.0 %, host_slack_per_step 1.000 ms to -1.000 ms; "
+        "1 metric differs by no more than chance"
+    )
 
     def shown(*names: str) -> CellOutcome:
         (found,) = judge(run([cell()]), {"cell": record(cell(), trials([0.0] * 4))}).cells
         return found.model_copy(update={"ungated": tuple(rows[name] for name in names)})
 
     assert ungated_line(shown(*rows)) == f"{told}; 1 metric the same"
-    assert ungated_line(shown("ttft_p95")) == "worse is ttft_p95 40.00 ms to 47.00 ms (+17.5 %)"
+    assert ungated_line(shown("ttft_p95")) == "worse is ttft_p95 40.00 ms to 47.00 ms (+17.5 %, +15.0 % to +20.0 %)"
+    assert ungated_line(shown("itl_p99")) == "differs, not judged: itl_p99 40.00 ms to 50.00 ms (+25.0 %)"
+    assert ungated_line(shown("itl_p95", "start_time")) == "1 metric differs by no more than chance; 1 metric the same"
     assert ungated_line(shown("start_time")) == "1 metric the same"
-    assert [row[-1] for row in ungated_rows(shown(*rows))] == ["head is", "worse", "worse", "better", "same"]
+    assert [row[-2:] for row in ungated_rows(shown(*rows))] == [
+        ("interval", "head is"), ("+15.0 % to +20.0 %", "worse"), ("+1.00 % to +5.00 %", "better"),
+        ("-", "different, not judged"), ("-", "different, not judged"),
+        ("-1.00 % to +51.0 %", "the same but for chance"), ("-", "same"),
+    ]  # fmt: skip
 
 
 def test_regressed_cells_are_named() -> None:
