@@ -100,7 +100,8 @@ def gate(github: FakeGitHub, tmp_path: Path, forked: Path) -> Gate:
             "GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": REPOSITORY, "TOKEN": TOKEN,
             "GITHUB_EVENT_NAME": "push", "GITHUB_REF": f"refs/heads/{branch}", "GITHUB_RUN_ID": "7",
             "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "RUNNER_NAME": str(tmp_path),
-            "GITHUB_RUN_ATTEMPT": str(number + 1),
+            # The jobs of one plan are of one attempt; any other is the next.
+            "GITHUB_RUN_ATTEMPT": "1" if action == PLAN or "plan" in more.get("inputs", {}) else str(number + 1),
             "GITHUB_WORKFLOW_REF": f"{REPOSITORY}/{WORKFLOW}@refs/heads/{branch}", **more.pop("environment", {}),
         }  # fmt: skip
         github.runs.setdefault(7, {
