@@ -164,8 +164,9 @@ _TABLE = (
            "ignorable.",
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up; figures from "
            "elsewhere need more trials. Or widen the margins to what this machine can show, or quiet the machine."),
-    Reason("slower-apart", "The machine had two states. Pairs with a state in common would pass, and all together, "
-           "with those that have none, are slower by more than must_catch beyond what the states explain.",
+    Reason("slower-apart", "The machine had two states. Pairs with a state in common would pass, and others are slower "
+           "by more than must_catch: all together with those that have none, beyond what the states explain, or those "
+           "of a state that has too few to pass.",
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up. A head that is "
            "slow only where its base is in another state may have a third one: look at its iterations."),
     Reason("undecided-by-baseline", "The baseline's visits exclude neither a regression of must_catch size nor a "
@@ -255,20 +256,16 @@ _TABLE = (
     Reason("mode-share", "The restarts of one side fall in two groups. A head that is slow only in some restarts can "
            "pass: at a mean of must_catch size, slow in 30 % of restarts, in about one of four runs.",
            "Compare the share of slow restarts on both sides; take more pairs."),
-    Reason("within-states", "The machine had two states, and the gates passed within each. A head that makes the slow "
-           "one come more often is blocked once enough pairs show it; how much it could cost until then is said.",
-           "Nothing, if the gap between the states is not the build's. Otherwise take more pairs: from how many in "
-           "which only the head is slow it blocks is said beside the states. Beside an anchor measure pairs with the "
-           "base instead."),
-    Reason("bounded-pairs", "The machine had two states, and some pairs have none in common. Until enough pairs have "
-           "one, the others count as well where a gate may block by its mean over both states, less what the states "
-           "may add. So the change shown may be less than the true one.",
-           "Nothing: what is blocked so is slower by more than the gap of the median step. A negative change is what "
-           "was taken off, not a faster head. More pairs tell by how much."),
-    Reason("one-pair", "A single pair has a state of the machine in common, and the head is faster in it. How pairs of "
-           "that state spread is taken from the other one, so that it passes and is not called improved.",
-           "Nothing. Where the speed-up matters measure it anew, with more pairs at the first look (looks in the "
-           "scenario)."),
+    Reason("within-states", "The machine had two states, and the gates passed within each, or within the one that the "
+           "text names: of a state that fewer than three pairs have in common nothing is said. A head that makes the "
+           "slow one come more often is blocked once enough pairs show it; how much it could cost until then is said.",
+           "Nothing, if the gap between the states is not the build's and the state named is the one that counts. "
+           "Otherwise take more pairs: from how many in which only the head is slow it blocks is said beside the "
+           "states. Beside an anchor measure pairs with the base instead."),
+    Reason("bounded-pairs", "The machine had two states, and some pairs have none in common. The change and its bounds "
+           "are of the others. Until these are enough to block, all may block together, less what the states may add.",
+           "Nothing: what is blocked so is slower by more than the gap of the median step, and its bound is of all "
+           "pairs. More pairs with a state in common tell by how much."),
     Reason("waits-lean", "Warm-up went on until the GPU was fast, for one build in many more pairs than for the other. "
            "What is judged was taken after it: that engines of one build begin in the slow state shows nowhere else.",
            "Look at what the build does when it starts; PERFGATE_PROBE=0 in the engine's environment measures without "

@@ -8,7 +8,15 @@ from dataclasses import replace
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.cell_facts import GpuOutcome, MetRequests
-from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Outcome, Verdict
+from perfgate.judge.outcome import (
+    WORST_FIRST,
+    CellOutcome,
+    GateOutcome,
+    MetricOutcome,
+    Outcome,
+    Verdict,
+    states_told,
+)
 from perfgate.metrics.catalogue import METRICS, needs_floor
 from perfgate.metrics.trial import KINDS, SIDES
 from perfgate.report.causes import why_slower
@@ -294,7 +302,8 @@ def closing(outcome: Outcome) -> str:
         if kernels_only
         else f"PASS: every gate excludes a slowdown of its must_catch margin{_within(outcome)} ({rates})."
         f"{_blunt(outcome)}",
-        "improved": f"PASS, IMPROVED: no gate is slower, at least one is faster beyond its ignorable margin ({rates}).",
+        "improved": "PASS, IMPROVED: no gate is slower, at least one is faster beyond its ignorable margin"
+        f"{_alone(outcome)} ({rates}).",
         "inconclusive": "INCONCLUSIVE: neither a regression nor its absence is established; this is not a pass.",
         "not-measured": "NOT MEASURED: there is no verdict, and no data is never a pass.",
         "not-comparable": "NOT COMPARABLE: the sides must not be compared, for the reasons listed.",
@@ -307,7 +316,19 @@ def closing(outcome: Outcome) -> str:
 def _within(outcome: Outcome) -> str:
     """Where a pass holds, if it is not everywhere."""
     apart = any(cell.states and not cell.states.everywhere for cell in outcome.cells)
-    return " in each state of the machine" if apart else ""
+    return _alone(outcome) or (" in each state of the machine" if apart else "")
+
+
+def _alone(outcome: Outcome) -> str:
+    """In which state a pass holds, where that is one: the other has too few pairs for a word about it."""
+    told = {cell.name: [*states_told(cell.gates)] for cell in outcome.cells if cell.states}
+    alone = {name: states[0] for name, states in told.items() if len(states) == 1}
+    if not alone:
+        return ""
+    if len(outcome.cells) == 1:
+        return f" in the {next(iter(alone.values()))} state of the machine alone"
+    named = (f"of {name} in the {state} state of the machine alone" for name, state in alone.items())
+    return f", {', '.join(named)}"
 
 
 def _exactly(outcome: Outcome) -> str:
