@@ -278,6 +278,12 @@ _TABLE = (
            "of one build than beside any of the other. Either that build moves the probe, or its GPU is in the slow "
            "state throughout; nobody can tell which, so all was compared as it is.",
            "Trace both builds: the slow state lengthens the gaps between kernels, and no kernel."),
+    Reason("probe-levels", "The probe, a fixed piece of work beside each iteration, reads three levels or more beside "
+           "one build, and a GPU is taken to have two states. Trials on a further level are compared with none, or all "
+           "are compared as they are and spread by what the levels are apart: few runs are decided so.",
+           "Measure on another GPU. Or find what makes the level: another process on this GPU (MPS, MIG, a video "
+           "engine), or a clock that wanders (clocks: {mode: lock, sm_mhz: ...}); benchmarks/gpu_states.py shows "
+           "levels without an engine, and docs/states.md says which two are known."),
     Reason("iterations-uneven", "An iteration took more than twice the median of its trial, though all do equal work: "
            "something else used the machine, or the engine compiled late. Percentiles and throughput include it.",
            "Find out what else runs there; give the scenario more warmup_iterations, and on the CPU do not bind "

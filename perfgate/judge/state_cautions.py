@@ -33,6 +33,7 @@ def state_cautions(
         yield within_states(seen, told)
     if ignored is not None:
         yield _ignored(labeller, ignored)
+    yield from _many_levels(labeller)
     yield from _waits(labeller, bound)
     if seen is None and labeller.source == "probe":
         yield from _probe_apart(labeller, bound)
@@ -64,6 +65,19 @@ def _ignored(labeller: Labeller, found: Found) -> Note:
     often = f"the head more often in {plural(more, 'pair')}, less often in {less}"
     text = f"{percent(to_ratio(labeller.step_gap(found)))} apart; base {base} of the time slow, head {head}; {often}"
     return Note(code="states-ignored", text=text)
+
+
+def _many_levels(labeller: Labeller) -> Iterator[Note]:
+    """The probe reads three levels or more beside one build, of which states are two."""
+    many = [
+        f"{len(levels)} levels beside the {side}: "
+        + ", ".join(f"{format_ns(ns)} in {plural(trials, 'trial')}" for ns, trials in levels)
+        for side, levels in labeller.levels.items()
+        if len(levels) > len(STATES)
+    ]
+    if many:
+        text = f"of {plural(len(labeller.pairs), 'pair')} the probe reads {'; '.join(many)}"
+        yield Note(code="probe-levels", text=text)
 
 
 def _waits(labeller: Labeller, bound: float) -> Iterator[Note]:

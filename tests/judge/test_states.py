@@ -574,6 +574,24 @@ def test_warm_up_trials_of_more_iterations_tell_as_well() -> None:
     assert [gate.change for gate in found.gates] == [gate.change for gate in expected.gates]
 
 
+@pytest.mark.parametrize("slow", [2, 3, 5, 9, 18])
+@pytest.mark.parametrize("number", [4, 8])
+def test_a_slow_beginning_of_warm_up_tells_the_states(number: int, slow: int) -> None:
+    """Warm-up trials have twenty iterations, of which the first few are slow; later ones have fewer, as was chosen.
+
+    A head's trial that stayed slow is set apart then; without the states it would be 3 % slower in one of six pairs.
+    """
+    own = [one.model_copy(update={"iterations": one.iterations[:number]})
+           for one in with_readings([(FASTER, FASTER)] * 3 + [(FASTER, KEEPS)] + [(FASTER, FASTER)] * 3)]  # fmt: skip
+    warm = [readings(one.model_copy(update={"iterations": (one.iterations * 20)[:20], "pair": None}),
+                     "s" * slow + "f" * (20 - slow)) for one in own[:2]]  # fmt: skip
+    for n, one in enumerate(warm):
+        own[n] = one
+    found = judged_on_gpu(own, [gate("itl_median", "1%", "3%")])
+    assert found.states is not None
+    assert (found.verdict, found.states.common) == ("pass", {"slow": 0, "fast": 5})
+
+
 def test_warm_up_trials_of_fewer_iterations_cost_those_of_others_nothing() -> None:
     """As where the first visit had the declared number, and later ones have more, which was chosen then."""
     kept = record(cell(), probed("attention_fallback", SETTLED))
