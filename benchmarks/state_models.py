@@ -214,7 +214,8 @@ def student(df: int) -> Restarts:
 
 def contaminated(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     """Normal, and one in ten spreads by five times as much."""
-    return rng.standard_normal(shape) * rng.choice([1.0, 5.0], shape, p=[0.9, 0.1])
+    wide: Floats = rng.choice([1.0, 5.0], shape, p=[0.9, 0.1])
+    return rng.standard_normal(shape) * wide
 
 
 def on_two_levels(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:

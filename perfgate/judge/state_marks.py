@@ -32,8 +32,8 @@ def around_the_jump(trial: Trial, number: int) -> Trial:
     """A trial with that many of its iterations that follow each other, around where its readings change most.
 
     A warm-up trial before a number was chosen has the declared one, which may be more. Evenly picked iterations would
-    leave a single one of a slow beginning, and one iteration is no level. None is taken twice: a reading that was
-    disturbed would look like a level.
+    leave a single one of a slow beginning, and one is too little for a level. No iteration counts twice: a
+    reading that was disturbed would look like a level.
 
     Args:
         trial: It has at least so many iterations.

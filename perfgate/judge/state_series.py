@@ -1,6 +1,6 @@
 """Comparing like with like: a gate in each state of the machine.
 
-The trial stays the unit. Each state that both sides have is a series of its own, of one value a trial.
+The trial stays the unit. Each state that enough pairs have in common is a series of its own, of one value a trial.
 """
 
 from __future__ import annotations
