@@ -317,8 +317,7 @@ def _slower_in_all(common: Floats, others: Floats) -> Bools:
 def _slower_in_few(states: Floats, rows: Bools) -> Bools:
     """The same of the pairs of a state that has too few for a row of its own."""
     pairs, mean, _ = _moments(states)
-    found: Bools = ((pairs > 0) & (mean < 0) & ~rows[:, None]).any(axis=0)
-    return found
+    return np.asarray(((pairs > 0) & (mean < 0) & ~rows[:, None]).any(axis=0))
 
 
 def _metric_gaps(measured: Measured, look: int, chosen: Integers, labels: NDArray[np.int8]) -> Floats:
