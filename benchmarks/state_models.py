@@ -187,18 +187,45 @@ def second_slower(by: float) -> Restarts:
     return restarts
 
 
-def skewed(*sides: int) -> Restarts:
-    """Exponential effects of the same spread and mean zero, with their tail towards slow, on some sides."""
+def shaped(draw: Callable[[np.random.Generator, tuple[int, ...]], Floats], *sides: int) -> Restarts:
+    """Effects of another shape on some sides: a gate takes its trial's common draw with probability sqrt(1/2).
+
+    Args:
+        draw: Numbers of about one in size, centred on their mean where they have one.
+        sides: Those that draw so; all, where none is named. The others are normal.
+    """
 
     def restarts(rng: np.random.Generator, gates: int, head_first: Bools) -> Floats:
         effects = normal(rng, gates, head_first)
-        chosen = effects[..., sides]
+        chosen = effects[..., sides or (0, 1)]
         common = rng.random(chosen.shape) < math.sqrt(CORRELATION)
-        tail = np.where(common, rng.exponential(1.0, (1, *chosen.shape[1:])), rng.exponential(1.0, chosen.shape))
-        effects[..., sides] = RESTART_SD * (tail - 1)
+        effects[..., sides or (0, 1)] = RESTART_SD * np.where(
+            common, draw(rng, (1, *chosen.shape[1:])), draw(rng, chosen.shape)
+        )
         return effects
 
     return restarts
+
+
+def student(df: int) -> Restarts:
+    """Student's t with few degrees of freedom, as it is: with two it has no variance."""
+    return shaped(lambda rng, shape: rng.standard_t(df, shape))
+
+
+def contaminated(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """Normal, and one in ten spreads by five times as much."""
+    wide: Floats = rng.choice([1.0, 5.0], shape, p=[0.9, 0.1])
+    return rng.standard_normal(shape) * wide
+
+
+def on_two_levels(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """On one of two levels, as often on either, with a fifth of that beside."""
+    return np.where(rng.random(shape) < 1 / 2, 1.0, -1.0) + 0.2 * rng.standard_normal(shape)
+
+
+def exponential(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """With its tail towards slow, mean zero."""
+    return rng.exponential(1.0, shape) - 1
 
 
 def spiky(share: float, mean: float) -> Restarts:
@@ -238,6 +265,7 @@ class StateModel:
         slower: Share of its time that the head is in the slow state more than the base.
         moved: By what the head moves the probe, a natural logarithm.
         prompts: Standard deviation of iterations by their prompts, which are the same in all trials.
+        fast_noise: Standard deviation of a restart's further effect on what is measured in the fast state.
     """
 
     name: str
@@ -250,6 +278,7 @@ class StateModel:
     slower: float = 0.0
     moved: float = 0.0
     prompts: float = 0.0
+    fast_noise: float = 0.0
 
     def draw(self, rng: np.random.Generator, runs: int, gates: int) -> Drawn:
         """Simulated runs without a slowdown."""
@@ -263,8 +292,12 @@ class StateModel:
         level = restart + noise
         if self.prompts:
             level = level + self.prompts * rng.standard_normal((1, runs, 1, 1, ITERATIONS))
-        halves = GAP * slow + level[0][..., None] + MARK_SD * rng.standard_normal(slow.shape)
-        others = GAP * slow.mean(axis=-1) + level[1:]
+        own_state = GAP * slow + np.zeros((gates, *slow.shape))
+        if self.fast_noise:
+            further = self.fast_noise * rng.standard_normal((gates, *slow.shape[:3], 1, 1))
+            own_state = own_state + np.where(slow, 0.0, further)
+        halves = own_state[0] + level[0][..., None] + MARK_SD * rng.standard_normal(slow.shape)
+        others = own_state[1:].mean(axis=-1) + level[1:]
         read = seen ^ (rng.random((*seen.shape[:-1], 1)) < self.mislabelled)
         probes = PROBE_GAP * read + self.moved * np.array([0.0, 1.0])[:, None, None]
         probes = probes + PROBE_SD * rng.standard_normal(seen.shape)

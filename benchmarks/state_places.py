@@ -53,21 +53,37 @@ def of_subjects(model: StateModel, percent: float, *, carried: bool = False) -> 
                    carried=percent / 100 if carried else 0.0)  # fmt: skip
 
 
+SHAPES: tuple[StateModel, ...] = (
+    variant(JUMPING, "t2", "Restarts of either side follow a t distribution with 2 degrees of freedom.",
+            restarts=models.student(2)),
+    variant(JUMPING, "t3", "The same with 3.", restarts=models.student(3)),
+    variant(JUMPING, "contaminated", "Normal, and one restart in ten spreads by five times as much.",
+            restarts=models.shaped(models.contaminated)),
+    variant(JUMPING, "exponential", "Restarts are exponential, with the tail towards slow.",
+            restarts=models.shaped(models.exponential)),
+    variant(JUMPING, "two levels", "Restarts lie on two levels 0.22 % apart, as often on either.",
+            restarts=models.shaped(models.on_two_levels)),
+    variant(JUMPING, "uneven", "In the fast state a restart has a further effect of 0.33 %, normal.",
+            fast_noise=0.0033),
+    variant(JUMPING, "head exponential", "The head's restarts alone are exponential, mean zero.",
+            restarts=models.shaped(models.exponential, 1)),
+    variant(JUMPING, "head on two levels", "The head's restarts alone lie on two levels.",
+            restarts=models.shaped(models.on_two_levels, 1)),
+)  # fmt: skip
 BY_STEPS: tuple[StateModel, ...] = (
     NONE, SHARED, CHAINED, JUMPING,
     variant(JUMPING, "AR(1)", "Restarts keep 0.7 of the effect of the trial before.",
             restarts=models.autoregressive(0.7)),
     variant(JUMPING, "second slower", "The second trial of a pair is slower by 0.1 %.",
             restarts=models.second_slower(0.001)),
-    variant(JUMPING, "skewed", "Restarts are exponential, with the tail towards slow.", restarts=models.skewed(0, 1)),
-    variant(JUMPING, "head skewed", "The same of the head's restarts alone, mean zero.", restarts=models.skewed(1)),
     variant(JUMPING, "spiky", "5 % of trials of either side are slower by 0.5 % on average.",
             restarts=models.spiky(0.05, 0.005)),
+    *SHAPES,
     *(of_subjects(NONE, percent, carried=carried) for percent in (0.02, 0.05, 0.1) for carried in (False, True)),
     *(of_subjects(JUMPING, 0.05, carried=carried) for carried in (False, True)),
 )  # fmt: skip
 BY_PROBE: tuple[StateModel, ...] = (
-    SHARED, CHAINED, JUMPING, SETTLED,
+    SHARED, CHAINED, JUMPING, SETTLED, *SHAPES,
     variant(SETTLED, "probe moved", "The probe takes 10 % longer with the head.", moved=0.1),
     *(variant(model, f"{percent} % wrong", f"{percent} % of the iterations have the label of the other state.",
               mislabelled=percent / 100) for model, percent in ((NONE, 5), (CHAINED, 1), (CHAINED, 5), (JUMPING, 1),

@@ -8,27 +8,31 @@ is there. Labels are made by the project's own functions, and its tests by a cop
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import moderated_rates
 import numpy as np
+import rule_twin
+import state_models as models
 import visit_rates
-from state_models import PAIRS
-from state_page import TITLE, cells, section
-from state_places import PLACES, Place, Row
+from restart_models import NOISY_PAIR_SD as PAIR_SD
+from rule_twin import Decisions
+from state_models import PAIRS, Floats
+from state_page import PAIRS_WORDS, TITLE, cells, section
+from state_places import PLACES, SEED, WIDE, Place, Row
 from state_twin import Ends, decide_all, disagreements
 
-from perfgate.drill.peer_rules import PASS, REGRESSED
-from perfgate.scenario.plan import BETA
+from perfgate.drill.peer_rules import INCONCLUSIVE, PASS, REGRESSED
+from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.rates import rate_bounds
 
 PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
 NEXT = visit_rates.TITLE
-RUNS = 40_000
+RUNS = 4_000
 BATCH = 1_000
-CHECKED = 30
+CHECKED = 3
 """Runs of each place that the project's own functions decide as well, by each number of gates."""
 
 
@@ -60,6 +64,44 @@ def _count(ends: Ends, slower: float) -> list[int]:
                                            within & (said < slower), ends.first == PASS, ends.pairs)]  # fmt: skip
 
 
+SHAPES: dict[str, tuple[Callable[[np.random.Generator, tuple[int, ...]], Floats], bool]] = {
+    "t, 2 degrees of freedom": (lambda rng, shape: rng.standard_t(2, shape), True),
+    "t, 3 degrees of freedom": (lambda rng, shape: rng.standard_t(3, shape), True),
+    "contaminated, one in ten by five times": (models.contaminated, True),
+    "exponential, tail towards slow": (models.exponential, False),
+    "exponential, tail towards fast": (lambda rng, shape: -models.exponential(rng, shape), False),
+    "on two levels": (models.on_two_levels, False),
+    "one in ten slow": (lambda rng, shape: rng.choice([-1 / 3, 3.0], shape, p=[0.9, 0.1]), False),
+}
+"""What pairs may look like, and whether rates are claimed."""
+
+
+def of_pairs(name: str, runs: int = RUNS) -> tuple[Decisions, Decisions]:
+    """What the rule makes of pairs of a shape, at ``ignorable`` and at ``must_catch``."""
+    draw, _ = SHAPES[name]
+    rng = np.random.default_rng([SEED, *name.encode()])
+    ends = [
+        rule_twin.decide_all(np.log1p(slow) + PAIR_SD * draw(rng, (runs, 1, PAIRS)), (WIDE,))
+        for slow in (WIDE.ignorable, WIDE.must_catch)
+    ]
+    return ends[0], ends[1]
+
+
+def _of_pairs_table(runs: int) -> str:
+    rows = [PAIRS_WORDS.format(runs=runs)]
+    for name, (_, claimed) in SHAPES.items():
+        own = []
+        wrong = zip(of_pairs(name, runs), (REGRESSED, PASS), (ALPHA, BETA), strict=True)
+        kept = claimed
+        for ends, error, declared in wrong:
+            count, open_ = int((ends.runs == error).sum()), float((ends.runs == INCONCLUSIVE).mean())
+            most = rate_bounds(count, runs, 0.95)[1]
+            kept &= most <= declared
+            own += [f"{share * 100:.2f} %" for share in (count / runs, most, open_)]
+        rows.append(f"| {name} | {' | '.join(own)} | {'shown' if kept else 'none made'} |\n")
+    return "".join(rows)
+
+
 def check_twin(place: Place, runs: int = CHECKED) -> tuple[int, int]:
     """Runs compared between the copy of the rule and the project's own functions, and how many differ."""
     measured = place.measure(np.random.default_rng([99, *place.seed]), runs)
@@ -85,7 +127,7 @@ def simulate_all(runs: int = RUNS, processes: int = 2) -> str:
         for place, counts in zip(PLACES, pool.map(_counted, everywhere, [runs] * len(PLACES)), strict=True):
             rows += _rows(place, runs, counts)
             print(place.part, place.case, place.margins.must_catch, *cells(rows[-1]), sep="  ", flush=True)
-    return section(rows, compared, differing, moderated_rates.section(runs))
+    return section(rows, compared, differing, moderated_rates.section(runs), _of_pairs_table(runs))
 
 
 def main() -> None:

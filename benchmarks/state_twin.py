@@ -24,7 +24,7 @@ from perfgate.gate import parse_gate
 from perfgate.judge.machine_states import GAP_LEVEL, Labeller, Source, alike
 from perfgate.judge.rule import Series, decide
 from perfgate.judge.slow_share import LEANS, SlowShare, slow_share
-from perfgate.judge.state_series import AT_MOST, by_state
+from perfgate.judge.state_series import AT_MOST, OWN_PAIRS, by_state
 from perfgate.metrics.trial import LEAST_ITERATIONS, SLOWER, Iteration, Probes, Side, Trial
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan, orders_bound
 from perfgate.stats import two_states
@@ -231,9 +231,10 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     here, shown = (np.zeros((len(STATES) + 1, len(going)), bool) for _ in range(2))
     differ = (over[used] != under[used]).any(axis=(1, 2, 3))
     samples = []
-    for n, state in enumerate(STATES):
+    seen = np.zeros(used.sum(), bool)
+    for state in STATES:
         kept = over[used] == state
-        here[n, used] = (kept.sum(axis=-1) >= LEAST_ITERATIONS).any(axis=1).all(axis=-1)
+        seen |= (kept.sum(axis=-1) >= LEAST_ITERATIONS).any(axis=1).all(axis=-1)
         above = measured.log_ratios(going[used], look, alike(kept))
         below = above.copy()
         below[:, differ] = measured.log_ratios(going[used][differ], look, alike(under[used][differ] == state))
@@ -242,27 +243,22 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
         widest, np.maximum(*(_metric_gaps(measured, look, going[used], own[used]) for own in (over, under)))
     )
     over_them, under_them = (_with_mean(np.stack(own)) for own in zip(*samples, strict=True))
+    here[:, used] = _rows(over_them, seen)
     apart = _apart(measured, look, going[used], over[used], gap)
     others = apart.copy()
     others[:, differ] = _apart(measured, look, going[used][differ], under[used][differ], gap[:, differ])
-    slower_in_all = _slower_in_all(under_them[-1], must_catch - others, used, np.isnan(apart).all(axis=(0, 2)))
-    here[-1] = here[:-1].all(axis=0)
-    here[-1, used] |= here[:-1, used].any(axis=0) & (~np.isnan(apart)).any(axis=(0, 2))
-    few = (~np.isnan(over_them[-1])).sum(axis=-1, keepdims=True) < FIRST_BLOCKING_PAIRS
-    over_them[-1] = np.where(few & np.isnan(over_them[-1]), apart - ignorable, over_them[-1])
-    some: Bools = few & ~np.isnan(apart)
-    has_apart = some[0].any(axis=-1)
+    some_apart = (~np.isnan(apart)).any(axis=(0, 2))
+    slower_in_all = np.zeros((len(p), len(going)), bool)
+    slower_in_all[:, used] = _slower_in_all(under_them[-1], must_catch - others) & some_apart
+    slower_in_all[:, used] |= _slower_in_few(under_them[:-1], here[:-1, used])
+    over_them = _with_apart(over_them, apart - ignorable, here[:, used])
     p_own, pairs = _tail(over_them, carried)
-    q_own, known = (np.concatenate(own) for own in zip(
-        _borrowing_tail(under_them[:-1], carried), _tail(under_them[-1:], carried), strict=True
-    ))  # fmt: skip
-    # A state on which no pair rests at this look is known no longer, whatever earlier looks showed.
-    lent = np.concatenate([known[:-1] > 0, np.zeros_like(known[-1:], bool)])
-    rests: Bools = np.asarray((~np.isnan(under_them[:, 0])).any(axis=-1))
-    rests[-1] |= has_apart
-    shown[:, used] = rests & (pairs >= np.where(lent, 1, LEAST_PAIRS))[:, 0]
+    q_own, known = _tail(under_them, carried)
+    shown[:, used] = (pairs >= LEAST_PAIRS)[:, 0]
+    most = np.concatenate([known[:-1], known[:-1].max(axis=0, keepdims=True)])
+    passes = (most >= OWN_PAIRS) & (known[-1] >= FIRST_PASSING_PAIRS)
     p_in[..., used] = _weighted(p_own, np.where(pairs >= FIRST_BLOCKING_PAIRS, block, 0.0))
-    q_in[..., used] = _weighted(q_own, np.where((pairs > 0) & (known >= FIRST_PASSING_PAIRS), passing, 0.0))
+    q_in[..., used] = _weighted(q_own, np.where(passes, passing, 0.0))
     more, less, labelled = _discordant(over, has_over)
     p_share = np.where(more > 0, special.bdtrc(more - 1, np.maximum(more + less, 1), 0.5), 1.0)
     p_share = np.minimum(1.0, orders_bound(1) * p_share)
@@ -280,18 +276,48 @@ def _apart(measured: Measured, look: int, chosen: Integers, over: NDArray[np.int
     return np.where(none, np.where(np.isnan(raised), lowered, raised), np.nan)
 
 
-def _slower_in_all(common: Floats, others: Floats, used: Bools, lacking: Bools | np.bool) -> Bools:
+def _with_apart(states: Floats, apart: Floats, rows: Bools) -> Floats:
+    """The last row of each run with the pairs without a common state, where its own are too few to block.
+
+    Args:
+        states: What pairs exceed ``ignorable`` by, (states and mean, gates, runs, pairs).
+        apart: The same of pairs without a common state, (gates, runs, pairs).
+        rows: Which of them are compared, (states and mean, runs).
+    """
+    last = rows.copy()
+    last[:-1] &= ~rows[-1]
+    few = (~np.isnan(states)).sum(axis=-1, keepdims=True) < FIRST_BLOCKING_PAIRS
+    return np.where(last[:, None, :, None] & few & np.isnan(states), apart, states)
+
+
+def _rows(states: Floats, seen: Bools) -> Bools:
+    """What is compared, (states and their mean, runs): see :func:`perfgate.judge.state_series.by_state`.
+
+    Args:
+        states: What pairs have of each state and of their mean, (states and mean, gates, runs, pairs).
+        seen: Runs of which both sides have some state.
+    """
+    pairs = (~np.isnan(states[:-1, 0])).sum(axis=-1)
+    alone = (pairs > 0).sum(axis=0) == 1
+    rows = np.where(alone, pairs > 0, pairs >= OWN_PAIRS)
+    return np.concatenate([rows, ~alone[None]]) & seen
+
+
+def _slower_in_all(common: Floats, others: Floats) -> Bools:
     """Of which gates and runs all pairs exceed ``must_catch`` in the mean, those without a common state included.
 
     Args:
-        common: What pairs are short of it by, (gates, used, pairs); not a number where one has no common state.
+        common: What pairs are short of it by, (gates, runs, pairs); not a number where one has no common state.
         others: The same of these.
-        used: Runs of which states are compared.
-        lacking: Which of them have no such pair.
     """
-    found = np.zeros((len(common), len(used)), bool)
-    found[:, used] = (_moments(np.where(np.isnan(common), others, common))[1] < 0) & ~lacking
+    found: Bools = _moments(np.where(np.isnan(common), others, common))[1] < 0
     return found
+
+
+def _slower_in_few(states: Floats, rows: Bools) -> Bools:
+    """The same of the pairs of a state that has too few for a row of its own."""
+    pairs, mean, _ = _moments(states)
+    return np.asarray(((pairs > 0) & (mean < 0) & ~rows[:, None]).any(axis=0))
 
 
 def _metric_gaps(measured: Measured, look: int, chosen: Integers, labels: NDArray[np.int8]) -> Floats:
@@ -380,17 +406,6 @@ def _tail(x: Floats, carried: float) -> tuple[Floats, Integers]:
     many = np.maximum(pairs, LEAST_PAIRS)
     error = np.sqrt(squares / (many - 1) / many + carried)
     return np.where(pairs >= LEAST_PAIRS, special.stdtr(many - 1, _over(-mean, error)), 1.0), pairs
-
-
-def _borrowing_tail(x: Floats, carried: float) -> tuple[Floats, Integers]:
-    """The same for each state on the first axis, with the spread of both; and the pairs that this spread is worth."""
-    pairs, mean, squares = _moments(x)
-    df = np.maximum(pairs - 1, 0).sum(axis=0)
-    many = np.maximum(pairs, 1)
-    error = np.sqrt(squares.sum(axis=0) / np.maximum(df, 1) / many + carried)
-    p = special.stdtr(np.maximum(df, 1), _over(-mean, error))
-    worth = np.broadcast_to(np.where(df > 0, df + 1, 0), pairs.shape)
-    return np.where((pairs > 0) & (df > 0), p, 1.0), np.where(pairs > 0, worth, 0)
 
 
 def _moments(x: Floats) -> tuple[Integers, Floats, Floats]:

@@ -1,4 +1,4 @@
-"""The reason codes of what profilers and counters see: the second half of :mod:`perfgate.reasons`, which reads it."""
+"""The reason codes of what profilers, counters and engines say: the second half of :mod:`perfgate.reasons`."""
 
 from __future__ import annotations
 
@@ -197,4 +197,17 @@ PROFILE_REASONS = (
            "Make one from the build to compare with: perfgate profile learn SCENARIO --base ... --reason '...'."),
     Reason("host-calls-missing", "A side has no valid trial in which the host's calls were counted.",
            "Read why its called trial failed; perfgate run --resume goes on with the run."),
+    # --- what engines say that they used
+    Reason("path-unused", "No process of a side's engines imported, loaded or mapped anything of a folder of its "
+           "path=. Where the sides differ by nothing else, both ran one build, and the cell is not measured.",
+           "Install a plugin into the folder, so that vLLM finds its entry point: pip install --no-deps --target "
+           "FOLDER PLUGIN. A patched package needs the package's own name (docs/configuration.md). See engine.log for "
+           "a plugin that failed to load. A folder of data is declared: path=FOLDER,data."),
+    Reason("path-use-unknown", "Whether anything of a folder of path= was used is not known: a process of each engine "
+           "did not tell. A server with a command of its own is not asked.",
+           "See engine.log for what the plugin says as it is loaded; or compare calls: perfgate run --profile-only."),
+    Reason("plugin-idle", "A plugin of the head was loaded, and nothing shows that it does anything: no other code "
+           "refers to its functions and classes, and vLLM's own are as they are in the base's engines.",
+           "See that it applies to this version of vLLM, this model and these engine arguments; engine.log has what it "
+           "says. What it writes to files, or does in other programs, is not seen."),
 )  # fmt: skip

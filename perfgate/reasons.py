@@ -165,8 +165,9 @@ _TABLE = (
            "ignorable.",
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up; figures from "
            "elsewhere need more trials. Or widen the margins to what this machine can show, or quiet the machine."),
-    Reason("slower-apart", "The machine had two states. Pairs with a state in common would pass, and all together, "
-           "with those that have none, are slower by more than must_catch beyond what the states explain.",
+    Reason("slower-apart", "The machine had two states. Pairs with a state in common would pass, and others are slower "
+           "by more than must_catch: all together with those that have none, beyond what the states explain, or those "
+           "of a state that has too few to pass.",
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up. A head that is "
            "slow only where its base is in another state may have a third one: look at its iterations."),
     Reason("undecided-by-baseline", "The baseline's visits exclude neither a regression of must_catch size nor a "
@@ -267,20 +268,16 @@ _TABLE = (
     Reason("mode-share", "The restarts of one side fall in two groups. A head that is slow only in some restarts can "
            "pass: at a mean of must_catch size, slow in 30 % of restarts, in about one of four runs.",
            "Compare the share of slow restarts on both sides; take more pairs."),
-    Reason("within-states", "The machine had two states, and the gates passed within each. A head that makes the slow "
-           "one come more often is blocked once enough pairs show it; how much it could cost until then is said.",
-           "Nothing, if the gap between the states is not the build's. Otherwise take more pairs: from how many in "
-           "which only the head is slow it blocks is said beside the states. Beside an anchor measure pairs with the "
-           "base instead."),
-    Reason("bounded-pairs", "The machine had two states, and some pairs have none in common. Until enough pairs have "
-           "one, the others count as well where a gate may block by its mean over both states, less what the states "
-           "may add. So the change shown may be less than the true one.",
-           "Nothing: what is blocked so is slower by more than the gap of the median step. A negative change is what "
-           "was taken off, not a faster head. More pairs tell by how much."),
-    Reason("one-pair", "A single pair has a state of the machine in common, and the head is faster in it. How pairs of "
-           "that state spread is taken from the other one, so that it passes and is not called improved.",
-           "Nothing. Where the speed-up matters measure it anew, with more pairs at the first look (looks in the "
-           "scenario)."),
+    Reason("within-states", "The machine had two states, and the gates passed within each, or within the one that the "
+           "text names: of a state that fewer than three pairs have in common nothing is said. A head that makes the "
+           "slow one come more often is blocked once enough pairs show it; how much it could cost until then is said.",
+           "Nothing, if the gap between the states is not the build's and the state named is the one that counts. "
+           "Otherwise take more pairs: from how many in which only the head is slow it blocks is said beside the "
+           "states. Beside an anchor measure pairs with the base instead."),
+    Reason("bounded-pairs", "The machine had two states, and some pairs have none in common. The change and its bounds "
+           "are of the others. Until these are enough to block, all may block together, less what the states may add.",
+           "Nothing: what is blocked so is slower by more than the gap of the median step, and its bound is of all "
+           "pairs. More pairs with a state in common tell by how much."),
     Reason("waits-lean", "Warm-up went on until the GPU was fast, for one build in many more pairs than for the other. "
            "What is judged was taken after it: that engines of one build begin in the slow state shows nowhere else.",
            "Look at what the build does when it starts; PERFGATE_PROBE=0 in the engine's environment measures without "
@@ -293,6 +290,12 @@ _TABLE = (
            "of one build than beside any of the other. Either that build moves the probe, or its GPU is in the slow "
            "state throughout; nobody can tell which, so all was compared as it is.",
            "Trace both builds: the slow state lengthens the gaps between kernels, and no kernel."),
+    Reason("probe-levels", "The probe, a fixed piece of work beside each iteration, reads three levels or more beside "
+           "one build, and a GPU is taken to have two states. Trials on a further level are compared with none, or all "
+           "are compared as they are and spread by what the levels are apart: few runs are decided so.",
+           "Measure on another GPU. Or find what makes the level: another process on this GPU (MPS, MIG, a video "
+           "engine), or a clock that wanders (clocks: {mode: lock, sm_mhz: ...}); benchmarks/gpu_states.py shows "
+           "levels without an engine, and docs/states.md says which two are known."),
     Reason("iterations-uneven", "An iteration took more than twice the median of its trial, though all do equal work: "
            "something else used the machine, or the engine compiled late. Percentiles and throughput include it.",
            "Find out what else runs there; give the scenario more warmup_iterations, and on the CPU do not bind "
@@ -368,18 +371,6 @@ _TABLE = (
            "than the base's: the head keeps something of each batch. Chance says so of one cell in a hundred.",
            "Look for what is kept of finished requests: caches that nobody empties, lists that grow. To block it, gate "
            "host_memory_growth or device_memory_growth."),
-    Reason("path-unused", "No process of a side's engines imported, loaded or mapped anything of a folder of its "
-           "path=. Where the sides differ by nothing else, both ran one build, and the cell is not measured.",
-           "Install a plugin into the folder, so that vLLM finds its entry point: pip install --no-deps --target "
-           "FOLDER PLUGIN. A patched package needs the package's own name (docs/configuration.md). See engine.log for "
-           "a plugin that failed to load. A folder of data is declared: path=FOLDER,data."),
-    Reason("path-use-unknown", "Whether anything of a folder of path= was used is not known: a process of each engine "
-           "did not tell. A server with a command of its own is not asked.",
-           "See engine.log for what the plugin says as it is loaded, or compare host calls: perfgate run --exact."),
-    Reason("plugin-idle", "A plugin of the head was loaded, and nothing shows that it does anything: no other code "
-           "refers to its functions and classes, and vLLM's own are as they are in the base's engines.",
-           "See that it applies to this version of vLLM, this model and these engine arguments; engine.log has what it "
-           "says. What it writes to files, or does in other programs, is not seen."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",
            "Nothing, if that is intended."),
     # --- a plan that several machines measure

@@ -19,7 +19,7 @@ from perfgate.capture.server_http import is_ready
 from perfgate.errors import NotMeasuredError, RecordError, ScenarioError, UsageError
 from perfgate.metrics.catalogue import trial_value
 from perfgate.record.run_record import Run, read_records, read_run
-from perfgate.report.outcome_lines import closing
+from perfgate.report.closing_sentence import closing
 from perfgate.scenario.subject import Subject
 
 STUB = Path(__file__).parent / "stub_server.py"

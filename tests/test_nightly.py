@@ -31,7 +31,7 @@ from perfgate.nightly import (
     run_of,
 )
 from perfgate.record.run_record import read_records, read_run
-from perfgate.report.outcome_lines import closing
+from perfgate.report.closing_sentence import closing
 from perfgate.run_steps import RunStep
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import Cell, resolve_cells

@@ -43,6 +43,7 @@ from perfgate.scenario.workload import AnyWorkload, images_of, no_folder
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.units import NS_PER_S
 
+_Asked = dict[str, Located | str]
 NOBODY_ASKED = "engine arguments are not checked: name a build with --base python=..., or as [subjects.base]"
 LEAST_CACHE_BYTES = 64 * 1024**2
 UNKNOWN_CACHE_BYTES = 1024**3
@@ -154,7 +155,7 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: boo
     """
     problems, warnings = list[tuple[Problem, _Side]](), list[tuple[Problem, _Side]]()
     notes: list[str] = []
-    asked: dict[str, Located | str] = {}
+    asked: _Asked = {}
     for loaded in scenarios:
         engine = loaded.scenario.engine
         if engine.driver != SERVER and runs_already(subjects):
@@ -187,9 +188,7 @@ def _distinct(found: Iterable[tuple[Problem, _Side]], sides: int) -> tuple[Probl
     return tuple(sorted(named, key=lambda problem: (problem.line, problem.column)))
 
 
-def _side(
-    loaded: LoadedScenario, name: str, built: Mapping[str, Subject], asked: dict[str, Located | str] | None
-) -> _Side:
+def _side(loaded: LoadedScenario, name: str, built: Mapping[str, Subject], asked: _Asked | None) -> _Side:
     """A build under the variables of a scenario; what was asked before is not asked again."""
     subject = built[name]
     if asked is None or subject.url is not None:
@@ -205,9 +204,8 @@ def _side(
         takes = f"{source.name} is not built yet"
     elif isinstance(located, Located) and located.missing:
         more = replaced_path(subject, built.get("base"))
-        raise UsageError(
-            f"python={subject.python} has no vllm{more and f': {more}'}", where=name, code="engine-import-failed"
-        )
+        text = f"python={subject.python} has no vllm{more and f': {more}'}"
+        raise UsageError(text, where=name, code="engine-import-failed")
     return _Side(name, subject.args, subject.env, None if isinstance(located, str) else located.cpu, takes)
 
 

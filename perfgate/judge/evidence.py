@@ -198,7 +198,7 @@ class Evidence:
 
     @cached_property
     def family(self) -> tuple[Judged, ...]:
-        """What can block the cell: each gate, in each state that both sides were in, and the slow state's share."""
+        """What can block the cell: each gate, in each state that enough pairs have in common, and the slow share."""
         series = [by_sign(self.series(gate)) for gate in self.cell.gates]
         if self.labeller is None:
             return (*series,)

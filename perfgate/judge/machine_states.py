@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
@@ -16,8 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate import stats
+from perfgate.judge.state_marks import (
+    Pairs,
+    around_the_jump,
+    as_on_one_card,
+    marks_of,
+    probe_marks,
+    step_marks,
+    window_marks,
+)
 from perfgate.metrics.catalogue import Metric
-from perfgate.metrics.trial import PROBED_GPUS, SIDES, SLOWER, Iteration, Side, Trial, least_iterations, tells_states
+from perfgate.metrics.trial import PROBED_GPUS, SIDES, SLOWER, Side, Trial, least_iterations, tells_states
 from perfgate.models import Note
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import GatePlan
@@ -31,15 +40,13 @@ CARDS_APART: Final[dict[Source, float]] = {"probe": SLOWER, "steps": 1.02}
 """So much more one card of a kind may show than another in the same state: on H200s the probe 1 % and steps 1.6 %, and
 between two states a fifth and 3 % (docs/states.md)."""
 
+LEVELS_APART: Final = 1.03
+"""From how much more on a reading of the probe is on another level; within a state readings are 1 % apart at most."""
+
 GAP_LEVEL: Final = 0.05
 """How often a metric's own gap may be more than it is taken for. One build is blocked for it far less often, as its
 pairs have to exceed that by what they spread."""
 
-LEAST_STEPS = 4
-"""Decode steps that an iteration needs to be split into an early and a late half."""
-
-Pairs = Sequence[tuple[Trial, Trial]]
-Marks = tuple[float, float]
 InStates = dict[State, float]
 
 
@@ -236,9 +243,9 @@ class Labeller:
         self, pairs: Pairs, gpus: Sequence[str], qualified: tuple[str, ...] = PROBED_GPUS, before: Pairs = ()
     ) -> None:
         self.pairs = pairs
-        rows = _marks(pairs, _probe_marks) if tells_states(gpus, qualified) else None
+        rows = marks_of(pairs, probe_marks) if tells_states(gpus, qualified) else None
         self.source: Source = "probe" if rows is not None else "steps"
-        self._marks = rows if rows is not None else _marks(pairs, _step_marks)
+        self._marks = rows if rows is not None else marks_of(pairs, step_marks)
         self._before = before if rows is not None else ()
         self._known: dict[tuple[int, float], Found | None] = {}
 
@@ -255,6 +262,17 @@ class Labeller:
         if self.source != "probe" or self._marks is None:
             return False
         return float(self._marks.max()) <= SLOWER * float(self._marks.min())
+
+    @property
+    def levels(self) -> dict[Side, list[tuple[float, int]]]:
+        """Of each side the levels of the probe, in nanoseconds as on the fastest card, and how many trials have each.
+
+        None where no probe tells the states.
+        """
+        if self.source != "probe" or self._marks is None:
+            return {}
+        trials = as_on_one_card(self._marks, [base.gpus for base, _ in self.pairs], CARDS_APART["probe"])
+        return {side: two_states.levels(trials[:, n], math.log(LEVELS_APART)) for n, side in enumerate(SIDES)}
 
     def reached(self, schedule: stats.Schedule) -> list[int]:
         """The looks that there are pairs for."""
@@ -279,13 +297,14 @@ class Labeller:
         number = self._marks.shape[2]
         enough = [pair for pair in self._before if min(len(trial.iterations) for trial in pair) >= number]
         earlier = [pair for pair in enough if pair[0].visit in visits]
-        before = _marks([(_of_it(base, number), _of_it(head, number)) for base, head in earlier], _probe_marks)
+        parts = [(around_the_jump(base, number), around_the_jump(head, number)) for base, head in earlier]
+        before = marks_of(parts, probe_marks)
         if before is None or before.shape[2:] != self._marks.shape[2:]:
             earlier, before = [], self._marks[:0]
         slower = np.array([1.0, 1 + margin])[:, None, None]
         trials = np.concatenate([before, self._marks[:look] / slower])
         cards = [base.gpus for base, _ in (*earlier, *self.pairs[:look])]
-        trials = _as_on_one_card(trials, cards, CARDS_APART[self.source])
+        trials = as_on_one_card(trials, cards, CARDS_APART[self.source])
         marks = trials.reshape(2 * len(trials), *trials.shape[2:])
         probed = self.source == "probe"
         found = two_states.states_by_probe(marks, math.log(SLOWER)) if probed else two_states.states_by_steps(marks)
@@ -310,7 +329,7 @@ class Labeller:
 
     def _step_gaps(self, found: Found) -> Iterator[float]:
         """The gap of each side that has both states and whose steps can be told, the base first."""
-        marks = _marks(self.pairs, _window_marks if found.windows else _step_marks)
+        marks = marks_of(self.pairs, window_marks if found.windows else step_marks)
         if marks is None:
             return
         logs = np.log(marks[: len(found.labels)]).mean(axis=-1)
@@ -330,70 +349,7 @@ class Labeller:
         return (over, under) if over and under else None
 
 
-def _marks(pairs: Pairs, of: Callable[[Iteration], Marks | None]) -> stats.Floats | None:
-    """The marks of each pair's base and head, shape (pairs, 2, iterations, 2).
-
-    ``None`` where some iteration has none, or trials differ in how many they have.
-    """
-    rows = [[[of(iteration) for iteration in trial.iterations] for trial in pair] for pair in pairs]
-    trials = [marks for pair in rows for marks in pair]
-    if not trials or not all(map(all, trials)) or {*map(len, trials)} != {len(trials[0])} or not trials[0]:
-        return None
-    return np.array(rows, dtype=np.float64)
-
-
-def _of_it(trial: Trial, number: int) -> Trial:
-    """A trial with that many of its iterations, evenly picked; it has at least so many.
-
-    A warm-up trial before a number was chosen has the declared one. Where that is less it tells nothing: an iteration
-    that is taken twice, and whose reading was disturbed, would look like a level.
-    """
-    picked = np.linspace(0, len(trial.iterations) - 1, number).round().astype(int).tolist()
-    return trial.model_copy(update={"iterations": tuple(trial.iterations[n] for n in picked)})
-
-
-def _as_on_one_card(marks: stats.Floats, cards: Sequence[Hashable], apart: float) -> stats.Floats:
-    """The marks of pairs as the fastest card would show them.
-
-    Each is put on that one's level by its own shortest mark; what is further away than cards are is left: it is a card
-    that was slow throughout.
-
-    Args:
-        marks: Of each pair, shape (pairs, ...).
-        cards: On which card each pair was taken.
-        apart: How far cards may be apart, a ratio.
-    """
-    least = {card: min(float(own.min()) for own, other in zip(marks, cards, strict=True) if other == card)
-             for card in dict.fromkeys(cards)}  # fmt: skip
-    fastest = min(least.values())
-    scale = np.array([fastest / least[card] if least[card] <= apart * fastest else 1.0 for card in cards])
-    scaled: stats.Floats = marks * scale.reshape(-1, *[1] * (marks.ndim - 1))
-    return scaled
-
-
-def _step_marks(iteration: Iteration) -> Marks | None:
-    """Median decode step of the early and the late half, in nanoseconds; those of a window of load have no order."""
-    steps = iteration.itl_ns
-    half = len(steps) // 2
-    if len(steps) < LEAST_STEPS or iteration.lengths:
-        return None
-    early, late = float(np.median(steps[:half])), float(np.median(steps[half:]))
-    return (early, late) if early and late else None
-
-
-def _window_marks(window: Iteration) -> Marks | None:
-    """The median gap between tokens of a window of load, twice."""
-    middle = float(np.median(window.itl_ns)) if window.itl_ns else 0.0
-    return (middle, middle) if middle else None
-
-
 def _gap(logs: stats.Floats, labels: two_states.Labels) -> float | None:
     """Slow over fast, as the difference of the medians of logarithms; ``None`` where one state is lacking."""
     slow, fast = (logs[labels == label] for label in (two_states.SLOW, two_states.FAST))
     return float(np.median(slow) - np.median(fast)) if len(slow) and len(fast) else None
-
-
-def _probe_marks(iteration: Iteration) -> Marks | None:
-    """The slowest rank's reading before and after, in nanoseconds: a step waits for all ranks."""
-    before, after = map(max, iteration.probe_ns or ((0,), (0,)))
-    return (float(before), float(after)) if before and after else None

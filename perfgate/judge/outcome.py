@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -231,6 +231,13 @@ class CountersOutcome(Frozen):
     sentences: dict[str, str] = {}
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
+
+
+def states_told(gates: Sequence[GateOutcome]) -> set[str]:
+    """The states of the machine of which each metric that was compared within them says something."""
+    metrics = {gate.metric for gate in gates if gate.state}
+    rows = [{str(gate.state) for gate in gates if gate.metric == metric} for metric in metrics]
+    return set.intersection(*rows) - {"both"} if rows else set()
 
 
 class CellOutcome(Frozen):

@@ -138,7 +138,6 @@ def states_outcome(
     family: Sequence[Judged], gates: Sequence[GateOutcome], labeller: Labeller, beta: float
 ) -> StatesOutcome | None:
     """What was seen of states; ``None`` where no gate was compared within them."""
-    used = [series for series in family if isinstance(series, StateSeries)]
     share = next((one for one in family if isinstance(one, SlowShare)), None)
     if share is None:
         return None
@@ -146,7 +145,7 @@ def states_outcome(
     if found is None:
         return None
     least = min(gate.must_catch for gate in gates if gate.state or gate.metric != SLOW_SHARE)
-    common = {state: max((len(one.base) for one in used if one.state == state), default=0) for state in STATES}
+    common = {state: found.pairs(state) for state in STATES}
     blocks_from = share.blocks_from(next(gate for gate in gates if gate.metric == SLOW_SHARE).block_level or 0.0)
     return describe_states(labeller, found, common, least, beta, blocks_from)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from statistics import fmean, median
 
 from perfgate.judge.cell_facts import StatesOutcome
-from perfgate.judge.machine_states import Found, Labeller
-from perfgate.judge.outcome import PASSED, GateOutcome
+from perfgate.judge.machine_states import STATES, Found, Labeller
+from perfgate.judge.outcome import PASSED, GateOutcome, states_told
 from perfgate.judge.slow_share import LEANS, discordant
 from perfgate.metrics.trial import SETTLED, SLOWER, Trial
 from perfgate.models import Note
@@ -27,19 +27,34 @@ def state_cautions(
         gates: As they were judged.
         bound: By what a p value of drawn orders is multiplied; nothing leans where orders were not drawn for each pair.
     """
-    if seen and not seen.everywhere and any(gate.state and gate.verdict in PASSED for gate in gates):
-        yield within_states(seen)
+    told = states_told(gates)
+    passed = any(gate.state and gate.verdict in PASSED for gate in gates)
+    if seen and passed and not (seen.everywhere and len(told) == len(STATES)):
+        yield within_states(seen, told)
     if ignored is not None:
         yield _ignored(labeller, ignored)
+    yield from _many_levels(labeller)
     yield from _waits(labeller, bound)
     if seen is None and labeller.source == "probe":
         yield from _probe_apart(labeller, bound)
 
 
-def within_states(seen: StatesOutcome) -> Note:
-    """What a pass within states does not exclude."""
+def within_states(seen: StatesOutcome, told: Container[str] = STATES) -> Note:
+    """What a pass within states does not exclude.
+
+    Args:
+        seen: The states.
+        told: Those of which something is said.
+    """
+    alone = [f"in the {state} state alone" for state in STATES if state in told]
+    few = [
+        f"of the {state} one nothing is said ({plural(pairs, 'pair')} in common)"
+        for state, pairs in seen.common.items()
+        if state not in told
+    ]
+    where = f"unchanged {' and '.join(alone) if few else 'within each state'}"
     still = f"by being slow more often the head could still lose up to {percent(seen.at_most)}"
-    return Note(code="within-states", text=f"unchanged within each state; {still}")
+    return Note(code="within-states", text="; ".join([where, *few, still]))
 
 
 def _ignored(labeller: Labeller, found: Found) -> Note:
@@ -50,6 +65,19 @@ def _ignored(labeller: Labeller, found: Found) -> Note:
     often = f"the head more often in {plural(more, 'pair')}, less often in {less}"
     text = f"{percent(to_ratio(labeller.step_gap(found)))} apart; base {base} of the time slow, head {head}; {often}"
     return Note(code="states-ignored", text=text)
+
+
+def _many_levels(labeller: Labeller) -> Iterator[Note]:
+    """The probe reads three levels or more beside one build, of which states are two."""
+    many = [
+        f"{len(levels)} levels beside the {side}: "
+        + ", ".join(f"{format_ns(ns)} in {plural(trials, 'trial')}" for ns, trials in levels)
+        for side, levels in labeller.levels.items()
+        if len(levels) > len(STATES)
+    ]
+    if many:
+        text = f"of {plural(len(labeller.pairs), 'pair')} the probe reads {'; '.join(many)}"
+        yield Note(code="probe-levels", text=text)
 
 
 def _waits(labeller: Labeller, bound: float) -> Iterator[Note]:

@@ -1,6 +1,6 @@
 """Comparing like with like: a gate in each state of the machine.
 
-The trial stays the unit. Each state that both sides have is a series of its own, of one value a trial.
+The trial stays the unit. Each state that enough pairs have in common is a series of its own, of one value a trial.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final
+from typing import Final, Literal
 
 from perfgate import stats
 from perfgate.judge.machine_states import STATES, Found, Labeller, Sample, State, follows_states
@@ -17,31 +17,18 @@ from perfgate.judge.outcome import PASSED, GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Judged, Series
 from perfgate.metrics.trial import SIDES
 from perfgate.models import Note
-from perfgate.units import percent
+from perfgate.units import percent, plural
 
 BOTH: Final = "both"
 """What the mean over the states that both trials of a pair have is called: a state alone has few pairs where machines
-jump, and blocks a small slowdown of all of them half as often. Where those pairs are too few to block, the ones without
-a common state count there, too, less what the states may add: a slowdown beyond that waits for none."""
+jump, and blocks a small slowdown of all of them half as often."""
+
+OWN_PAIRS: Final = 3
+"""Pairs of its own from which on a state passes or not; with fewer nothing is said of it. They tell how they spread
+themselves: the other state may be quieter."""
 
 AT_MOST: Final = 1.1
 """Times the gap between the states as it was measured, in logarithms: what it may be at most."""
-
-OF_THE_MEAN: Final = ("slower-than-ignorable", "below-floor")
-"""Cautions that do not speak of how pairs spread."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How the pairs of a look differ within states.
-
-    Args:
-        variance: Of a pair's log ratio, pooled over the states.
-        df: Its degrees of freedom: pairs, less one for each state.
-    """
-
-    variance: float
-    df: int
 
 
 @dataclass(frozen=True)
@@ -51,28 +38,32 @@ class StateLook:
     Args:
         over: Under the null of ``ignorable``.
         under: Under that of ``must_catch``.
-        spread: Of the pairs of all states under that null; ``None`` where no state was known then, or for too few.
-        told: Whether states were known then. What was measured before they were seen speaks of none of them.
-        apart: Pairs without a common state that ``over`` has beside the others; see :meth:`Found.bounded`.
-        taken_off: What the states may add at most, as a natural logarithm.
+        passes: Whether it may pass. What was measured before states were seen speaks of none of them, and a state of
+            few pairs says nothing.
+        bounded: What may block in the place of ``over``, as long as that is too little to: its pairs and those that
+            have no state in common; see :meth:`Found.bounded`.
+        apart: How many these are.
+        taken_off: What the states may add to them at most, as a natural logarithm.
         whole: Under the null of ``must_catch`` all pairs, those included; ``None`` where each has a common state.
+        unclaimed: Under the null of ``must_catch`` what is there of states of which nothing is said.
     """
 
     over: Sample
     under: Sample
-    spread: Spread | None = None
-    told: bool = True
+    passes: bool = False
+    bounded: Sample | None = None
     apart: int = 0
     taken_off: float = 0.0
     whole: Sample | None = None
+    unclaimed: tuple[tuple[State, Sample], ...] = ()
 
 
 @dataclass(frozen=True)
 class StateSeries(Series):
-    """A gated metric in one state: ``base`` and ``head`` are those of the last look.
+    """A gated metric in one state: ``base`` and ``head`` are those of the last look that have it in common.
 
-    What blocks rests on the state's own pairs alone. To pass, a rarer state borrows the spread of the other one: the
-    pairs differ there as they do here, and the fewest pairs that may pass count over both.
+    What is decided rests on the state's own pairs, and how they spread. Only where they are too few to block, those
+    without a common state do so beside them, less what the states may add: a slowdown beyond that waits for none.
 
     Args:
         state: Which, or :data:`BOTH`.
@@ -83,7 +74,7 @@ class StateSeries(Series):
     compared: tuple[StateLook, ...] = ()
 
     def interim_looks(self) -> tuple[stats.Look, ...]:
-        """Every look that has pairs in this state and a spread; none where the last has not.
+        """Every look that has pairs in this state; none where the last has too few.
 
         Labels may change from look to look, and what an earlier one had in a state is then not known any longer. A look
         before states were seen may block by all that was measured, and lets no state pass.
@@ -94,100 +85,119 @@ class StateSeries(Series):
         gate = self.gate.gate
         weights = zip(self.schedule.block, self.schedule.pass_, strict=True)
         for look, (block, passing) in zip(self.compared, weights, strict=False):
-            pairs, known = len(look.over.base), look.spread.df + 1 if look.spread else len(look.under.base)
-            if not (look.under.base or look.apart) or pairs < (1 if look.spread else 2):
+            blocking = look.over if look.bounded is None else look.bounded
+            if len(blocking.base) < 2:  # noqa: PLR2004 (one pair has no spread)
                 if look is self.compared[-1]:
                     return ()
                 continue
-            least = (block if pairs >= stats.FIRST_BLOCKING_PAIRS else 0.0,
-                     passing if look.told and known >= stats.FIRST_PASSING_PAIRS else 0.0)  # fmt: skip
-            own = None if pairs > 1 else look.spread
-            # Fewer than two pairs have no spread of their own, and let nothing pass whatever they say.
-            under = look.under if look.spread or len(look.under.base) > 1 else look.over
-            above = self.excess(look.over, gate.ignorable, own)
-            below = self.excess(under, gate.must_catch, look.spread)
-            d = stats.log_ratios(look.over.base, look.over.head, self.metric.sign)
-            estimate = _mean(d, self.resolution, own)
-            seen.append(stats.look_at(pairs, estimate, above, below, least, seen[-1:], self.carried))
+            least = (block if len(blocking.base) >= stats.FIRST_BLOCKING_PAIRS else 0.0,
+                     passing if look.passes else 0.0)  # fmt: skip
+            # Fewer than two pairs have no spread, and let nothing pass whatever they say.
+            under, shown = (own if len(own.base) > 1 else blocking for own in (look.under, look.over))
+            above, below = self.excess(blocking, gate.ignorable), self.excess(under, gate.must_catch)
+            estimate = stats.mean_estimate(self._log_ratios(shown), self.resolution)
+            seen.append(stats.look_at(len(look.over.base), estimate, above, below, least, seen[-1:], self.carried))
         return tuple(seen)
 
-    def excess(self, sample: Sample, margin: float, spread: Spread | None) -> list[stats.Estimate]:
+    def excess(self, sample: Sample, margin: float) -> list[stats.Estimate]:
         """Mean of what the pairs exceed a margin by, one for each that binds."""
-        d = stats.log_ratios(sample.base, sample.head, self.metric.sign)
-        return [_mean(d - slower, self.resolution, spread) for slower in self.slower_by(margin, sample.base)]
+        d = self._log_ratios(sample)
+        return [stats.mean_estimate(d - slower, self.resolution) for slower in self.slower_by(margin, sample.base)]
 
     def no_look(self) -> Note:
         """Too few pairs have the state on both sides."""
         if not self.state:
-            text = "no state was seen on both sides"
-            return Note(code="no-common-state", text=text)
-        which = "a state" if self.state == BOTH else f"the {self.state} state"
-        common = len(self.base) - (self.compared[-1].apart if self.compared else 0)
-        return Note(code="too-few-pairs", text=f"{common} have {which} on both sides")
+            return Note(code="no-common-state", text="no state was seen on both sides")
+        return Note(code="too-few-pairs", text=f"{len(self.base)} have {_words(self.state)} on both sides")
 
     def verdict(self, decision: Decision) -> Verdict:
-        """See :class:`Series`; what was taken off pairs without a common state makes no head faster, nor does one pair.
+        """See :class:`Series`; no head passes by some of its pairs where others say that it is slower.
 
-        A single pair has a borrowed spread: enough to see that it is not slower. Nor does a head pass by some of the
-        pairs that all of them together say is slower by more than ``must_catch``.
+        That is where all pairs together, or those of a state that has too few, exceed ``must_catch`` in the mean.
         """
         found = super().verdict(decision)
-        if found in PASSED and self._slower_in_all is not None:
-            return "inconclusive"
-        return "pass" if found == "improved" and (self._is_bounded or _of_one_pair(decision)) else found
+        return "inconclusive" if found in PASSED and self._slower is not None else found
 
     def outcome(self, decision: Decision) -> GateOutcome:
-        """See :class:`Series`; how pairs without a common state spread says nothing of the builds."""
-        found = super().outcome(decision).model_copy(update={"state": self.state})
-        told: dict[str, object] = {}
-        if self._is_bounded:
-            of_the_mean = (note for note in found.cautions if note.code in OF_THE_MEAN)
-            told |= {"cautions": (*of_the_mean, self._bounded()), "pair_sd": None, "detectable": None,
-                     "detectable_at": None}  # fmt: skip
-        elif _of_one_pair(decision) and super().verdict(decision) == "improved":
-            told |= {"cautions": (*found.cautions, self._faster_once())}
-        if (slower := self._slower_in_all) and super().verdict(decision) in PASSED:
-            # The bounds are of the pairs that have a state in common, and the change that is shown of all.
+        """See :class:`Series`; the change and its bounds are those of pairs that have a state in common."""
+        last, verdict = self.compared[-1] if self.compared else None, super().verdict(decision)
+        if last is None or not decision.looks:
+            return super().outcome(decision).model_copy(update={"state": self.state})
+        apart = last.bounded is not None and verdict != "regressed"
+        shown = replace(decision, looks=(*decision.looks[:-1], self._of_common(decision.looks[-1])))
+        found = super().outcome(shown if apart else decision)
+        told: dict[str, object] = {"state": self.state}
+        if last.bounded is not None:
+            told |= {"cautions": (*found.cautions, self._bounded(verdict))}
+            # All of them block, and the bound is theirs; a spread of their own says nothing of the builds.
+            told |= {"detectable": None, "detectable_at": None} if not apart or len(last.over.base) < 2 else {}  # noqa: PLR2004
+            told |= {} if apart else {"pairs": len(last.bounded.base)}
+        if verdict == "inconclusive" and not last.passes:
+            told |= {"reasons": (self._too_few(),)}
+        if (slower := self._slower) and verdict in PASSED:
             told |= {"reasons": (slower,), "passed_at": None, "change_high": None, "q": 1.0}
         return found.model_copy(update=told)
 
-    @property
-    def _is_bounded(self) -> bool:
-        return bool(self.compared and self.compared[-1].apart)
+    def _of_common(self, look: stats.Look) -> stats.Look:
+        """A look that shows nothing of pairs without a common state: the others alone are too few to block."""
+        own = self.compared[-1].over
+        above = self.excess(own, self.gate.gate.ignorable) if len(own.base) > 1 else []
+        least = [one.carrying(self.carried) for one in above]
+        over = max(least, key=lambda one: one.p_above(0.0), default=look.over_ignorable)
+        return replace(look, over_ignorable=over, block_weight=0.0)
+
+    def _log_ratios(self, sample: Sample) -> stats.Floats:
+        return stats.log_ratios(sample.base, sample.head, self.metric.sign)
 
     @property
-    def _slower_in_all(self) -> Note | None:
-        """Why nothing passes although the pairs with a common state would let it; ``None`` where nothing speaks so."""
-        whole = self.compared[-1].whole if self.compared else None
-        if whole is None or min(own.mean for own in self.excess(whole, self.gate.gate.must_catch, None)) <= 0:
+    def _slower(self) -> Note | None:
+        """Why nothing passes although the pairs compared would let it; ``None`` where nothing speaks so."""
+        last = self.compared[-1] if self.compared else None
+        if last is None:
             return None
-        mean = float(stats.log_ratios(whole.base, whole.head, self.metric.sign).mean())
+        excluded = f"pairs with a state in common exclude {percent(self.must_catch)}; "
+        if last.whole is not None and self._exceeds(last.whole):
+            text = f"with those that have none all {len(last.whole.base)} are slower by {self._mean(last.whole)}"
+            return Note(code="slower-apart", text=excluded + text)
+        for state, few in last.unclaimed:
+            if self._exceeds(few):
+                number = len(few.base)
+                verb = "is" if number == 1 else "are"
+                text = f"the {plural(number, 'pair')} in the {state} state {verb} slower by {self._mean(few)}"
+                return Note(code="slower-apart", text=excluded + text)
+        return None
+
+    def _exceeds(self, sample: Sample) -> bool:
+        """Whether the mean of pairs is more than ``must_catch``, by each margin that binds."""
+        d = self._log_ratios(sample)
+        return min(float((d - own).mean()) for own in self.slower_by(self.gate.gate.must_catch, sample.base)) > 0
+
+    def _mean(self, sample: Sample) -> str:
+        return percent(stats.to_ratio(float(self._log_ratios(sample).mean())))
+
+    def _too_few(self) -> Note:
+        """Why no look passes."""
         text = (
-            f"pairs with a state in common exclude {percent(self.must_catch)}; with those that have none all "
-            f"{len(whole.base)} are slower by {percent(stats.to_ratio(mean))}"
+            f"{plural(len(self.base), 'pair')} in common in {_words(self.state)}: a pass takes "
+            f"{stats.FIRST_PASSING_PAIRS}, of one state {OWN_PAIRS}"
         )
-        return Note(code="slower-apart", text=text)
+        return Note(code="undecided", text=text)
 
-    def _faster_once(self) -> Note:
-        mean = float(stats.log_ratios(self.base, self.head, self.metric.sign).mean())
-        text = f"only one pair has the {self.state} state in common, faster by {percent(-stats.to_ratio(mean))}"
-        return Note(code="one-pair", text=text)
-
-    def _bounded(self) -> Note:
+    def _bounded(self, verdict: Verdict) -> Note:
+        """Which pairs the change is of, and what the others do."""
         last = self.compared[-1]
-        text = (
-            f"{last.apart} of {len(last.over.base)} pairs have no state in common; "
-            f"{stats.to_ratio(last.taken_off):.2%} is taken off those whose head was in the slow one"
-        )
-        return Note(code="bounded-pairs", text=text)
+        every = last.apart + len(last.over.base)
+        less = f"less {stats.to_ratio(last.taken_off):.2%} where the head was in the slow one"
+        does = f"all {every} block, {less}" if verdict == "regressed" else f"they could only block, {less}"
+        return Note(code="bounded-pairs", text=f"{last.apart} of {every} pairs have no state in common: {does}")
 
 
-def _of_one_pair(decision: Decision) -> bool:
-    return bool(decision.looks) and decision.looks[-1].pairs == 1
+def _words(state: str) -> str:
+    return "either state" if state == BOTH else f"the {state} state"
 
 
 def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
-    """A series as it is, or one for each state that both sides have, and one for their mean where they have two.
+    """A series as it is, or one for each state that enough pairs have, and one for the mean where pairs have two.
 
     A look at which no states are known compares all that was measured. So does a gate that may ignore as much as the
     states are apart: to it they are noise, and within each there are few pairs.
@@ -202,32 +212,37 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     if max(map(labeller.step_gap, found[-1])) <= math.log1p(series.ignorable):
         return (series,)
     last = found[-1][0]
-    common = [state for state in STATES if all(last.trials(side, state) for side in SIDES)]
-    bounded = bool(common) and last.apart > 0
-    mean = [(*common,)] if len(common) > 1 or bounded else []
-    every = [*((state,) for state in common), *mean]
+    if not any(all(last.trials(side, state) for side in SIDES) for state in STATES):
+        return (StateSeries(series.gate, schedule=schedule, resolution=series.resolution),)
+    every = [(state,) for state in STATES] + [(*STATES,)]
     samples = [_samples(series, labeller, look, nulls, every) for look, nulls in zip(looks, found, strict=True)]
     # What was measured has a ratio, and what of it was measured in one state may have none.
     whole = chain.from_iterable(chain.from_iterable(samples))
     faults = (replace(series, base=sample.base, head=sample.head).fault for sample in whole)
     if (fault := next(filter(None, faults), None)) is not None:
         return (replace(series, missing=fault),)
-    compared = [
-        _at_look(own, len(common) if nulls else 0, metric.sign) for own, nulls in zip(samples, found, strict=True)
-    ]
-    if bounded:
+    rows = _rows(last)
+    compared = [_at_look(own, rows, told=nulls is not None) for own, nulls in zip(samples, found, strict=True)]
+    if last.apart:
         compared = [
             [*own[:-1], _with_those_apart(own[-1], series, labeller, nulls)]
             for own, nulls in zip(compared, found, strict=True)
         ]
-    rows = []
-    for n, state in enumerate([*common, BOTH][: len(every)]):
-        looked = tuple(states[n] for states in compared)
+    split = []
+    for n, state in enumerate(rows):
+        looked = tuple(own[n] for own in compared)
         own = replace(series, base=looked[-1].over.base, head=looked[-1].over.head)
-        rows.append(StateSeries(**vars(own), state=state, compared=looked))
-    if rows:
-        return tuple(rows)
-    return (StateSeries(series.gate, schedule=schedule, resolution=series.resolution),)
+        split.append(StateSeries(**vars(own), state=state, compared=looked))
+    return tuple(split)
+
+
+def _rows(found: Found) -> list[State | Literal["both"]]:
+    """What is compared: each state that enough pairs have in common, and the mean where pairs have either.
+
+    Where one state alone is common it is that one, however few pairs have it: the mean would be the same once more.
+    """
+    common = [state for state in STATES if found.pairs(state)]
+    return [*common] if len(common) == 1 else [*(own for own in common if found.pairs(own) >= OWN_PAIRS), BOTH]
 
 
 def ignored_states(family: Sequence[Judged], labeller: Labeller) -> Found | None:
@@ -256,36 +271,32 @@ def _samples(
     return [*zip(above, below, strict=True)]
 
 
-def _at_look(samples: Sequence[tuple[Sample, Sample]], states: int, sign: int) -> list[StateLook]:
-    """A look; the first samples are of so many states, which tell the spread of one another."""
-    spread = _pooled([stats.log_ratios(under.base, under.head, sign) for _, under in samples[:states]])
-    return [StateLook(*own, spread if n < states else None, told=states > 0) for n, own in enumerate(samples)]
+def _at_look(
+    samples: Sequence[tuple[Sample, Sample]], rows: Sequence[State | Literal["both"]], *, told: bool
+) -> list[StateLook]:
+    """A look at each of these, from the samples of all states and of their mean."""
+    known = dict(zip((*STATES, BOTH), samples, strict=True))
+    own = {state: len(known[state][1].base) for state in STATES}
+    enough = told and len(known[BOTH][1].base) >= stats.FIRST_PASSING_PAIRS
+    few = tuple((state, known[state][1]) for state, pairs in own.items() if told and pairs > 0 and state not in rows)
+    return [
+        StateLook(
+            *known[row], passes=enough and (max(own.values()) if row == BOTH else own[row]) >= OWN_PAIRS, unclaimed=few
+        )
+        for row in rows
+    ]
 
 
 def _with_those_apart(
-    both: StateLook, series: Series, labeller: Labeller, nulls: tuple[Found, Found] | None
+    last: StateLook, series: Series, labeller: Labeller, nulls: tuple[Found, Found] | None
 ) -> StateLook:
-    """The look at the mean over the states; as long as its pairs are too few to block, with those that have none."""
+    """The look; as long as its pairs are too few to block, with those that have no state in common beside them."""
     if nulls is None:
-        return both
+        return last
     metric, pairs = series.metric, labeller.pairs
     gap = AT_MOST * max(max(labeller.widest_gap(found), found.gap_of(metric, pairs)) for found in nulls)
-    both = replace(both, whole=nulls[1].bounded(metric, pairs, gap)[0])
-    if len(both.over.base) >= stats.FIRST_BLOCKING_PAIRS:
-        return both
-    over, apart = nulls[0].bounded(metric, pairs, gap)
-    return replace(both, over=over, apart=apart, taken_off=gap)
-
-
-def _pooled(states: Sequence[stats.Floats]) -> Spread | None:
-    """The spread within states of log ratios; ``None`` where no state has two."""
-    squares = [float(((d - d.mean()) ** 2).sum()) for d in states if len(d) > 1]
-    df = sum(len(d) - 1 for d in states if len(d) > 1)
-    return Spread(math.fsum(squares) / df, df) if df else None
-
-
-def _mean(d: stats.Floats, resolution: float, spread: Spread | None) -> stats.Estimate:
-    """The mean of log ratios with a spread that others tell; their own where none is given."""
-    if spread is None:
-        return stats.mean_estimate(d, resolution)
-    return stats.pooled_estimate(d, spread.variance, spread.df, resolution)
+    last = replace(last, whole=nulls[1].bounded(metric, pairs, gap)[0])
+    if len(last.over.base) >= stats.FIRST_BLOCKING_PAIRS:
+        return last
+    bounded, apart = nulls[0].bounded(metric, pairs, gap)
+    return replace(last, bounded=bounded, apart=apart, taken_off=gap) if apart else last

@@ -12,8 +12,9 @@ from typing import Literal
 from xml.etree import ElementTree as ET
 
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, Verdict, worst
+from perfgate.report.closing_sentence import closing
 from perfgate.report.document import NoteLine, printable
-from perfgate.report.outcome_lines import HEADINGS, cell_heading, closing, gate_name, gate_row, notes, run_notes, where
+from perfgate.report.outcome_lines import HEADINGS, cell_heading, gate_name, gate_row, notes, run_notes, where
 
 Tag = Literal["failure", "error", "skipped"]
 TAGS: dict[Verdict, Tag | None] = {

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from perfgate.judge.outcome import CellOutcome, Outcome
 from perfgate.report.causes import attribution_section, counters_section
+from perfgate.report.closing_sentence import closing
 from perfgate.report.curves import curve_sections
 from perfgate.report.document import Document, Section
 from perfgate.report.host_time_lines import host_section
@@ -14,7 +15,6 @@ from perfgate.report.outcome_lines import (
     HEADINGS,
     baseline_line,
     cell_heading,
-    closing,
     floor_line,
     gate_name,
     gate_row,

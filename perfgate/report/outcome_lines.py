@@ -8,27 +8,23 @@ from dataclasses import replace
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.cell_facts import GpuOutcome, MetRequests
-from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Outcome, Verdict
-from perfgate.judge.running import is_running
-from perfgate.metrics.catalogue import METRICS, needs_floor
+from perfgate.judge.outcome import (
+    WORST_FIRST,
+    CellOutcome,
+    GateOutcome,
+    MetricOutcome,
+    Outcome,
+    Verdict,
+)
+from perfgate.metrics.catalogue import needs_floor
 from perfgate.metrics.trial import KINDS, SIDES
-from perfgate.report.causes import why_slower
 from perfgate.report.document import NoteLine
-from perfgate.stats.prediction import FIRST_PASSING_VISITS
 from perfgate.stats.rates import rate_bounds
 from perfgate.units import bounded_percent, format_value, percent, plural, signed_percent
 
 CONFIDENCE = 0.95
 """Of the interval of a share of requests, both ends together."""
 HEADINGS = ("metric", "base", "head", "change", "interval", "margins", "detectable", "verdict")
-EXACTLY = {
-    "outside-envelope": "kernels outside the envelope",
-    "counter-differs": "a counter",
-    "counter-out-of-bounds": "a counter",
-    "host-calls-added": "the work of the host",
-    "launches-added": "the launches of a step",
-}
-"""What has regressed, by the reason that says so."""
 DECIDED = "Nothing: the cell is decided by what regressed, and takes no more pairs."
 """The remedy of an undecided gate beside one that regressed."""
 
@@ -60,7 +56,7 @@ def gate_row(gate: GateOutcome) -> tuple[str, ...]:
 
 def in_brief(gate: GateOutcome) -> str:
     """What one gate found in two words."""
-    return " ".join(filter(None, (_ungated(gate), loudly(gate.verdict))))
+    return " ".join(filter(None, (figures(gate), loudly(gate.verdict))))
 
 
 def loudly(verdict: Verdict) -> str:
@@ -125,7 +121,7 @@ def ungated_line(cell: CellOutcome) -> str:
     named = [row for row in rows if _way(row) not in (CHANCE, SAME)]
     parts = []
     for way, verbs in _VERBS.items():
-        told = [_in_full(row) if len(named) <= MOST_IN_FULL else f"{row.metric} {_ungated(row)}"
+        told = [_in_full(row) if len(named) <= MOST_IN_FULL else f"{row.metric} {figures(row)}"
                 for row in named if _way(row) == way]  # fmt: skip
         parts += [verbs[len(told) != 1] + ", ".join(told)] if told else []
     for way, words in ((CHANCE, "by no more than chance"), (SAME, "the same")):
@@ -207,7 +203,7 @@ def _floor(floor: Floor) -> str:
     return f"{format_value(floor.floor_s, 's')} by {floor.bound}"
 
 
-def _ungated(row: MetricOutcome) -> str:
+def figures(row: MetricOutcome) -> str:
     """The change where there is one; both sides where they have no ratio; one where there is only one."""
     return signed_percent(row.change) if row.change is not None else _both(row)
 
@@ -295,94 +291,6 @@ def cell_heading(cell: CellOutcome) -> str:
         if (due := cell.next_look_at(kind)) is not None:
             facts.append(f"next look at {due} {'' if kind == 'timed' else f'{kind} '}pairs")
     return f"{cell.name}: {', '.join(facts)}" if facts else cell.name
-
-
-def closing(outcome: Outcome) -> str:
-    """One plain sentence with the verdict and what it means."""
-    reasons = {reason.code for cell in outcome.cells for reason in cell.reasons}
-    several = len(outcome.cells) > 1
-    blocked = [f"{cell.name} {what}" if several else what for cell in outcome.cells for what in _blocked(cell)]
-    kernels_only = not any(cell.gates for cell in outcome.cells)
-    if outcome.verdict == "not-comparable" and "no-counterpart" in reasons:
-        return "MEASURED ONE SIDE: there is nothing to compare it with yet; give its record to perfgate compare."
-    if outcome.verdict == "not-comparable" and "no-baseline" in reasons:
-        return "NOT COMPARABLE: there is no baseline yet; perfgate baseline promote makes this run the first."
-    if is_running(outcome):
-        return "RUNNING: these are figures so far, and no verdict."
-    stored = any(cell.baseline for cell in outcome.cells)
-    running = any(note.code == "running-server" for note in outcome.reasons)
-    apart = "each trial had started a server of its own" if running else "the trials had been taken in pairs"
-    lacking = f"the baseline had {FIRST_PASSING_VISITS} visits" if stored else apart
-    if outcome.verdict in ("advisory", "inconclusive") and (worse := [*_would_regress(outcome)]):
-        told = f"{', '.join(worse)} would regress by the baseline's visits, which never block; pairs decide"
-        return f"{outcome.verdict.upper()}: {told}."
-    heads = len({cell.head for cell in outcome.cells})
-    each = f" of each of {heads} heads, not of all together" if heads > 1 else ""
-    rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate{each}"
-    sentences = {
-        "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).{_why(outcome)}",
-        "pass": f"PASS{_exactly(outcome)}"
-        if kernels_only
-        else f"PASS: every gate excludes a slowdown of its must_catch margin{_within(outcome)} ({rates})."
-        f"{_blunt(outcome)}",
-        "improved": f"PASS, IMPROVED: no gate is slower, at least one is faster beyond its ignorable margin ({rates}).",
-        "inconclusive": "INCONCLUSIVE: neither a regression nor its absence is established; this is not a pass.",
-        "not-measured": "NOT MEASURED: there is no verdict, and no data is never a pass.",
-        "not-comparable": "NOT COMPARABLE: the sides must not be compared, for the reasons listed.",
-        "internal-error": "INTERNAL ERROR: perfgate failed; this is not a verdict.",
-        "advisory": f"ADVISORY: would be {outcome.would_be} if {lacking}; nothing is blocked.",
-    }
-    return sentences[outcome.verdict]
-
-
-def _would_regress(outcome: Outcome) -> Iterator[str]:
-    """The gates that the visits of a baseline would block."""
-    several = len(outcome.cells) > 1
-    for cell in outcome.cells:
-        for gate in cell.gates:
-            if any(reason.code == "would-regress" for reason in gate.reasons):
-                yield f"{cell.name if several else ''} {gate.metric} {signed_percent(gate.change)}".strip()
-
-
-def _within(outcome: Outcome) -> str:
-    """Where a pass holds, if it is not everywhere."""
-    apart = any(cell.states and not cell.states.everywhere for cell in outcome.cells)
-    return " in each state of the machine" if apart else ""
-
-
-def _exactly(outcome: Outcome) -> str:
-    """What a pass without gates says."""
-    cautions = {caution.code for cell in outcome.cells for caution in cell.cautions}
-    if cautions & {"host-calls-changed", "launches-changed"}:
-        return ", CHANGED: a step runs something else, at a price that the scenario ignores."
-    if cautions & {"host-state-changed", "capacity-changed"}:
-        return ", CHANGED: the engine holds something else, which has no price in a step."
-    rows = (row for cell in outcome.cells for row in cell.ungated)
-    told_by = {METRICS[row.metric].kind for row in rows if row.metric in METRICS}
-    if "called" in told_by or "traced" not in told_by:  # of a token a request, called trials tell no metric
-        return ": what repeats exactly is the same."
-    return ": every decode step of both sides is inside the envelope."
-
-
-def _blocked(cell: CellOutcome) -> list[str]:
-    """What regressed in a cell: its gates, then what is judged exactly."""
-    gates = [f"{gate_name(gate)} {_ungated(gate)}" for gate in cell.gates if gate.verdict == "regressed"]
-    return [*gates, *dict.fromkeys(EXACTLY[reason.code] for reason in cell.reasons if reason.code in EXACTLY)]
-
-
-def _blunt(outcome: Outcome) -> str:
-    """What passed gates could not have blocked reliably, though they would not have passed it either."""
-    gates = [
-        f"{gate_name(gate)} {percent(gate.must_catch)} to {detectable_of(gate)}"
-        for cell in outcome.cells
-        for gate in cell.gates
-        if gate.detectable is not None and gate.detectable > gate.must_catch
-    ]
-    return f" Between must_catch and detectable a slowdown may end inconclusive: {', '.join(gates)}." if gates else ""
-
-
-def _why(outcome: Outcome) -> str:
-    return "".join(f" {sentence}." for cell in outcome.cells for sentence in why_slower(cell))
 
 
 def _decimals(gate: GateOutcome) -> int:

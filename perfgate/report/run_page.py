@@ -15,6 +15,7 @@ from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.report.causes import attribution_section, counters_section
 from perfgate.report.chart import Chart
+from perfgate.report.closing_sentence import closing
 from perfgate.report.counter_charts import roof_plane, roofline
 from perfgate.report.curves import curve_sections
 from perfgate.report.document import Document, Section
@@ -25,7 +26,6 @@ from perfgate.report.outcome_charts import forest, waterfall
 from perfgate.report.outcome_document import gates_section, heading_section, heads_section, notes_section
 from perfgate.report.outcome_lines import (
     baseline_line,
-    closing,
     floor_line,
     gpu_line,
     met_line,

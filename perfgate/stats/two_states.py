@@ -90,6 +90,30 @@ def states_by_steps(marks: Floats) -> States:
     return _states(marks, LEAST_JUMPS, LEAST_PAIRS)
 
 
+def levels(marks: Floats, apart: float) -> list[tuple[float, int]]:
+    """The levels of one build's readings, the lowest first: the median of each, and how many trials have it.
+
+    Readings of a level leave no gap as large as levels are apart. Some trial has as many on it as one half of it; fewer
+    were disturbed, or read while the state changed.
+
+    Args:
+        marks: A reading before and after each iteration of each trial, shape (trials, iterations, 2).
+        apart: Between neighbouring readings of different levels at least, a natural logarithm.
+    """
+    readings = np.log(marks).reshape(len(marks), -1)
+    ordered = np.sort(readings, axis=None)
+    edges = ordered[:-1][np.diff(ordered) >= apart]
+    level = np.searchsorted(edges, readings)
+    found = []
+    for n in range(len(edges) + 1):
+        counts = (level == n).sum(axis=-1)
+        if 2 * counts.max() >= readings.shape[-1]:
+            found.append(
+                (float(np.exp(np.median(readings[level == n]))), int((2 * counts > readings.shape[-1] / 2).sum()))
+            )
+    return found
+
+
 def _states(
     marks: Floats, least_jumps: int, least_pairs: int, least_gap: float = 0.0, *, by_build: bool = False
 ) -> States:

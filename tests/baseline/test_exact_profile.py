@@ -18,7 +18,7 @@ from perfgate.baseline.promotion import promote
 from perfgate.capture.job import Job
 from perfgate.errors import NotComparableError, NotMeasuredError, RecordError, UsageError
 from perfgate.metrics.trial import Kind, Side, Trial
-from perfgate.report.outcome_lines import closing
+from perfgate.report.closing_sentence import closing
 from perfgate.scenario.subject import Subject
 from perfgate.trace.moves import Moves
 

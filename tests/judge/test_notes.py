@@ -31,7 +31,7 @@ from perfgate.metrics.trial import Failure, Fill, Iteration, Trial
 from perfgate.models import Note
 from perfgate.reasons import REASONS
 from perfgate.record.run_record import Record, record_digest
-from perfgate.report.outcome_lines import closing
+from perfgate.report.closing_sentence import closing
 from perfgate.scenario.plan import Plan
 
 # --- cautions

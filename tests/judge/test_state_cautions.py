@@ -13,6 +13,7 @@ from test_states import (
     JUMPS,
     KEEPS,
     by_state,
+    changed,
     judged_on_gpu,
     pairs,
     readings,
@@ -21,8 +22,9 @@ from test_states import (
 )
 
 from perfgate.judge.outcome import CellOutcome, Outcome
-from perfgate.metrics.trial import PROBED_GPUS, SETTLED, SIDES, Trial, tells_states
-from perfgate.report.outcome_lines import closing, states_line
+from perfgate.metrics.trial import PROBED_GPUS, SETTLED, SIDES, Probes, Trial, tells_states
+from perfgate.report.closing_sentence import closing
+from perfgate.report.outcome_lines import states_line
 
 
 def waited(taken: Sequence[Trial], labels: str) -> list[Trial]:
@@ -58,6 +60,46 @@ def test_a_build_beside_which_the_probe_is_always_slow_is_named() -> None:
     assert caution.text == ("the probe takes 215.0 us beside each trial of the head, and 179.0 us beside the other")
     for few in ([(FASTER, FASTER)] * 6, [(FASTER, KEEPS)] * 3):
         assert "probe-apart" not in codes(judged_on_gpu(with_readings(few)).cautions)
+
+
+def on_levels(levels: Sequence[tuple[int, int]]) -> list[Trial]:
+    """Trials of one state each, with a reading of the probe for base and head of each pair, in microseconds."""
+    taken = with_readings([(FASTER, FASTER)] * len(levels))
+    readings = itertools.chain.from_iterable(levels)
+    return [changed(one, range(8), probe_ns=Probes((1000 * us,), (1000 * us,)))
+            for one, us in zip(taken, readings, strict=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize("third", [185, 197, 232, 260])
+def test_three_levels_of_the_probe_are_named(third: int) -> None:
+    """Where they are, how many trials have each, and beside which build; however far from the other two it is."""
+    levels = [(179, 179), (215, 215), (third, third), (179, 215), (215, third), (third, 179)]
+    found = judged_on_gpu(on_levels(levels))
+    (text,) = (own.text for own in found.cautions if own.code == "probe-levels")
+    each = ", ".join(f"{us}.0 us in 2 trials" for us in sorted((179, 215, third)))
+    assert text == f"of 6 pairs the probe reads 3 levels beside the base: {each}; 3 levels beside the head: {each}"
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        [(179, 179), (215, 215), (215, 179)] * 2,
+        [(179, 193), (215, 229), (215, 193)] * 2,  # the head moves the probe
+        [(179, 179), (180, 181), (215, 214)] * 2,
+        [(179, 179)] * 6,
+    ],
+)
+def test_two_levels_a_build_are_no_three(levels: list[tuple[int, int]]) -> None:
+    """Readings of one state differ a little, and a build may move the probe: beside either there are two levels."""
+    assert "probe-levels" not in codes(judged_on_gpu(on_levels(levels)).cautions)
+
+
+def test_readings_between_levels_are_no_level() -> None:
+    """Two disturbed iterations of a trial, and jumps within a reading, are named nowhere."""
+    taken = on_levels([(179, 179), (215, 215)] * 3)
+    taken[3] = changed(taken[3], [2, 5], probe_ns=Probes((250_000,), (250_000,)))
+    taken[4] = changed(taken[4], [0], probe_ns=Probes((179_000,), (197_000,)))
+    assert "probe-levels" not in codes(judged_on_gpu(taken).cautions)
 
 
 def test_what_was_measured_before_a_state_was_seen_lets_it_not_pass() -> None:

@@ -49,6 +49,7 @@ from perfgate.metrics.trial import SIDES, Failure, Side, Trial
 from perfgate.models import Note
 from perfgate.reasons import REASONS
 from perfgate.report.causes import COUNTED
+from perfgate.report.closing_sentence import closing
 from perfgate.report.document import printable
 from perfgate.report.explanation import causes
 from perfgate.report.formats import format_of, formats_of, render
@@ -56,7 +57,7 @@ from perfgate.report.github_markdown import annotate, render_github, render_with
 from perfgate.report.interval_strip import interval_lines
 from perfgate.report.junit import render_junit
 from perfgate.report.markdown import CUT, escape, fenced, name
-from perfgate.report.outcome_lines import HEADINGS, closing, ungated_line, ungated_rows
+from perfgate.report.outcome_lines import HEADINGS, ungated_line, ungated_rows
 from perfgate.report.setting_lines import next_steps
 from perfgate.report.text import columns
 from perfgate.scenario.counter_trials import Condition, Launches

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.scenario.plan import ALPHA, BETA
+from perfgate.stats.rates import rate_bounds
 
 ROOT = Path(__file__).parents[2]
 rates: Any = importlib.import_module("state_rates")
@@ -76,6 +78,38 @@ def test_a_gap_that_rests_on_one_trial_keeps_the_rate() -> None:
     """A noisy tail whose gap one trial tells blocks one build no more often than declared, and still a large plant."""
     assert gaps.blocked(1, 0.04, runs=1000)[-1] <= ALPHA / gaps.FAMILY
     assert gaps.blocked(1, 0.04, 1.5, runs=1000)[1] >= 0.85
+
+
+@pytest.mark.parametrize("own", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("shape", ["normal", "t, 2 degrees of freedom", "contaminated, one in ten by five times"])
+def test_a_state_of_few_noisy_pairs_keeps_the_rate(own: int, shape: str) -> None:
+    """By the project's own functions; with one or two pairs nothing passes, though the other state is quiet."""
+    draw = rates.SHAPES[shape][0] if shape != "normal" else lambda rng, size: rng.standard_normal(size)
+    passed = gaps.passed_alone(own, 3.0, draw, runs=1000)
+    assert rate_bounds(passed, 1000, 0.95)[1] <= BETA
+    assert own > 2 or passed == 0
+
+
+@pytest.mark.parametrize("case", places.CASES[1:])
+@pytest.mark.parametrize("model", places.SHAPES, ids=lambda model: model.name)
+def test_restarts_of_other_shapes_keep_the_rates(model: Any, case: str) -> None:
+    """Within states as well; the project's own functions end a run as the copy does."""
+    one = place("claims", model.name, "probe", case)
+    assert rates.check_twin(one, 1) == (2, 0)
+    for row in rates.simulate(one, 200):
+        assert row.wrong / row.runs <= row.declared
+
+
+@pytest.mark.parametrize("name", rates.SHAPES)
+def test_what_is_claimed_of_the_shapes_of_pairs(name: str) -> None:
+    """Both rates are kept where a claim is made; of one-sided shapes one is not, or the tail helps."""
+    runs = 4000
+    over, under = rates.of_pairs(name, runs)
+    blocked, passed = int((over.runs == REGRESSED).sum()), int((under.runs == PASS).sum())
+    kept = rate_bounds(blocked, runs, 0.95)[1] <= ALPHA and rate_bounds(passed, runs, 0.95)[1] <= BETA
+    assert kept or not rates.SHAPES[name][1]
+    if name in {"on two levels", "one in ten slow", "exponential, tail towards slow"}:
+        assert rate_bounds(passed, runs, 0.95)[0] > BETA
 
 
 @pytest.mark.slow
