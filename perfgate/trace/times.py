@@ -128,10 +128,10 @@ def _in_order(kernels: Kernels, rounding_ns: int) -> tuple[Kernels, list[Note]]:
         within = ended < before - rounding_ns
         longest = np.maximum.accumulate(np.where(end_ns[own] == reached, np.arange(len(own)), 0))[:-1]
         astray[own[1:][within]] = astray[own[longest[within]]] = True
-        start_ns[own[1:]] = np.where(within, begun, np.clip(before, begun, ended))
-        early_ns = np.where(within, 0, before - begun)
-        overlapping += int((early_ns > rounding_ns).sum())
-        overlapped_ns += int(early_ns[early_ns > rounding_ns].sum())
+        early = ~within & (before - begun > rounding_ns)
+        start_ns[own[1:][early]] = np.minimum(before, ended)[early]
+        overlapping += int(early.sum())
+        overlapped_ns += int((before - begun)[early].sum())
     notes = []
     if overlapping:
         share = overlapped_ns / int(kernels.duration_ns[rows].sum())

@@ -163,7 +163,7 @@ def test_a_copy_that_blocks_holds_the_host_up() -> None:
 
 TIMES = st.integers(0, 30_000)
 WORK = st.tuples(
-    st.sampled_from(["kernel", "graph", "copy", "wait"]), TIMES, TIMES, st.integers(0, 9000), st.sampled_from([7, 9]),
+    st.sampled_from(["kernel", "graph", "copy", "wait"]), TIMES, TIMES, st.integers(1, 9000), st.sampled_from([7, 9]),
     st.sampled_from([None, 99]),
 )  # fmt: skip
 
@@ -175,8 +175,12 @@ def test_any_path_is_as_long_as_its_step(rows: list[tuple[str, int, int, int, in
     for step in range(steps):
         builder.span(f"perfgate.step.{step}", 20_000 * step, 20_000 * step + 20_000)
     builder.launch("nvjet", 0, 1000, 2000)
+    free = {7: 2000, 9: 0}  # a stream runs one kernel after the other
     for what, called, delay, length, stream, tid in rows:
-        start = called + delay
+        on = 7 if what == "graph" else stream
+        start = called + delay if what == "copy" else max(called + delay, free[on])
+        if what in ("kernel", "graph"):
+            free[on] = start + (2 * length if what == "graph" else length)
         if what == "kernel":
             builder.launch("rms_norm", called, start, start + length, stream=stream, tid=tid)
         elif what == "graph":

@@ -16,7 +16,7 @@ from perfgate.trace.kernel_spread import kernel_spreads
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.selection import select
 
-LAUNCHES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 10_000)), min_size=1, max_size=20)
+LAUNCHES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 10_000)), min_size=1, max_size=20)
 
 
 @given(LAUNCHES)

@@ -60,7 +60,7 @@ def test_operators_have_no_launches() -> None:
 
 
 TIMES = st.integers(0, 60)
-LAUNCH = st.tuples(TIMES, TIMES, TIMES, st.sampled_from([7, 9]), st.sampled_from([PID, PID + 1]))
+LAUNCH = st.tuples(TIMES, TIMES, st.integers(1, 60), st.sampled_from([7, 9]), st.sampled_from([PID, PID + 1]))
 
 
 @given(st.lists(LAUNCH, min_size=1, max_size=14))

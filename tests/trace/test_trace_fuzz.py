@@ -16,7 +16,7 @@ from nsys_builder import TABLES, columns_of
 from readers import scrub_trace, show_trace
 from whole_inputs import CHROME, EVENTS, EXPORT
 
-from perfgate.errors import RecordError
+from perfgate.errors import NotMeasuredError, RecordError
 
 FUZZ = settings(
     max_examples=6 * settings().max_examples,
@@ -67,7 +67,7 @@ def check(file: Path) -> None:
         refused = f"{file}: "
         try:
             use(file)
-        except RecordError as error:
+        except (RecordError, NotMeasuredError) as error:
             refused = str(error)
         assert refused.startswith(f"{file}: ")
 
