@@ -13,10 +13,9 @@ from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.models import Note
 from perfgate.record.stop import Stop
 from perfgate.report.causes import attribution_sentence, of_the_step, why_in_words, why_slower
-from perfgate.report.closing_sentence import closing
+from perfgate.report.closing_sentence import EXACTLY, closing
 from perfgate.report.document import Document, NoteLine, Section, printable
 from perfgate.report.outcome_lines import (
-    EXACTLY,
     detectable_of,
     gate_name,
     gate_row,
