@@ -223,13 +223,15 @@ def telling(program: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_busy_folder(tmp_path: Path) -> None:
-    """While one perfgate measures into a folder another ends 22 and names it; judging is possible; death frees it."""
+    """While one perfgate measures into a folder another ends 22 and names it, and nobody judges it; death frees it."""
     _, folder = begin(tmp_path, FakeCollector(FakeSpec(restart_sd=0.02)))
 
     with telling(HOLDER, folder) as holder:
         result = perfgate("run", "--resume", str(folder), "--more", "4")
-        assert perfgate("judge", str(folder)).exit_code == 20
+        judged = perfgate("judge", str(folder))
         holder.kill()
+
+    assert (judged.exit_code, "RUNNING: these are figures so far" in judged.stdout) == (22, True)
 
     assert (result.exit_code, result.stdout) == (22, "")
     assert f"run-folder-busy: {folder}: process {holder.pid} is measuring into it" in result.stderr
