@@ -205,7 +205,7 @@ PROFILE_REASONS = (
            "a plugin that failed to load. A folder of data is declared: path=FOLDER,data."),
     Reason("path-use-unknown", "Whether anything of a folder of path= was used is not known: a process of each engine "
            "did not tell. A server with a command of its own is not asked.",
-           "See engine.log for what the plugin says when it is loaded, or compare calls: perfgate run --profile-only ..."),
+           "See engine.log for what the plugin says when it is loaded, or compare calls (run --profile-only)."),
     Reason("plugin-idle", "A plugin of the head was loaded, and nothing shows that it does anything: no other code "
            "refers to its functions and classes, and vLLM's own are as they are in the base's engines.",
            "See that it applies to this version of vLLM, this model and these engine arguments; engine.log has what it "
