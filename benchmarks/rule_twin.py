@@ -62,6 +62,7 @@ def decide_all(
     *,
     resolution: float = 0.0,
     allowed: tuple[Floats, ...] | None = None,
+    beta: float = BETA,
 ) -> Decisions:
     """Decide runs from the log ratios of their pairs, (runs, gates, pairs).
 
@@ -72,6 +73,7 @@ def decide_all(
         resolution: The instrument's step as a share of the values.
         allowed: In the place of margins those of every pair, ratios minus one, each (runs, gates, pairs) or, where the
             largest of several counts, (margins, runs, gates, pairs).
+        beta: Of a gate.
 
     Raises:
         ValueError: There are fewer pairs than the last look asks for.
@@ -95,7 +97,7 @@ def decide_all(
         p[going] = np.minimum(p[going], _weighted(above.max(axis=0), block))
         q[going] = np.minimum(q[going], _weighted(below.min(axis=0) * _binding(under[:, going, :, :pairs]), passing))
         rejected = holm_all(p[going], ALPHA)
-        verdicts = np.where(rejected, REGRESSED, np.where(q[going] <= BETA, PASS, INCONCLUSIVE)).astype(np.int8)
+        verdicts = np.where(rejected, REGRESSED, np.where(q[going] <= beta, PASS, INCONCLUSIVE)).astype(np.int8)
         ends.gates[going] = verdicts
         ends.pairs[going] = pairs
         ends.runs[going] = np.where(

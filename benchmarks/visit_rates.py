@@ -26,7 +26,7 @@ from perfgate.baseline.visit_series import HALFWAY
 from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.judge.slow_share import LEANS
 from perfgate.scenario.plan import ALPHA, BETA, orders_bound
-from perfgate.stats.prediction import FIRST_PASSING_VISITS, FIRST_WARNING_VISITS, PASS_SHARE, RAISED
+from perfgate.stats.prediction import FIRST_PASSING_VISITS, FIRST_WARNING_VISITS, PAIRS_SHARE, PASS_SHARE, RAISED
 from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
 Floats = NDArray[np.float64]
@@ -41,6 +41,8 @@ GATES = (1, 3)
 CASES: tuple[Case, ...] = ("ignorable", "must_catch")
 MARGINS = Margins(0.001, 0.005)
 PAIRS, PAIR_SD, GAP = 6, 1e-3, 0.025
+DECIDING_SD = 5e-3
+"""Of pairs that follow visits: as far as these margins are decided, wider ones err most often."""
 CORRELATION = 0.5
 """Between two gates of one visit."""
 
@@ -309,6 +311,8 @@ MODELS = (
     VisitModel("clusters of two", "Ratios of 0.1 %, two by two alike: 80 % of the variance is between the clusters.",
                in_clusters(1e-3, 2, 0.8)),
     VisitModel("clusters of four", "The same in fours, with 50 % between the clusters.", in_clusters(1e-3, 4, 0.5)),
+    VisitModel("one cluster", "The same in eights, as of one week, with 50 % between the clusters.",
+               in_clusters(1e-3, 8, 0.5)),
     VisitModel("two levels", "Ratios on two levels 0.4 % apart, equally often, within them 0.04 %.",
                independent(2e-3, two_levels(0.5))),
     VisitModel("a rare fast level", "The same, of which the fast one is rare: one in ten.",
@@ -416,8 +420,8 @@ def simulate(model: VisitModel, visits: int, gates: int, case: Case, runs: int =
     told = decided.told
     may_pass = ~told if drawn.leans is None else ~told & ~drawn.leans
     passed = decided.gates_passed & may_pass[:, None]
-    ratios = slow[:, None] + PAIR_SD * correlated(rng, (int(told.sum()), gates, DEFAULT_SCHEDULE.looks[-1]))
-    pairs = decide_pairs(ratios, [MARGINS] * gates)
+    ratios = slow[:, None] + DECIDING_SD * correlated(rng, (int(told.sum()), gates, DEFAULT_SCHEDULE.looks[-1]))
+    pairs = decide_pairs(ratios, [MARGINS] * gates, beta=BETA * PAIRS_SHARE)
     passed[told] = pairs.gates == PASS
     passed[told] &= (pairs.runs != REGRESSED)[:, None]
     counted = (told, pairs.runs == REGRESSED, passed.all(axis=1), passed[:, 0])
@@ -438,20 +442,22 @@ HEAD = """
 Written by `benchmarks/visit_rates.py` (seed {seed}); {runs:,} simulated runs a row, margins 0.1 % and 0.5 %, gates of a
 visit correlated by one half; a test holds the simulated decisions to perfgate's own. The unit is the visit: one more is
 held against 4, 8 or 12 earlier ones by a t prediction interval. Visits alone never block: "told" is how often they say
-that a run would regress. Then pairs with the baseline's build are taken, here with a spread of 0.1 %, and decide by the
-rule of pairs; "blocked" and "passed" hold what came of them. Visits pass from {passing} on, at {share:g} of beta, and
-the variance of visits counts {raised:g} times for it; where times are compared, and not ratios to an anchor, for "told"
-as well, for nights that follow each other are alike. The bounds "at least" and "at most" of all rows hold together with
-99 %. A rate is over baselines and heads: the visits of the one that somebody has may happen to lie close together.
+that a run would regress. Then pairs with the baseline's build are taken, here with a spread of 0.5 %, and decide by the
+rule of pairs, at {pairs:g} of beta; "blocked" and "passed" hold what came of them. Visits pass from {passing} on, at
+{share:g} of beta, and the variance of visits counts {raised:g} times for it; where times are compared, and not ratios
+to an anchor, for "told" as well, for nights that follow each other are alike. The bounds "at least" and "at most" of
+all rows hold together with 99 %. A rate is over baselines and heads: the visits of the one that somebody has may happen
+to lie close together.
 
 | visits | what they are |
 |---|---|
 """
 FOOT = """
-No model is beyond the declared rates. By visits alone, without pairs, up to 11 % of the heads at `ignorable` would be
-blocked ("told"), and with four visits up to 8 % of those at `must_catch` would pass where visits lie on two levels:
-no rule can tell that from four. Where all visits are of one card and the head is of another, nothing tells how far
-cards are apart, so such visits are not held against it (`advisory-few-visits`).
+No model is beyond the declared rates (95 % bounds), with visits and pairs together. By visits alone, without pairs, up
+to 11 % of the heads at `ignorable` would be blocked ("told"), and with four visits up to 8 % of those at `must_catch`
+would pass where visits lie on two levels: no rule can tell that from four. Where all visits are of one card and the
+head is of another, nothing tells how far cards are apart, so such visits are not held against it
+(`advisory-few-visits`).
 """
 COLUMNS = ("visits", "how many", "gates", "told", "blocked", "passed", "undecided", "wrong", "at least", "at most",
            "claim")  # fmt: skip
@@ -461,7 +467,14 @@ def section(rows: Sequence[VisitRow]) -> str:
     """The section of the page."""
     parts = [
         TITLE,
-        HEAD.format(seed=SEED, runs=rows[0].runs, raised=RAISED, passing=FIRST_PASSING_VISITS, share=PASS_SHARE),
+        HEAD.format(
+            seed=SEED,
+            runs=rows[0].runs,
+            raised=RAISED,
+            passing=FIRST_PASSING_VISITS,
+            share=PASS_SHARE,
+            pairs=PAIRS_SHARE,
+        ),
     ]
     parts += [f"| {model.name} | {model.about} |\n" for model in MODELS if any(row.model is model for row in rows)]
     for case in CASES:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from perfgate.baseline.confirmation import FOLDER, run_of_pairs
 from perfgate.baseline.exact_profile import kept_profiles
 from perfgate.baseline.store import as_of, commit, is_baseline, kept, read, verify
 from perfgate.capture.window_reading import read_answer
@@ -108,6 +109,8 @@ def _run(folder: Path) -> Iterator[Check]:
         lambda: (kept(folder, run[0]), kept_profiles(folder, run[0])),
         "each kept copy is whole, and the one that the plan names",
     )
+    if (pairs := run_of_pairs(folder)) is not None:
+        yield from (Check(check.result, f"{FOLDER}: {check.what}", check.text) for check in _run(pairs))
     yield _verdict(folder)
     yield _scenarios_in_git(folder, run[0])
     text = "nothing here is signed: figures are worth what the machine is that measured, and all whose code ran on it"

@@ -22,6 +22,7 @@ from perfgate.models import Note
 from perfgate.record.manifest import check_sequence, read_manifest
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
+from perfgate.stats.prediction import PAIRS_SHARE
 from perfgate.units import plural
 
 FOLDER: Final = "pairs"
@@ -57,7 +58,10 @@ def decided_by_pairs(folder: Path, run: Run, outcome: Outcome, baselines: Mappin
     _refuse_others(run, pairs, where)
     records = {record.cell.cell_id: record for record in read_records(where, pairs)}
     check_sequence(records.values())
-    judged = {(cell.cell_id, _head_in(run, pairs, cell.head)): cell for cell in judge(pairs, records).cells}
+    # Visits pass by a part of beta, so that of pairs which follow them is another one.
+    plan = pairs.plan.model_copy(update={"beta": pairs.plan.beta * PAIRS_SHARE})
+    rest = pairs.model_copy(update={"plan": plan})
+    judged = {(cell.cell_id, _head_in(run, pairs, cell.head)): cell for cell in judge(rest, records).cells}
     tips = {baseline.tip: baseline for known in baselines.values() for baseline in known}
     cells = []
     for cell in outcome.cells:

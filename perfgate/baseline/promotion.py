@@ -246,7 +246,7 @@ def _by_its_times(candidate: _Candidate, build: Build, before: Baseline, held: C
         return "equivalent", "it passed in pairs against the build that was promoted last"
     # Within states of the GPU it may still be in the slow one more often.
     everywhere = held.states is None or held.states.everywhere
-    if known == {"pass"} and len(before.occupations) > 1 and everywhere:
+    if {gate.verdict for gate in deciding} == {"pass"} and everywhere:
         return "equivalent", "it passes every gate against the baseline"
     return "changed", "it is another build, and not shown to be equivalent"
 

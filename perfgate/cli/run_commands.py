@@ -133,6 +133,7 @@ def run(
             if scenarios:
                 means["only"] = (scenarios, builds.with_heads(progress, scenarios))
             finished = gate.resume(folder, more=more, prepare=partial(restore_builds, progress), **means)
+            finished = resumed_pairs(finished, {name: means[name] for name in ("collector", "progress", "gpus")})
         else:
             finished = measured_anew(scenarios, builds, new, means)
     return measured(finished)
@@ -163,6 +164,20 @@ def measured_anew(scenarios: tuple[Path, ...], builds: Builds, new: dict[str, An
     return pairs_beside_visits(finished, loaded, base, builds, {**means, "budget_s": left_s})
 
 
+def resumed_pairs(finished: Finished, means: dict[str, Any]) -> Finished:
+    """Go on with the pairs of a run against a baseline that were begun and are open."""
+    from perfgate import gate
+    from perfgate.baseline.confirmation import left_to_pairs, run_of_pairs
+
+    pairs = run_of_pairs(finished.folder)
+    if pairs is None:
+        if left_to_pairs(finished.outcome):
+            means["progress"]("warning: pairs decide what would regress: perfgate run SCENARIO --base ... --head ...")
+        return finished
+    gate.resume(pairs, prepare=partial(restore_builds, means["progress"]), **means)
+    return gate.Finished(finished.folder, gate.judge_folder(finished.folder))
+
+
 def pairs_beside_visits(
     finished: Finished,
     loaded: Sequence[LoadedScenario],
@@ -182,7 +197,9 @@ def pairs_beside_visits(
     if base is None:
         names = ", ".join(dict.fromkeys(cell.name for cell in left))
         text = f"warning: {names} would regress by the baseline's visits; pairs decide"
-        means["progress"](f"{text}: perfgate run {shlex.quote(str(loaded[0].file))} --base ... --head ...")
+        means["progress"](
+            f"{text}: perfgate run {' '.join(shlex.quote(str(one.file)) for one in loaded)} --base ... --head ..."
+        )
         return finished
     taken = {name: means[name] for name in ("collector", "progress", "gpus", "budget_s")}
     return in_pairs(finished, loaded, base, **taken)

@@ -214,7 +214,7 @@ def _both(sides: Sides, of: str) -> str:
 def _losses(sides: Sides, every: Sequence[LoadRun]) -> Iterator[Note]:
     """Requests that failed, were cut off or were never answered: the times are those of the rest."""
     shares = [_lost(run) for run in every]
-    failed = [run.requests.get("failed", 0) for run in every]
+    failed = [max(run.requests.get("failed", 0), round(_lost(run) * _sent(run)) - _cut_off(run)) for run in every]
     for run in every:
         if early := run.ended_early:
             yield Note(code="request-failed", text=f"{run.where}: {early}")
@@ -236,6 +236,10 @@ def _losses(sides: Sides, every: Sequence[LoadRun]) -> Iterator[Note]:
 
 def _answered(run: LoadRun) -> int | None:
     return run.requests.get("answered")
+
+
+def _cut_off(run: LoadRun) -> int:
+    return run.requests.get("cut off", 0)
 
 
 def _sent(run: LoadRun) -> int:

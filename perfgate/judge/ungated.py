@@ -21,8 +21,8 @@ class Shown:
         metric: The metric.
         base: A value a trial.
         head: The same for the head.
-        looks: At how many looks these pairs may have been shown; 0 where the values are not in pairs of known order, or
-            no look is reached: then nothing is said of the difference.
+        looks: What part of the level a look may use, as one of so many; 0 where the values are not in pairs of known
+            order, or no look is reached: then nothing is said of the difference.
         resolution: The instrument's step as a share of the values.
     """
 
@@ -80,4 +80,7 @@ def _at_the_last_look(evidence: Evidence, metric: Metric, base: Sequence[float],
         return Shown(metric, base, head)
     used = reached[-1]
     step = max(metric.resolution(trial) for pair in pairs[:used] for trial in pair)
-    return Shown(metric, base[:used], head[:used], len(looks), step)
+    # One part more than there are declared looks; added ones share it, each half of what is left.
+    added = len([look for look in evidence.record.looks_added(metric.kind) if look <= used])
+    parts = (len(looks) - len(evidence.record.looks_added(metric.kind)) + 1) * 2**added
+    return Shown(metric, base[:used], head[:used], parts, step)

@@ -43,6 +43,10 @@ PASS_SHARE = 0.5
 """The part of beta that a pass uses. With all of it 5.9 % of heads at ``must_catch`` pass eight visits of a law that is
 skewed towards fast ones."""
 
+PAIRS_SHARE = 0.25
+"""The part of beta for pairs that are taken where visits say that a head would regress. With all of it 5.8 % of heads
+at ``must_catch`` pass by either where visits lie on two levels or are one cluster, and pairs spread by 0.5 %."""
+
 
 @dataclass(frozen=True)
 class Prediction:

@@ -29,6 +29,9 @@ Mask = NDArray[np.bool_]
 NS_PER_US = 1000
 COARSE_NS, FINE_NS = 2 * NS_PER_US, 100
 """How far rounding moves an end beside another one: in whole microseconds, and in a device's steps of 32 ns."""
+MOST_AT_ONCE, MOST_SHARE = 4, 2 / 3
+"""Kernels of one stream that may be open at once, and the part of the kernel time that may overlap: a kernel that is
+launched early waits for the one before it, so that two are open and each time counts twice at most."""
 EARLY_NS, LATE_NS = 100_000_000, 500_000_000
 """So far outside what the host did work may be, beyond clocks that disagree and kernels that outlast their launches."""
 
@@ -104,13 +107,13 @@ def _impossible(table: OnDevice, span: tuple[int, int] | None) -> Mask:
 
 
 def _without_length(kernels: Kernels, *, coarse: bool) -> Mask:
-    """Which kernels last no time, unless that is a rounded one: no other launch of the kernel is longer than that."""
+    """Which kernels last no time, unless that is rounded: the longest launch of the kernel lasts a microsecond."""
     nothing = kernels.duration_ns == 0
     if not nothing.any() or not coarse:
         return np.asarray(nothing)
     longest = np.zeros(int(kernels.name.max()) + 1, np.int64)
     np.maximum.at(longest, kernels.name, kernels.duration_ns)
-    return np.asarray(nothing & (longest[kernels.name] > NS_PER_US))
+    return np.asarray(nothing & (longest[kernels.name] != NS_PER_US))
 
 
 def _in_order(kernels: Kernels, rounding_ns: int) -> tuple[Kernels, list[Note]]:
@@ -130,11 +133,16 @@ def _in_order(kernels: Kernels, rounding_ns: int) -> tuple[Kernels, list[Note]]:
         astray[own[1:][within]] = astray[own[longest[within]]] = True
         early = ~within & (before - begun > rounding_ns)
         start_ns[own[1:][early]] = np.minimum(before, ended)[early]
+        opened = np.searchsorted(np.sort(end_ns[own]), kernels.start_ns[own] + rounding_ns, side="right")
+        crowded = np.arange(1, len(own) + 1) - opened > MOST_AT_ONCE
+        astray[own[crowded]] = True
         overlapping += int(early.sum())
         overlapped_ns += int((before - begun)[early].sum())
     notes = []
     if overlapping:
         share = overlapped_ns / int(kernels.duration_ns[rows].sum())
+        if share > MOST_SHARE:
+            astray[rows] = True
         text = (
             f"{overlapping} of {plural(len(rows), 'kernel')} begin before the one before them on their stream has "
             f"ended, by {format_ns(overlapped_ns / overlapping)} each and {percent(share)} of the kernel time, as with "
@@ -144,7 +152,8 @@ def _in_order(kernels: Kernels, rounding_ns: int) -> tuple[Kernels, list[Note]]:
     if astray.any():
         text = (
             f"{int(astray.sum())} of {plural(len(rows), 'kernel')} run beside one that began before them on their "
-            "stream and ended after them, which no stream does: their times are not known"
+            f"stream and ended after them, or beside more than {MOST_AT_ONCE} others, or for most of their time, which "
+            "no stream does: their times are not known"
         )
         notes.append(Note(code="kernels-overlap", text=text))
     made = dataclasses.replace(kernels, start_ns=start_ns, duration_ns=end_ns - start_ns, astray=astray)

@@ -254,7 +254,7 @@ def test_a_metric_that_a_trial_lacks_is_missing_in_any_state(states: Sequence[tu
 
 
 def promoted(states: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """What becomes of another build in these states beside four visits of the one before: kind and reason."""
+    """What becomes of another build in these states beside eight visits of the one before: kind and reason."""
     side = record(states, card="E")
     other = [
         one.model_copy(update={"versions": {"vllm": "9.9"}}) if one.subject == "head" else one for one in side.trials
@@ -263,7 +263,7 @@ def promoted(states: Sequence[tuple[str, str]]) -> tuple[str, str]:
     outcome = judge(run([side.cell], subjects=side.subjects), {side.cell.cell_id: side}).cells[0]
     candidate = promotion._Candidate(RecordSide(side, "head", fixed=True), outcome, Path("none"), None)
     entry = draft(side, "head", "salt", anchored=True)
-    return promotion._compare(candidate, entry, visits(ALIKE), Plan(cells=(side.cell,), seed=1))[:2]
+    return promotion._compare(candidate, entry, visits(ALIKE, cards=EIGHT), Plan(cells=(side.cell,), seed=1))[:2]
 
 
 def test_another_build_that_passes_within_states_is_not_equivalent() -> None:
