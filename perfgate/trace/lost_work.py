@@ -133,8 +133,8 @@ def check_shown(trace: Trace, steps: Ints, what: str) -> None:
     ran = np.isin(kernels.step, steps) if len(steps) else np.ones(len(kernels), bool)
     if astray := int((kernels.astray & ran).sum()):
         text = (
-            f"the times of {what} are not known: {astray} of {plural(int(ran.sum()), 'kernel')} run beside one that "
-            "began before them on their stream and ended after them, which no stream does"
+            f"the times of {what} are not known: {astray} of {plural(int(ran.sum()), 'kernel')} run beside others of "
+            "their stream as no stream does"
         )
         raise NotMeasuredError(text, where=trace.where, code="kernels-overlap")
 

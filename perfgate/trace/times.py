@@ -29,7 +29,7 @@ Mask = NDArray[np.bool_]
 NS_PER_US = 1000
 COARSE_NS, FINE_NS = 2 * NS_PER_US, 100
 """How far rounding moves an end beside another one: in whole microseconds, and in a device's steps of 32 ns."""
-MOST_AT_ONCE, MOST_SHARE = 4, 2 / 3
+MOST_AT_ONCE, MOST_SHARE = 4, 1 / 2
 """Kernels of one stream that may be open at once, and the part of the kernel time that may overlap: a kernel that is
 launched early waits for the one before it, so that two are open and each time counts twice at most."""
 EARLY_NS, LATE_NS = 100_000_000, 500_000_000

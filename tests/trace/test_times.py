@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,27 @@ def test_no_kernel_has_a_time(tmp_path: Path) -> None:
         one |= {"ts": 0, "dur": 0}
     with pytest.raises(RecordError, match="holds no kernel with a time that the capture can hold"):
         read(tmp_path, events)
+
+
+@pytest.mark.parametrize("names", [["rotary_embedding_kernel"], None])
+def test_kernels_of_which_no_launch_has_a_length(tmp_path: Path, names: list[str] | None) -> None:
+    """In whole microseconds, too, a kernel that never lasts anything has lost its times."""
+    events = whole_trace("graph")
+    for one in kernels_of(events):
+        one["dur"] = 0 if names is None or one["name"] in names else round(one["dur"])
+    with pytest.raises(RecordError, match="no kernel with a time") if names is None else contextlib.nullcontext():
+        cautions = read(tmp_path, events).cautions
+        assert any("have no time that the capture can hold" in one.text for one in cautions)
+
+
+@pytest.mark.parametrize("factor", [4, 100])
+def test_times_that_are_too_long_all_alike(tmp_path: Path, factor: int) -> None:
+    """Kernels that end in order but run beside many of their stream, or for most of their time, have no times."""
+    events = whole_trace("graph")
+    for one in kernels_of(events):
+        one["dur"] *= factor
+    with pytest.raises(NotMeasuredError, match="run beside others of their stream as no stream does"):
+        select(read(tmp_path, events))
 
 
 def test_a_duration_that_rounds_to_nothing(tmp_path: Path) -> None:
