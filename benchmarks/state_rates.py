@@ -88,7 +88,8 @@ def of_pairs(name: str, runs: int = RUNS) -> tuple[Decisions, Decisions]:
     worst = []
     for slow, error in ((WIDE.ignorable, REGRESSED), (WIDE.must_catch, PASS)):
         every = [rule_twin.decide_all(np.log1p(slow) + sd * draw(rng, (runs, 1, PAIRS)), (WIDE,)) for sd in SPREADS]
-        worst.append(max(every, key=lambda ends, error=error: int((ends.runs == error).sum())))
+        wrong = [int((ends.runs == error).sum()) for ends in every]
+        worst.append(every[wrong.index(max(wrong))])
     return worst[0], worst[1]
 
 
