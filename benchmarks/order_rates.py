@@ -24,7 +24,7 @@ from perfgate.judge.rule import decide
 from perfgate.record.csv_table import Values
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.estimate import sign_flips
-from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
+from perfgate.stats.sequential import one_look
 
 Floats = NDArray[np.float64]
 Case = Literal["ignorable", "must_catch"]
@@ -157,7 +157,7 @@ def decided(order: str, base: Floats, head: Floats, first: NDArray[np.bool_]) ->
     d, pairs = np.log(head) - np.log(base), base.shape[1]
     mean, error = d.mean(axis=1), d.std(axis=1, ddof=1) / math.sqrt(pairs)
     ignorable, must_catch = math.log1p(GATE.gate.ignorable), math.log1p(GATE.gate.must_catch)
-    blocks = special.stdtr(pairs - 1, (ignorable - mean) / error) <= (ALPHA if pairs >= FIRST_BLOCKING_PAIRS else -1)
+    blocks = special.stdtr(pairs - 1, (ignorable - mean) / error) <= (ALPHA * one_look(pairs).block[0] or -1)
     if order.startswith("column"):
         seconds, firsts = first.sum(axis=1), (~first).sum(axis=1)
         means = [(d * one).sum(axis=1) / count for one, count in ((~first, firsts), (first, seconds))]

@@ -28,7 +28,7 @@ schema: 1
 name: searched
 engine: {model: {config: model}}
 workload: {batch: 2, input_tokens: 4, output_tokens: 8}
-measure: {warmup_iterations: 0, iterations: 2}
+measure: {warmup_iterations: 0, iterations: 2, looks: [4, 6, 8, 12]}
 gates: [{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}]
 """
 

@@ -23,6 +23,7 @@ from perfgate.scenario.plan import Cell, GatePlan, Plan, resolve_cells
 from perfgate.scenario.schedule import Spend
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import Engine, Model, Workload
+from perfgate.stats.sequential import EARLY_SCHEDULE
 from perfgate.trace.decode_step import STEADY, DecodeSteps, KernelKey, Pattern, tick_of
 
 BASE = Subject(python="/envs/base/bin/python")
@@ -40,7 +41,9 @@ def gate(metric: str = "itl_median", ignorable: str = "0.1%", must_catch: str = 
 
 
 def cell(name: str = "cell", gates: Sequence[GatePlan] | None = None, **measure: Any) -> Cell:
-    """A cell of one request with three tokens; ``cell_id`` is its name."""
+    """A cell of one request with three tokens; ``cell_id`` is its name. It is looked at from four pairs on."""
+    if "spend" not in measure:
+        measure.setdefault("looks", EARLY_SCHEDULE.looks)
     if "spend" in measure:
         measure["spend"] = Spend.model_validate(measure["spend"])
     return Cell(
@@ -182,7 +185,7 @@ def scenario_file(folder: Path, name: str = "tiny", gates: str = "", more: str =
 name: {name}
 engine: {{model: {{config: model}}, args: {{max_num_seqs: 4}}}}
 workload: {{batch: 2, input_tokens: 4, output_tokens: 8}}
-measure: {{warmup_iterations: 1, iterations: 2}}
+measure: {{warmup_iterations: 1, iterations: 2, looks: [4, 6, 8, 12]}}
 gates: [{gates or "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"}]
 {more}
 """)

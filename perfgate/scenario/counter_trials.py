@@ -145,7 +145,7 @@ class CounterTrials(Sampling):
         collect: Counters to read; by default all that perfgate knows. Fewer need fewer passes.
         limit: The longest that ncu may take over the window.
         looks: Numbers of counted pairs at which a gate on a counter is tried, increasing.
-        spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.
+        spend: Weights of the looks; needed where ``looks`` is not a beginning of 6, 8, 12 or of 4, 6, 8, 12.
     """
 
     step: Positive | None = None

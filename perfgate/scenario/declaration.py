@@ -83,7 +83,7 @@ class Measure(Sampling):
         choose: Bounds of a number of iterations that is chosen instead: by what restarts and iterations spread by and
             cost, that which leads to a decision soonest.
         looks: Numbers of pairs at which a decision is tried, increasing.
-        spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.
+        spend: Weights of the looks; needed where ``looks`` is not a beginning of 6, 8, 12 or of 4, 6, 8, 12.
         max_dropped_pairs: Pairs that may fail and be replaced, over all visits, before the cell counts as not measured.
         start_timeout: Limit for the start of an engine.
         iteration_timeout: Limit for one iteration.

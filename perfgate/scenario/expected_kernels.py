@@ -93,7 +93,7 @@ class Traced(Sampling):
     Args:
         iterations: Iterations traced in each trial, after the warm-up; a few suffice, and a trace grows with each.
         looks: Numbers of traced pairs at which a gate on kernel times is tried, increasing.
-        spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.
+        spend: Weights of the looks; needed where ``looks`` is not a beginning of 6, 8, 12 or of 4, 6, 8, 12.
         when: ``regressed``: one pair, of a cell that a gate blocked, to say why; a run that passes takes none.
     """
 

@@ -9,7 +9,13 @@ from pydantic import AfterValidator, Field, model_validator
 
 from perfgate.models import Duration, FieldError, Listed, Strict
 from perfgate.scenario.fields import Weight
-from perfgate.stats.sequential import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, FIRST_PASSING_PAIRS, Schedule
+from perfgate.stats.sequential import (
+    DEFAULT_SCHEDULE,
+    EARLY_SCHEDULE,
+    LEAST_BLOCKING_PAIRS,
+    LEAST_PASSING_PAIRS,
+    Schedule,
+)
 
 MOST_SPENT = 0.8
 """What the declared looks may spend of either error rate; the rest is for further ones."""
@@ -21,9 +27,10 @@ def _increasing(looks: tuple[int, ...]) -> tuple[int, ...]:
     return looks
 
 
-Pairs = Annotated[int, Field(ge=FIRST_PASSING_PAIRS, le=1000)]
+Pairs = Annotated[int, Field(ge=LEAST_PASSING_PAIRS, le=1000)]
 Looks = Annotated[tuple[Pairs, ...], Field(min_length=1), Listed, AfterValidator(_increasing)]
-"""Numbers of pairs at which a decision is tried, increasing; nothing is decided below four."""
+"""Numbers of pairs at which a decision is tried, increasing; nothing is decided below four, and
+of a head whose restarts lie on two levels four pairs pass more than beta says: docs/error-rates.md."""
 
 
 class Spend(Strict):
@@ -41,9 +48,15 @@ class Spend(Strict):
     ]
 
 
+def _usual(looks: tuple[int, ...]) -> Schedule | None:
+    """The schedule that these looks are a beginning of, where they need no weights of their own."""
+    known = (DEFAULT_SCHEDULE, EARLY_SCHEDULE)
+    return next((usual for usual in known if looks == usual.looks[: len(looks)]), None)
+
+
 def _spent_on(looks: Sequence[int]) -> str:
     """Weights that these looks may have: both error rates in equal parts, none of blocking before it may block."""
-    block = [look >= FIRST_BLOCKING_PAIRS for look in looks]
+    block = [look >= LEAST_BLOCKING_PAIRS for look in looks]
     parts = [[int(100 * MOST_SPENT / max(1, sum(may))) / 100 * allowed for allowed in may]
              for may in (block, [True] * len(looks))]  # fmt: skip
     lists = [", ".join(f"{weight:g}" for weight in weights) for weights in parts]
@@ -55,7 +68,7 @@ class Sampling(Strict):
 
     Args:
         looks: Numbers of pairs at which a decision is tried, increasing.
-        spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.
+        spend: Weights of the looks; needed where ``looks`` is not a beginning of 6, 8, 12 or of 4, 6, 8, 12.
     """
 
     looks: Looks = DEFAULT_SCHEDULE.looks
@@ -65,8 +78,8 @@ class Sampling(Strict):
     def _looks_have_weights(self) -> Self:
         looks, spend = self.looks, self.spend
         if spend is None:
-            if looks != DEFAULT_SCHEDULE.looks[: len(looks)]:
-                text = "looks other than [4, 6, 8, 12] or a beginning of it need their own spend, like "
+            if not _usual(looks):
+                text = "looks other than [6, 8, 12], [4, 6, 8, 12] or a beginning of them need their own spend, like "
                 raise FieldError(("looks",), text + _spent_on(looks))
             return self
         for name, weights in (("block", spend.block), ("pass", spend.pass_)):
@@ -77,8 +90,8 @@ class Sampling(Strict):
                 raise ValueError(f"spend.{name} sums to {sum(weights):g}, at most {MOST_SPENT} may be spent: the rest "
                                  "is for further looks")  # fmt: skip
         for look, weight in zip(looks, spend.block, strict=True):
-            if look < FIRST_BLOCKING_PAIRS and weight > 0:
-                raise ValueError(f"spend.block must be 0 at {look} pairs: no look blocks before {FIRST_BLOCKING_PAIRS}")
+            if look < LEAST_BLOCKING_PAIRS and weight > 0:
+                raise ValueError(f"spend.block must be 0 at {look} pairs: no look blocks before {LEAST_BLOCKING_PAIRS}")
         return self
 
     @property
@@ -86,8 +99,8 @@ class Sampling(Strict):
         """The looks with their weights."""
         if self.spend is not None:
             return Schedule(self.looks, self.spend.block, self.spend.pass_)
-        known = slice(len(self.looks))
-        return Schedule(self.looks, DEFAULT_SCHEDULE.block[known], DEFAULT_SCHEDULE.pass_[known])
+        usual, known = _usual(self.looks) or DEFAULT_SCHEDULE, slice(len(self.looks))
+        return Schedule(self.looks, usual.block[known], usual.pass_[known])
 
 
 class CallTrials(Sampling):
@@ -97,7 +110,7 @@ class CallTrials(Sampling):
         ignorable: What the head's host may do more in a decode or prefill step, by what its calls and lines cost.
         iterations: Iterations counted in each trial, after the warm-up; what differs between them is left out.
         looks: Numbers of pairs at which a gate on ``host_calls_per_step`` is tried, increasing.
-        spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.
+        spend: Weights of the looks; needed where ``looks`` is not a beginning of 6, 8, 12 or of 4, 6, 8, 12.
     """
 
     ignorable: Duration = 10e-6

@@ -12,7 +12,7 @@ from perfgate.judge.outcome import GateOutcome
 from perfgate.judge.rule import Series, judge_series
 from perfgate.judge.sign_series import by_sign
 from perfgate.report.explanation import steps
-from perfgate.stats import DEFAULT_SCHEDULE
+from perfgate.stats import EARLY_SCHEDULE
 
 ALPHA, BETA = 0.01, 0.05
 
@@ -20,7 +20,7 @@ ALPHA, BETA = 0.01, 0.05
 def found(metric: str, base: Sequence[float], head: Sequence[float], **more: str | dict[str, str]) -> GateOutcome:
     """What a gate with margins of 10 and 50 % makes of these values, at the default looks."""
     plan = gate(metric, "10%", "50%", **more)
-    series = by_sign(Series(plan, tuple(map(float, base)), tuple(map(float, head)), DEFAULT_SCHEDULE))
+    series = by_sign(Series(plan, tuple(map(float, base)), tuple(map(float, head)), EARLY_SCHEDULE))
     (outcome,) = judge_series([series], ALPHA, BETA)
     return outcome
 
@@ -90,7 +90,7 @@ def test_no_goodput_on_either_side_is_not_measured() -> None:
 def test_apart_or_drawn_once_it_is_not_measured() -> None:
     """Trials of different runs make no pairs, and pairs that share one compilation of a build do not tell of others."""
     apart = Series(gate("preemptions", "10%", "50%"), (0.0,) * 12, (9.0,) * 12)
-    drawn = Series(gate("preemptions", "10%", "50%", draw_sd="1%"), (0.0,) * 12, (9.0,) * 12, DEFAULT_SCHEDULE)
+    drawn = Series(gate("preemptions", "10%", "50%", draw_sd="1%"), (0.0,) * 12, (9.0,) * 12, EARLY_SCHEDULE)
 
     for series in (apart, drawn):
         (gated,) = judge_series([by_sign(series)], ALPHA, BETA)

@@ -109,7 +109,7 @@ def test_looks_of_traced_pairs_are_those_of_the_block() -> None:
 
     assert outcome(taken, measured)[0].next_traced_look is None
     extended = record(measured, taken, further_traced_looks=(10,))
-    assert extended.schedule("traced") == Schedule((4, 6), (0.0, 0.16), (0.16, 0.16)).extended(10)
+    assert extended.schedule("traced") == Schedule((4, 6), (0.0, 0.16), (0.16, 0.16)).further((10,))
     assert extended.schedule("timed") == DEFAULT_SCHEDULE
     assert judged(taken, measured, further_traced_looks=(10,)).cells[0].next_traced_look == 10
 

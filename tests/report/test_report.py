@@ -163,6 +163,9 @@ def two_cells() -> Outcome:
     return judge(run(cells), {cells[0].cell_id: record(cells[0], trials(spread(0.0, 0.0002, 4)))})
 
 
+FROM_FOUR = Expectation.model_validate({"traced": {"looks": [4, 6, 8, 12]}})
+
+
 def kernels_regressed() -> Outcome:
     """A kernel gate that blocks beside a step that passes; two kernels were fused, and the host lost slack."""
     before = [("norm", "rms_norm", 3_000), ("quantize", "scaled_quant", 2_000)]
@@ -177,7 +180,7 @@ def kernels_regressed() -> Outcome:
         for layer, slack_ns, idle_ns in ((base_layer, 2_400_000, 150_000), (head_layer, 2_350_000, 152_000))
     )  # fmt: skip
     gates = [gate("itl_median", "1%", "3%"), gate("kernel_time_per_step", "1%", "5%", role="attention")]
-    measured = cell("llama-8b-decode", gates)
+    measured = cell("llama-8b-decode", gates).model_copy(update={"kernels": FROM_FOUR})
     taken = [*trials(spread(0.0066, 0.0002, 6)), *traces(base, head, first=12)]
     return judge(run([measured]), {measured.cell_id: record(measured, taken)})
 
@@ -206,7 +209,10 @@ def counted() -> Outcome:
     measured = cell("llama-8b-decode", [gate("itl_median", "1%", "3%"),
                                         gate("kernel_time_per_step", "1%", "5%", role="attention")])  # fmt: skip
     measured = measured.model_copy(
-        update={"counters": (Launches(role="attention", metrics={"registers": Condition("same")}),)}
+        update={
+            "kernels": FROM_FOUR,
+            "counters": (Launches(role="attention", metrics={"registers": Condition("same")}),),
+        }
     )
     taken = [*trials(spread(0.0066, 0.0002, 6)), *traces([base] * 6, [head] * 6, first=12)]
     taken += [trial(24, 0, "base", kind="counted", iterations=(), counted=step({}, 1)),

@@ -91,7 +91,7 @@ LARGE = "width: 8192, height: 8192"
 MFU = "{metric: mfu, ignorable: 1%, must_catch: 2%}"
 GATE = "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"
 NAME_EXPECTED = "expected at most 63 lower-case letters, digits, dots, dashes or underscores, a letter or digit first, "
-OTHER_LOOKS = "looks other than [4, 6, 8, 12] or a beginning of it need their own spend, like spend: "
+OTHER_LOOKS = "looks other than [6, 8, 12], [4, 6, 8, 12] or a beginning of them need their own spend, like spend: "
 NO_FOLDER = "{model} is the model's folder, and a model on the hub has none"
 PERCENT = 'expected a percentage from 0% to 1000% with its % sign, like "0.5%"'
 DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
@@ -456,17 +456,20 @@ def test_the_python_names_of_aliased_keys_are_unknown_keys() -> None:
 def test_defaults_are_those_of_the_design() -> None:
     """A scenario without measure, clocks and matrix has the design's plan."""
     scenario = parse(text_with()).scenario
-    assert scenario.measure.looks == (4, 6, 8, 12)
-    assert scenario.measure.schedule == Schedule((4, 6, 8, 12), (0.0, 0.16, 0.24, 0.40), (0.16, 0.16, 0.16, 0.32))
+    assert scenario.measure.schedule == Schedule((6, 8, 12), (0.0, 0.3, 0.3), (0.32, 0.16, 0.32))
     assert (scenario.measure.warmup_iterations, scenario.measure.iterations) == (2, 20)
     assert scenario.clocks.mode == "observe"
     assert scenario.matrix == {}
 
 
-def test_weights_of_fewer_looks_are_the_beginning_of_the_defaults() -> None:
-    """Two looks spend what the first two of four would."""
-    measure = parse(text_with(m="measure: {looks: [4, 6]}")).scenario.measure
-    assert measure.schedule == Schedule((4, 6), (0.0, 0.16), (0.16, 0.16))
+@pytest.mark.parametrize(
+    ("looks", "weights"),
+    [("[6, 8]", ((0.0, 0.3), (0.32, 0.16))), ("[4, 6]", ((0.0, 0.16), (0.16, 0.16)))],
+)
+def test_weights_of_fewer_looks_are_the_beginning_of_known_ones(looks: str, weights: tuple[Any, Any]) -> None:
+    """Two looks spend what the first two of the defaults would, or of those of earlier versions."""
+    measure = parse(text_with(m=f"measure: {{looks: {looks}}}")).scenario.measure
+    assert (measure.schedule.block, measure.schedule.pass_) == weights
 
 
 def test_a_scenario_cannot_be_changed_once_read() -> None:
@@ -714,7 +717,7 @@ def test_a_dump_spells_out_the_defaults() -> None:
     lines = dump(parse(text_with()).scenario).splitlines()
     assert lines[:2] == ["schema: 1", "name: x"]
     assert "  start_timeout: 900s" in lines
-    assert "  looks: [4, 6, 8, 12]" in lines
+    assert "  looks: [6, 8, 12]" in lines
     assert "clocks: {mode: observe}" in lines
     assert "- {metric: itl_median, ignorable: 1%, must_catch: 2%}" in lines
 

@@ -27,7 +27,7 @@ workload: {batch: 1, input_tokens: 4, output_tokens: 4}
 gates: [{metric: itl_median, ignorable: 1%, must_catch: 2%}]
 """
 WHOLE = """kernels:
-  traced: {iterations: 2, looks: [4, 6, 8, 12]}
+  traced: {iterations: 2, looks: [6, 8, 12]}
   roles: {mine: {match: "flash::|fmha"}, attention: {match: "^x"}}
   per_decode_step:
     patterns:
@@ -90,8 +90,8 @@ def test_traced_looks_have_weights_of_their_own() -> None:
         (
             "{traced: {looks: [4, 8]}}",
             (
-                "6:27: kernels.traced.looks: looks other than [4, 6, 8, 12] or a beginning of it need their own spend, "
-                "like spend: {block: [0, 0.8], pass: [0.4, 0.4]}"
+                "6:27: kernels.traced.looks: looks other than [6, 8, 12], [4, 6, 8, 12] or a beginning of them need "
+                "their own spend, like spend: {block: [0, 0.8], pass: [0.4, 0.4]}"
             ),
         ),
         (

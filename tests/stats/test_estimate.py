@@ -21,7 +21,8 @@ from perfgate import stats
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats import modes
 
-DEFAULT = stats.DEFAULT_SCHEDULE
+EARLY = stats.EARLY_SCHEDULE
+WHOLE = stats.Schedule((6,), (1.0,), (1.0,))
 IGNORABLE, MUST_CATCH = 0.001, 0.005
 
 EXAMPLE = [0.0021, 0.0035, 0.0012, 0.0029, 0.0044, 0.0017, 0.0030, 0.0026, 0.0008, 0.0038, 0.0023, 0.0031]
@@ -116,7 +117,7 @@ def test_welch_by_hand() -> None:
 )
 def test_zero_spread(d: float, p: float, q: float) -> None:
     """Equal observations decide by their place alone: p is 0 above the bound and 1 at or below it, q likewise."""
-    (look,) = stats.interim_looks([d] * 6, stats.one_look(6), IGNORABLE, MUST_CATCH)
+    (look,) = stats.interim_looks([d] * 6, WHOLE, IGNORABLE, MUST_CATCH)
 
     assert look.estimate.standard_error == 0
     assert (p, q) == (look.p_slower, look.p_equivalent)
@@ -139,7 +140,7 @@ def test_zero_spread_unpaired() -> None:
 
 def test_looks_by_hand() -> None:
     """Running p and q over looks at 4, 6, 8 and 12 are the smallest of scipy's p divided by the look's weight."""
-    found = stats.interim_looks(EXAMPLE, DEFAULT, IGNORABLE, MUST_CATCH)
+    found = stats.interim_looks(EXAMPLE, EARLY, IGNORABLE, MUST_CATCH)
 
     p = q = 1.0
     expected = []
@@ -156,7 +157,7 @@ def test_looks_by_hand() -> None:
 
 def test_running_values_never_grow() -> None:
     """What a look has shown stays shown: later pairs that say the contrary raise neither p nor q."""
-    slow, same = (stats.interim_looks([*first, *[0.05, -0.05] * 3], DEFAULT, IGNORABLE, MUST_CATCH)
+    slow, same = (stats.interim_looks([*first, *[0.05, -0.05] * 3], EARLY, IGNORABLE, MUST_CATCH)
                   for first in (EXAMPLE[:6], [0.0001, -0.0001] * 3))  # fmt: skip
 
     assert slow[1].p_slower < 1
@@ -170,10 +171,10 @@ def test_running_values_never_grow() -> None:
 )
 def test_looks_reached(pairs: int, reached: tuple[int, ...]) -> None:
     """A look happens when its pairs are there; pairs beyond it wait for the next one."""
-    found = stats.interim_looks(EXAMPLE[:pairs], DEFAULT, IGNORABLE, MUST_CATCH)
+    found = stats.interim_looks(EXAMPLE[:pairs], EARLY, IGNORABLE, MUST_CATCH)
 
     assert reached == tuple(look.pairs for look in found)
-    assert found == stats.interim_looks(EXAMPLE, DEFAULT, IGNORABLE, MUST_CATCH)[: len(found)]
+    assert found == stats.interim_looks(EXAMPLE, EARLY, IGNORABLE, MUST_CATCH)[: len(found)]
 
 
 def test_single_look() -> None:
@@ -192,16 +193,16 @@ def test_single_look() -> None:
 
 
 def test_one_look() -> None:
-    """One look passes from four pairs on and blocks from six on."""
-    assert stats.one_look(3) == stats.Schedule((3,), (0.0,), (0.0,))
-    assert stats.one_look(4) == stats.Schedule((4,), (0.0,), (1.0,))
-    assert stats.one_look(5) == stats.Schedule((5,), (0.0,), (1.0,))
-    assert stats.one_look(6) == stats.Schedule((6,), (1.0,), (1.0,))
+    """One look passes from six pairs on and blocks from eight on, each by a part of its rate."""
+    assert stats.one_look(5) == stats.Schedule((5,), (0.0,), (0.0,))
+    assert stats.one_look(6) == stats.Schedule((6,), (0.0,), (0.6,))
+    assert stats.one_look(7) == stats.Schedule((7,), (0.0,), (0.6,))
+    assert stats.one_look(8) == stats.Schedule((8,), (0.5,), (0.6,))
 
 
 def test_extended() -> None:
     """A further look takes half of what either error rate has left, and the next one half of the rest."""
-    first = DEFAULT.extended(16)
+    first = EARLY.extended(16)
     second = first.extended(20)
 
     assert second.looks == (4, 6, 8, 12, 16, 20)
@@ -210,23 +211,23 @@ def test_extended() -> None:
 
 
 def test_places_of_further_looks_are_fixed() -> None:
-    """A place has its own weight, whenever it is chosen and whichever was left out; a sum of all is what was left."""
-    assert [DEFAULT.place(pairs) for pairs in (13, 16, 17, 24, 25, 40, 41)] == [16, 16, 24, 24, 40, 40, 72]
-    assert pytest.approx([0.1, 0.05, 0.025]) == DEFAULT.further((16, 24, 40)).block[-3:]
-    assert pytest.approx([0.025]) == DEFAULT.further((40,)).block[-1:]
-    assert DEFAULT.further(()) == DEFAULT
+    """A place has its weight, whenever it is chosen and whichever was left out; half of what was left is unspent."""
+    assert [EARLY.place(pairs) for pairs in (13, 16, 17, 24, 25, 40, 41)] == [16, 16, 24, 24, 40, 40, 72]
+    assert pytest.approx([0.05, 0.025, 0.0125]) == EARLY.further((16, 24, 40)).block[-3:]
+    assert pytest.approx([0.0125]) == EARLY.further((40,)).block[-1:]
+    assert EARLY.further(()) == EARLY
 
 
 def test_looks_of_earlier_versions_keep_their_weights() -> None:
     """At other places a record is judged as it was: each look has half of what is left."""
-    assert DEFAULT.further((16, 22)) == DEFAULT.extended(16).extended(22)
-    assert DEFAULT.further((16, 20, 24)) == DEFAULT.extended(16).extended(20).extended(24)
+    assert EARLY.further((16, 22)) == EARLY.extended(16).extended(22)
+    assert EARLY.further((16, 20, 24)) == EARLY.extended(16).extended(20).extended(24)
 
 
 def test_extension_too_soon() -> None:
     """A further look comes at least four pairs after the last one."""
     with pytest.raises(ValueError, match="at least 4 pairs after 12"):
-        DEFAULT.extended(15)
+        EARLY.extended(15)
 
 
 @pytest.mark.parametrize(
@@ -405,7 +406,7 @@ def test_resolution_by_hand() -> None:
 
 def test_one_step_in_every_pair_blocks_nothing() -> None:
     """Six pairs that all lie one step of 0.3 % above the base are not above 0.1 %, and four are not below 0.5 %."""
-    looks = stats.interim_looks([0.003] * 6, DEFAULT, IGNORABLE, MUST_CATCH, 0.003)
+    looks = stats.interim_looks([0.003] * 6, EARLY, IGNORABLE, MUST_CATCH, 0.003)
 
     assert [look.p_slower > ALPHA for look in looks] == [True, True]
     assert [look.p_equivalent > BETA for look in looks] == [True, True]
@@ -413,7 +414,7 @@ def test_one_step_in_every_pair_blocks_nothing() -> None:
 
 def test_margins_much_wider_than_the_resolution_decide_as_ever() -> None:
     """Identical values pass, and a clear slowdown of identical values blocks, where a step is a tenth of a margin."""
-    same, slow = (stats.interim_looks([d] * 6, DEFAULT, IGNORABLE, MUST_CATCH, 0.0005)[-1] for d in (0.0, 0.006))
+    same, slow = (stats.interim_looks([d] * 6, EARLY, IGNORABLE, MUST_CATCH, 0.0005)[-1] for d in (0.0, 0.006))
 
     assert same.p_equivalent <= BETA
     assert slow.p_slower <= ALPHA
@@ -423,8 +424,8 @@ def test_margins_much_wider_than_the_resolution_decide_as_ever() -> None:
 def test_a_coarser_instrument_never_decides_more(d: list[float], step: float) -> None:
     """Neither p nor q is smaller with a resolution than without."""
     for exact, coarse in zip(
-        stats.interim_looks(d, DEFAULT, IGNORABLE, MUST_CATCH),
-        stats.interim_looks(d, DEFAULT, IGNORABLE, MUST_CATCH, step),
+        stats.interim_looks(d, EARLY, IGNORABLE, MUST_CATCH),
+        stats.interim_looks(d, EARLY, IGNORABLE, MUST_CATCH, step),
         strict=True,
     ):
         assert coarse.p_slower >= exact.p_slower - 1e-12
@@ -452,15 +453,15 @@ def test_exact_counts_are_taken_as_they_are() -> None:
     """Equal exact counts have no error: beyond a margin is beyond it, and exactly at it is not, rounding or no."""
     at, beyond = (stats.log_ratios([1000.0] * 6, [head] * 6, 1) for head in (1001.0, 1002.0))
 
-    assert stats.interim_looks(at, DEFAULT, IGNORABLE, MUST_CATCH)[-1].p_slower == 1.0
-    assert stats.interim_looks(beyond, DEFAULT, IGNORABLE, MUST_CATCH)[-1].p_slower == 0.0
+    assert stats.interim_looks(at, EARLY, IGNORABLE, MUST_CATCH)[-1].p_slower == 1.0
+    assert stats.interim_looks(beyond, EARLY, IGNORABLE, MUST_CATCH)[-1].p_slower == 0.0
 
 
 def test_margins_by_pair() -> None:
     """A margin that differs by pair is taken off each pair's own log ratio before the test."""
     d, margins = EXAMPLE[:6], np.linspace(0.0, 0.001, 6)
 
-    (look,) = stats.interim_looks(d, stats.one_look(6), margins, MUST_CATCH)
+    (look,) = stats.interim_looks(d, WHOLE, margins, MUST_CATCH)
 
     expected = scipy_stats.ttest_1samp(np.array(d) - np.log1p(margins), 0.0, alternative="greater").pvalue
     assert pytest.approx(expected) == look.p_slower
@@ -527,7 +528,7 @@ def sequence(d: list[float], scale: float = 1.0) -> list[tuple[float, float]]:
     """(p, q) at every look for pairs with these log ratios."""
     base = [scale * (1 + n / 7) for n in range(len(d))]
     head = [b * math.exp(x) for b, x in zip(base, d, strict=True)]
-    found = stats.interim_looks(stats.log_ratios(base, head, 1), DEFAULT, IGNORABLE, MUST_CATCH)
+    found = stats.interim_looks(stats.log_ratios(base, head, 1), EARLY, IGNORABLE, MUST_CATCH)
     return [(look.p_slower, look.p_equivalent) for look in found]
 
 
@@ -557,7 +558,7 @@ def test_order_within_a_look(d: list[float], data: st.DataObject) -> None:
     """Pairs that came between the same two looks may be exchanged."""
     shuffled = [
         x
-        for begin, end in itertools.pairwise((0, *DEFAULT.looks))
+        for begin, end in itertools.pairwise((0, *EARLY.looks))
         for x in data.draw(st.permutations(d[begin:end]))
     ]  # fmt: skip
 
@@ -592,7 +593,7 @@ def test_nothing_non_finite_passes(bad: float, place: int) -> None:
         with pytest.raises(ValueError, match="finite"):
             take(d)
     with pytest.raises(ValueError, match="finite"):
-        stats.interim_looks(d, DEFAULT, IGNORABLE, MUST_CATCH)
+        stats.interim_looks(d, EARLY, IGNORABLE, MUST_CATCH)
     with pytest.raises(ValueError, match="finite"):
         stats.difference_estimate(EXAMPLE, d, 1)
 
@@ -627,8 +628,8 @@ def test_to_ratio(log_ratio: float, ratio: float) -> None:
 
 def verdicts(slowdown: float, runs: int, seed: int) -> list[str]:
     """What one gate decides over the default looks in seeded runs with pairs of sd 0.07 %."""
-    d = np.random.default_rng(seed).normal(math.log1p(slowdown), 7e-4, (runs, DEFAULT.looks[-1]))
-    return [_decide(stats.interim_looks(row, DEFAULT, IGNORABLE, MUST_CATCH)) for row in d]
+    d = np.random.default_rng(seed).normal(math.log1p(slowdown), 7e-4, (runs, EARLY.looks[-1]))
+    return [_decide(stats.interim_looks(row, EARLY, IGNORABLE, MUST_CATCH)) for row in d]
 
 
 def _decide(found: tuple[stats.Look, ...]) -> str:
