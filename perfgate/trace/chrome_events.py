@@ -234,7 +234,7 @@ def _event(number: int, row: dict[str, Any], base_ns: int) -> Event:
         raise ValueError(f"event {number}: {key} is {cut(row.get(key))}")
     start_ns, end_ns = base_ns + round(start * 1000), base_ns + round((start + duration) * 1000)
     if base_ns and not 0 <= min(start_ns, end_ns) <= max(start_ns, end_ns) <= MAX_TIME_NS:
-        raise ValueError(f"event {number}: ts {cut(start)} from baseTimeNanoseconds {base_ns} on is no time of a clock")
+        raise ValueError(f"event {number}: ts {cut(start)} from baseTimeNanoseconds {base_ns} on is beyond any clock")
     thread, pid, detail, rank = row.get("tid"), row.get("pid"), row.get("args"), ""
     if isinstance(pid, str) and (match := _RANK.fullmatch(pid)):
         rank, pid = pid.removesuffix(match[1]), int(match[1])
