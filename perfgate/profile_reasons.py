@@ -21,8 +21,8 @@ PROFILE_REASONS = (
            "began, the calls were not traced, or several calls have one number.",
            "Begin the capture between steps, after a synchronisation, and trace the CUDA interface."),
     Reason("not-recorded", "The trace, or the result of another tool, does not record what a figure is made of, "
-           "so it is left out, or what was asked for.",
-           "Read what is missing; trace or measure again with it."),
+           "so it is left out, or what was asked for; or figures of a result contradict each other, so none is shown.",
+           "Read what is missing or contradicts the rest; trace or measure again with it."),
     Reason("memory-from-zero", "The profiler records what is allocated and released, not what there was before, so "
            "levels count from the beginning of the capture.",
            "Begin the capture before the engine allocates, or read differences of levels alone."),

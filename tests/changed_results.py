@@ -20,6 +20,8 @@ JUNK: tuple[Any, ...] = (True, "12.5", -1.0, math.nan, math.inf, [], {}, None, .
 
 HELD_AGAINST = ("mean_itl_ms", "median_tpot_ms", "median")
 """Other figures are held against these, which are not shown themselves."""
+EXACT = 0.05
+"""By more than this no rounding moves a figure."""
 DEFAULTS = (("burstiness", 1.0), ("sharegpt_output_len", None))
 """What a release means that does not write these."""
 
@@ -95,6 +97,8 @@ def _unsaid(sample: Sample, path: str, values: tuple[Any, Any], outcome: Outcome
     key = re.findall(r"[A-Za-z]\w*", path)[-1]
     metric = _measures(sample, path)
     refused = outcome.verdict == "not-comparable"
+    if (verdict := _beside_others(sample, path, values, said)) is not None:
+        return verdict
     if _is(sample.asked, path) and value != before:
         default = value is ... and (key, before) in DEFAULTS
         open_end = {"inf", math.inf} >= {before, value} if isinstance(value, (str, float)) else False
@@ -116,6 +120,16 @@ def _unsaid(sample: Sample, path: str, values: tuple[Any, Any], outcome: Outcome
         differs = counts and abs(value / before - 1) > 0.01
         return f"counted otherwise, said: {said}" if differs and not refused and key not in HELD_AGAINST else ""
     return f"a change that decides nothing: {said}" if refused else ""
+
+
+def _beside_others(sample: Sample, path: str, values: tuple[Any, Any], said: str) -> str | None:
+    """Whether a figure that does not follow from the rest of the file is said; nothing where that decides nothing."""
+    before, value = values
+    numbers = type(value) in (int, float) and type(before) in (int, float) and 0 < value < math.inf
+    exact, named = _is(sample.exact, path), "contradicts itself" in said
+    if exact and numbers and abs(value / before - 1) > EXACT and not named and "asked for otherwise" not in said:
+        return f"does not follow from the rest of the file, said: {said}"
+    return "" if named and (exact or _is(sample.bound, path)) else None
 
 
 def _full(sample: Sample, path: str, metric: str) -> str:

@@ -26,6 +26,8 @@ class Sample:
         asked: A pattern of the paths that say what was asked for.
         measured: The figures.
         counted: A pattern of the paths that say how many requests and tokens there were, or how the run ended.
+        exact: A pattern of the paths that follow from others in the file to less than 5 %.
+        bound: A pattern of further paths that others in the file are held against.
     """
 
     tool: str
@@ -33,6 +35,8 @@ class Sample:
     asked: str
     measured: Measured
     counted: str
+    exact: str = r"(?!)"
+    bound: str = r"(?!)"
 
     @property
     def text(self) -> str:
@@ -92,6 +96,8 @@ VLLM = Sample(
     measured=_RATES | _times(FIRST, "ttft_ms", "ttft") | _times(FIRST, "itl_ms", "itl")
     | _times(FIRST, "tpot_ms", "tpot") | _times(FIRST, "e2el_ms", "e2e"),
     counted=rf"{FIRST}(completed|failed|total_(input|output)_tokens|mean_itl_ms|median_tpot_ms)",
+    exact=rf"{FIRST}(completed|total_output_tokens|duration|(request|output)_throughput)",
+    bound=rf"{FIRST}(mean|median|p\d+)_\w+_ms",
 )  # fmt: skip
 """vLLM 0.32. Earlier ones have no ``endpoint_type`` or ``label``, the earliest no ``burstiness``."""
 
@@ -103,6 +109,8 @@ VLLM_LATENCY = Sample(
     measured={rf"{FIRST}percentiles\.50": ("e2e_median", 1.0),
               rf"{FIRST}percentiles\.(10|99)": (r"e2e_quantile[p\1]", 1.0)},
     counted=r"(?!)",
+    exact=rf"{FIRST}(avg_latency|percentiles\.\d+)",
+    bound=rf"{FIRST}latencies\[\d\]",
 )  # fmt: skip
 
 VLLM_THROUGHPUT = Sample(
@@ -113,6 +121,7 @@ VLLM_THROUGHPUT = Sample(
     measured={rf"{FIRST}requests_per_second": ("request_throughput", 1.0),
               rf"{FIRST}tokens_per_second": ("token_throughput", 1.0)},
     counted=rf"{FIRST}total_num_tokens",
+    exact=rf"{FIRST}(elapsed_time|num_requests|total_num_tokens|(requests|tokens)_per_second)",
 )  # fmt: skip
 
 SGLANG = Sample(
@@ -120,7 +129,8 @@ SGLANG = Sample(
     documents=({
         "tag": None, "backend": "sglang", "dataset_name": "random", "request_rate": "inf", "max_concurrency": 64,
         "sharegpt_output_len": None, "random_input_len": 1024, "random_output_len": 128, "random_range_ratio": 1.0,
-        "server_info": {"model_path": "org/model", "tokenizer_path": "org/model", "version": "0.5.16", "tp_size": 1},
+        "server_info": {"model_path": "org/model", "tokenizer_path": "org/model", "version": "0.5.16", "tp_size": 1,
+                        "quantization": None},
         "duration": 100.0, "completed": 1000, "total_input_tokens": 1024000, "total_output_tokens": 128000,
         "total_output_tokens_retokenized": 127990, "request_throughput": 10.0, "input_throughput": 10240.0,
         "output_throughput": 1280.0, "mean_e2e_latency_ms": 6300.0, "median_e2e_latency_ms": 6280.0,
@@ -130,10 +140,12 @@ SGLANG = Sample(
         "p99_itl_ms": 90.0, "concurrency": 63.0, "accept_length": None,
     },),
     asked=rf"{FIRST}(backend|dataset_name|request_rate|max_concurrency|sharegpt_output_len|random_\w+|"
-          r"server_info\.(model|tokenizer)_path)",
+          r"server_info\.((model|tokenizer)_path|tp_size|quantization))",
     measured=_RATES | _times(FIRST, "ttft_ms", "ttft") | _times(FIRST, "itl_ms", "itl")
     | _times(FIRST, "tpot_ms", "tpot") | _times(FIRST, "e2e_latency_ms", "e2e"),
     counted=rf"{FIRST}(completed|total_(input|output)_tokens|mean_itl_ms|median_tpot_ms)",
+    exact=rf"{FIRST}(completed|total_output_tokens|duration|(request|output)_throughput)",
+    bound=rf"{FIRST}(mean|median|p\d+)_\w+_ms",
 )  # fmt: skip
 """SGLang 0.5. Earlier ones have no ``server_info`` and no ``tag``."""
 
@@ -170,6 +182,7 @@ _GUIDE_COUNTED = (
     r".*\.(request_totals\.(successful|errored|incomplete)|(prompt|output)_token_count\.successful\.mean|"
     r"inter_token_latency_ms\.successful\.median)"
 )
+_GUIDE_BOUND = r".*\.(mean|median|p\d+)"
 
 GUIDELLM = Sample(
     tool="GuideLLM",
@@ -187,6 +200,7 @@ GUIDELLM = Sample(
           r"benchmarks\[0\]\.config\.strategy\.(type_|streams))",
     measured=_GUIDE_FIGURES,
     counted=_GUIDE_COUNTED,
+    bound=_GUIDE_BOUND,
 )  # fmt: skip
 """GuideLLM 0.4 to 0.6."""
 
@@ -208,6 +222,7 @@ GUIDELLM_LATER = Sample(
           r"benchmarks\[\d\]\.config\.strategy\.(type_|rate))",
     measured=_GUIDE_FIGURES,
     counted=_GUIDE_COUNTED,
+    bound=_GUIDE_BOUND,
 )  # fmt: skip
 """GuideLLM 0.7 and 0.8."""
 
@@ -224,6 +239,7 @@ GUIDELLM_BEFORE = Sample(
           r"worker\.backend_(type|model)|request_loader\.(data|data_args|processor))",
     measured=_GUIDE_FIGURES,
     counted=_GUIDE_COUNTED,
+    bound=_GUIDE_BOUND,
 )  # fmt: skip
 """GuideLLM 0.2 and 0.3."""
 
@@ -253,6 +269,8 @@ _NVIDIA_COUNTED = (
     r"\[0\]\.((error_)?request_count\.avg|(input|output)_sequence_length\.avg|was_cancelled|is_complete|"
     r"error_summary.*)"
 )
+_NVIDIA_EXACT = r"\[0\]\.((request|output_token)_throughput|output_sequence_length)\.avg"
+_NVIDIA_BOUND = r".*\.(avg|p\d+|unit)"
 
 AIPERF = Sample(
     tool="aiperf",
@@ -267,6 +285,8 @@ AIPERF = Sample(
     asked=r"\[0\]\.input_config\.(endpoint\.(model_names|type|streaming)|input|loadgen)\b.*",
     measured=_NVIDIA_FIGURES,
     counted=_NVIDIA_COUNTED,
+    exact=_NVIDIA_EXACT,
+    bound=_NVIDIA_BOUND,
 )  # fmt: skip
 """aiperf 0.1."""
 
@@ -286,6 +306,8 @@ AIPERF_LATER = Sample(
     asked=r"\[0\]\.input_config\.(models|endpoint\.(type|streaming)|datasets|phases|tokenizer)\b.*",
     measured=_NVIDIA_FIGURES,
     counted=_NVIDIA_COUNTED,
+    exact=_NVIDIA_EXACT,
+    bound=_NVIDIA_BOUND,
 )  # fmt: skip
 
 GENAI_PERF = Sample(
@@ -304,6 +326,8 @@ GENAI_PERF = Sample(
           r"tokenizer)\b.*",
     measured=_NVIDIA_FIGURES,
     counted=_NVIDIA_COUNTED,
+    exact=_NVIDIA_EXACT,
+    bound=_NVIDIA_BOUND,
 )  # fmt: skip
 """genai-perf 0.0.16."""
 
@@ -318,6 +342,8 @@ GENAI_PERF_BEFORE = Sample(
     asked=r"\[0\]\.input_config\.(model|backend|endpoint_type|streaming|concurrency|request_rate|request_count)\b.*",
     measured=_NVIDIA_FIGURES,
     counted=_NVIDIA_COUNTED,
+    exact=_NVIDIA_EXACT,
+    bound=_NVIDIA_BOUND,
 )  # fmt: skip
 """Earlier genai-perf, whose arguments stand in one table."""
 

@@ -93,6 +93,8 @@ class Format:
         streamed: Where it says whether answers were streamed.
         whole: Paths with what they say where a run ended by itself.
         runs: The runs of a file, with their paths.
+        rates: Paths of rates, each with two paths whose quotient or product it is, and how far rounding may move it.
+        whole_numbers: Paths that hold a whole number from 0 on.
     """
 
     name: str
@@ -113,6 +115,8 @@ class Format:
     streamed: tuple[str, ...] = ()
     whole: Mapping[str, bool] = field(default_factory=dict)
     runs: Callable[[Content], Iterator[tuple[str, Any]]] = _whole
+    rates: Mapping[str, tuple[str, str, str, float]] = field(default_factory=dict)
+    whole_numbers: tuple[str, ...] = ()
 
     def lacks(self, content: Content) -> list[str]:
         """The marks that a file does not hold."""
@@ -132,6 +136,13 @@ def _times(end: str, *names: tuple[str, str]) -> tuple[Figure, ...]:
 
 _RATES: Final = tuple(Figure(name, name, S) for name in ("request_throughput", "output_throughput"))
 _TOKENS: Final = {"input": ("total_input_tokens", "total_input"), "output": ("total_output_tokens", "total_output")}
+ROUNDED: Final = 0.01
+"""Rates are written in full; where somebody rounded them to three figures they are off by less."""
+_OF_SERVING: Final = {
+    "request_throughput": ("completed", "/", "duration", ROUNDED),
+    "output_throughput": ("total_output_tokens", "/", "duration", ROUNDED),
+}
+"""``calculate_metrics`` of ``vllm/benchmarks/serve.py`` and of SGLang's ``bench_serving.py``."""
 _BY_LOAD: Final = {"request_rate": "{} a second", "max_concurrency": "{} at once"}
 
 VLLM_SERVE: Final = Format(
@@ -147,6 +158,7 @@ VLLM_SERVE: Final = Format(
     figures=(*_times("_ms", ("ttft", "ttft"), ("itl", "itl"), ("tpot", "tpot"), ("e2el", "e2e")), *_RATES),
     requests={"asked": ("num_prompts",), "answered": ("completed",), "failed": ("failed",)},
     tokens=_TOKENS,
+    rates=_OF_SERVING,
 )  # fmt: skip
 
 VLLM_LATENCY: Final = Format(
@@ -170,6 +182,10 @@ VLLM_THROUGHPUT: Final = Format(
     ),
     requests={"answered": ("num_requests",)},
     tokens={"input and output": ("total_num_tokens",)},
+    rates={
+        "requests_per_second": ("num_requests", "/", "elapsed_time", ROUNDED),
+        "tokens_per_second": ("total_num_tokens", "/", "elapsed_time", ROUNDED),
+    },
 )
 
 SGLANG: Final = Format(
@@ -180,11 +196,14 @@ SGLANG: Final = Format(
            "random_output_len", "random_range_ratio", "num_prompts", "server_info.model_path",
            "server_info.tokenizer_path"),
     defaults={"max_concurrency": None, "sharegpt_output_len": None},
+    unasked=re.compile(r"server_info\.(?:internal_states|scheduler_info|status|random_seed|max_total_num_tokens|"
+                       r"max_req_input_len|base_gpu_id|served_model_name|\w*log\w*|\w*metrics\w*)\b.*"),
     tells={"model": ("server_info.model_path",)},
     label=_BY_LOAD,
     figures=(*_times("_ms", ("ttft", "ttft"), ("itl", "itl"), ("tpot", "tpot"), ("e2e_latency", "e2e")), *_RATES),
     requests={"asked": ("num_prompts",), "answered": ("completed",), "failed": ("failed",)},
     tokens=_TOKENS,
+    rates=_OF_SERVING,
 )  # fmt: skip
 
 
@@ -208,7 +227,9 @@ GUIDELLM: Final = Format(
            "args.max_duration", "worker.backend_type", "worker.backend_model", "request_loader.data",
            "request_loader.data_args", "request_loader.processor"),
     unasked=re.compile(r".*\b(?:target|backend_target|output_dir|output_path|outputs|output_extras|api_key|labels|"
-                       r"worker_count|warnings|sample_requests|sample_size)\b.*"),
+                       r"worker_count|warnings|sample_requests|sample_size)\b.*|(?:metrics|requests|request_totals|"
+                       r"run_stats|extras|scheduler\w*|config\.(?:run_index|environment|requests)|report\.metadata)\b.*|"
+                       r".*\b(?:measured_\w+|completed_strategies)\b.*"),
     tells={"model": ("report.args.model", "report.args.backend_kwargs.model", "report.config.spec.backend.model",
                      "worker.backend_model"),
            "arrival": ("config.strategy.type_", "args.strategy.type_"),
@@ -243,6 +264,7 @@ _NVIDIA: Final[dict[str, Any]] = {
                "output": ("output_sequence_length.avg", "num_output_token.avg")},
     "mean_tokens": True,
     "needs": ("request_throughput.avg", "request_latency.avg"),
+    "rates": {"output_token_throughput.avg": ("request_throughput.avg", "*", "output_sequence_length.avg", 0.05)},
 }  # fmt: skip
 _AIPERF_ALONE: Final = ("schema_version", "aiperf_version", "was_cancelled", "error_summary", "input_config.loadgen")
 
@@ -284,7 +306,7 @@ GENAI_PERF: Final = Format(
 
 
 def _of_llama(run: Content) -> str:
-    """Which metric its rate is: of answers, of prompts, or of both together."""
+    """Which metric its rate is: of answers, of prompts, or of both together; all three are whole numbers."""
     if run["n_prompt"] == 0:
         return "output_throughput"
     return "prompt_throughput" if run["n_gen"] == 0 else "token_throughput"
@@ -299,6 +321,7 @@ LLAMA_BENCH: Final = Format(
     tells={},
     label={"n_prompt": "pp{}", "n_gen": "tg{}", "n_depth": "depth {}"},
     figures=(Figure("avg_ts", _of_llama, S),),
+    whole_numbers=("n_prompt", "n_gen", "n_depth"),
 )  # fmt: skip
 
 FORMATS: Final = (VLLM_SERVE, VLLM_LATENCY, VLLM_THROUGHPUT, SGLANG, GUIDELLM, AIPERF, GENAI_PERF, LLAMA_BENCH)

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from perfgate.errors import RecordError
+from perfgate.imports.contradictions import contradictions
 from perfgate.imports.load_tools import ABSENT, FORMATS, Content, Format, at
+from perfgate.imports.run_settings import Settings, leaves, settings_of
 from perfgate.machine.json_text import JsonError, Size, parse_documents
 
 RESULT: Final = Size(64, 4_000_000)
@@ -45,24 +47,31 @@ class LoadRun:
         path: The run in it.
         tool: What wrote it.
         content: As it was written.
-        asked: What was asked for, by path.
+        settings: What was asked for.
         figures: In base units.
         requests: How many requests were asked for, were answered, failed, and were cut off at the end, as far as told.
         tokens: Tokens a request in the mean, of prompts and of answers.
         streamed: Whether answers came token by token.
         left_out: Which figures are not used, and why.
+        contradictions: Which figures cannot all be right.
     """
 
     where: str
     path: str
     tool: Format
     content: Content
-    asked: Mapping[str, Any]
+    settings: Settings
     figures: Result
     requests: Mapping[str, int]
     tokens: Mapping[str, float]
     streamed: bool = True
     left_out: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """What was asked for, by path."""
+        return self.settings.asked
 
     @property
     def ended_early(self) -> str:
@@ -180,12 +189,23 @@ def _refuse_copies(runs: list[LoadRun]) -> None:
 
 
 def _run(tool: Format, run: Any, where: str, path: str) -> LoadRun:
+    try:
+        return _checked(tool, run, where, path)
+    except JsonError as error:
+        raise RecordError(_placed(path, str(error)), where=where) from error
+
+
+def _checked(tool: Format, run: Any, where: str, path: str) -> LoadRun:
     content = run if isinstance(run, dict) else {}
     lacking = [need for need in tool.needs if at(content, need) in (ABSENT, None)]
     if lacking or not isinstance(run, dict):
         text = f"not a run of {tool.name}: it lacks {', '.join(lacking) or 'everything'}"
         raise RecordError(_placed(path, text), where=where)
     numbers = _Numbers(where, path)
+    for place in tool.whole_numbers:
+        if at(content, place) is not ABSENT and type(at(content, place)) is not int:
+            raise numbers.refuse(place, at(content, place), "a whole number")
+        numbers.count(content, (place,))
     requests = {what: numbers.count(content, paths) for what, paths in tool.requests.items()}
     told = {what: count for what, count in requests.items() if count is not None}
     if tool.name == "aiperf" and "failed" not in told:
@@ -196,9 +216,10 @@ def _run(tool: Format, run: Any, where: str, path: str) -> LoadRun:
     left_out += _unusable(times, streamed=streamed)
     named = {_named(of, statistic): value for of, values in times.items() for statistic, value in values.items()}
     return LoadRun(
-        where=where, path=path, tool=tool, content=content, asked=_asked(tool, content), requests=told, tokens=tokens,
+        where=where, path=path, tool=tool, content=content, settings=settings_of(tool, content), requests=told,
+        tokens=tokens,
         figures={name: value for name, value in named.items() if name} | rates, streamed=streamed,
-        left_out=tuple(left_out),
+        left_out=tuple(left_out), contradictions=tuple(contradictions(tool, content, times, tokens)),
     )  # fmt: skip
 
 
@@ -254,30 +275,6 @@ def _tokens(tool: Format, content: Content, requests: Mapping[str, int], numbers
     return found
 
 
-def _asked(tool: Format, content: Content) -> dict[str, Any]:
-    """What was asked for, by path."""
-    asked = dict(tool.defaults)
-    for root in tool.asked:
-        value = at(content, root)
-        if value is not ABSENT:
-            asked |= {path: leaf for path, leaf in _leaves(root, value) if not tool.unasked.fullmatch(path)}
-    endless = ("inf", "Infinity", math.inf)
-    return {path: "inf" if value in endless else value for path, value in asked.items()}
-
-
-def _leaves(root: str, value: Any, *, lists: bool = True) -> Iterator[tuple[str, Any]]:
-    """Every value below one that holds no others, with its path; without recursion, which a file could exhaust."""
-    waiting = [(root, value)]
-    while waiting:
-        path, value = waiting.pop()
-        if isinstance(value, dict) and value:
-            waiting += [(f"{path}.{key}".lstrip("."), below) for key, below in reversed(value.items())]
-        elif isinstance(value, list) and value and lists:
-            waiting += [(f"{path}[{number}]", below) for number, below in enumerate(value)]
-        else:
-            yield path, value
-
-
 def _figures(
     tool: Format, content: Content, numbers: _Numbers
 ) -> tuple[dict[str, dict[str, float]], Result, list[str]]:
@@ -285,7 +282,7 @@ def _figures(
     times: dict[str, dict[str, float]] = {}
     rates: Result = {}
     zeros = []
-    for path, value in _leaves("", content, lists=False):
+    for path, value in leaves("", content, lists=False):
         for figure in tool.figures:
             matched = re.fullmatch(figure.path, path)
             if matched is None or value is None:

@@ -141,13 +141,15 @@ def _agree(base: _Group, head: _Group) -> bool:
 def _differing(base: LoadRun, head: LoadRun) -> Iterator[str]:
     """The paths of what was asked for otherwise."""
     for path in dict.fromkeys((*base.asked, *head.asked)):
-        here, there = (run.asked.get(path, ABSENT) for run in (base, head))
-        if here != there and (base.tool.only_set or ABSENT not in (here, there)):
+        here, there = (run.settings.at(path) for run in (base, head))
+        must_say = base.tool.only_set and path.startswith(base.tool.asked)
+        if here != there and (must_say or ABSENT not in (here, there)):
             yield path
 
 
 def _told_difference(path: str, base: LoadRun, head: LoadRun) -> str:
-    values = (told_of(run.asked[path]) if path in run.asked else "not set" for run in (base, head))
+    found = (run.settings.at(path) for run in (base, head))
+    values = ("not set" if value is ABSENT else told_of(value) for value in found)
     return f"{path.removeprefix('report.')} {' and '.join(values)}"
 
 
@@ -199,6 +201,11 @@ def _not_comparable(sides: Sides, files: Mapping[Side, Path]) -> Iterator[Note]:
             code="different-cells",
             text="answers were streamed in one run and not in another, which has no TTFT, TPOT or ITL",
         )
+    for run in every:
+        if run.contradictions:
+            place = f"{run.where} {run.path}".rstrip()
+            text = f"{place} contradicts itself: {_some(run.contradictions)}"
+            yield Note(code="not-recorded", text=text)
 
 
 def _some(texts: Sequence[str]) -> str:
@@ -271,6 +278,11 @@ def _cautions(sides: Sides, figures: Mapping[Side, Mapping[str, list[float]]]) -
     """What a reader should know of figures that are shown."""
     every = [run for runs in sides.values() for run in runs]
     yield from (Note(code="not-recorded", text=text) for text in _missing(sides, figures))
+    base, head = (sides[side][0].settings.fractions for side in SIDES)
+    if apart := [f"{path} {base[path]:g} and {head[path]:g}" for path in base
+                 if base[path] != head.get(path, base[path])]:  # fmt: skip
+        text = f"{_some(apart)}: whether that was asked for or measured is not known"
+        yield Note(code="different-cells", text=text)
     if any(map(_lost, every)):
         yield Note(code="request-failed", text=_told_losses(sides))
     for of in dict.fromkeys(key for run in every for key in run.tokens):
@@ -288,9 +300,12 @@ def _missing(sides: Sides, figures: Mapping[Side, Mapping[str, list[float]]]) ->
     for side, other in (SIDES, SIDES[::-1]):
         if alone := [name for name in figures[side] if name not in figures[other]]:
             yield f"only the {side} has {_some(alone)}"
-        if unsaid := [path for path in sides[side][0].asked if path not in sides[other][0].asked]:
+        here, there = (sides[one][0].settings for one in (side, other))
+        if unsaid := [path for path in (*here.asked, *here.fractions) if there.at(path) is ABSENT]:
             paths = [path.removeprefix("report.") for path in unsaid]
             yield f"only the {side} says {_some(paths)}, so nothing was held against it"
+        if more := sides[side][0].settings.optional - sides[other][0].settings.optional:
+            yield f"only the {side} tells {', '.join(sorted(more))}: what it takes was not asked for on both sides"
         if uncounted := sides[side][0].counted - sides[other][0].counted:
             yield f"only the {side} says how many {', '.join(sorted(uncounted))} there were"
     base, head = (sides[side][0].untold for side in SIDES)

@@ -11,7 +11,7 @@ from typing import Any
 
 from perfgate.errors import RecordError
 from perfgate.trace.kernel_table import NONE
-from perfgate.trace.limits import JSON_FACTOR, MAX_JSON_BYTES, MAX_TIME_NS, check_memory
+from perfgate.trace.limits import FIRST_BASE_NS, JSON_FACTOR, MAX_JSON_BYTES, MAX_TIME_NS, check_memory
 
 _OLD = {"runtime": "cuda_runtime", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 """Categories of PyTorch before 1.12, in lower case."""
@@ -198,16 +198,18 @@ def base_of(content: dict[str, Any], file: Path) -> int | None:
     """What the times of a trace count from, in nanoseconds since 1970; ``None`` where it does not say.
 
     Kineto writes times less this number since 2024, because some viewers keep microseconds since 1970 in floats.
+    It is a date not long before the trace, ``ChromeTraceBaseTime`` in Kineto's ``output_json.h``; 0 changes no time.
 
     Raises:
-        RecordError: It is not a time that a trace can have.
+        RecordError: It is not a time that a trace can have: negative, of another unit, or beyond all clocks.
     """
     given = content.get("baseTimeNanoseconds")
     if isinstance(given, str) and _LONG.fullmatch(given):
         given = int(given)
-    if given is None or (isinstance(given, int) and not isinstance(given, bool) and abs(given) <= MAX_TIME_NS):
+    whole = isinstance(given, int) and not isinstance(given, bool)
+    if given is None or (whole and (given == 0 or FIRST_BASE_NS <= given <= MAX_TIME_NS)):
         return given
-    text = f"counts its times from baseTimeNanoseconds {cut(given)}, not a time in whole nanoseconds"
+    text = f"counts its times from baseTimeNanoseconds {cut(given)}, not nanoseconds from 1970 to a date after 2000"
     raise RecordError(text, where=str(file), remedy="Trace again; without that key times are of its own clock.")
 
 
@@ -230,6 +232,9 @@ def _event(number: int, row: dict[str, Any], base_ns: int) -> Event:
     if not isinstance(name, str) or start is None or duration is None:
         key = "name" if not isinstance(name, str) else "ts" if start is None else "dur"
         raise ValueError(f"event {number}: {key} is {cut(row.get(key))}")
+    start_ns, end_ns = base_ns + round(start * 1000), base_ns + round((start + duration) * 1000)
+    if base_ns and not 0 <= min(start_ns, end_ns) <= max(start_ns, end_ns) <= MAX_TIME_NS:
+        raise ValueError(f"event {number}: ts {cut(start)} from baseTimeNanoseconds {base_ns} on is beyond any clock")
     thread, pid, detail, rank = row.get("tid"), row.get("pid"), row.get("args"), ""
     if isinstance(pid, str) and (match := _RANK.fullmatch(pid)):
         rank, pid = pid.removesuffix(match[1]), int(match[1])
@@ -238,8 +243,8 @@ def _event(number: int, row: dict[str, Any], base_ns: int) -> Event:
         number,
         _OLD.get(category, category),
         name,
-        base_ns + round(start * 1000),
-        base_ns + round((start + duration) * 1000),
+        start_ns,
+        end_ns,
         thread if isinstance(thread, int | str) and not isinstance(thread, bool) else NONE,
         pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
         detail if isinstance(detail, dict) else {},

@@ -45,6 +45,9 @@ MAX_CAUTIONS = 20
 MAX_TIME_NS = 1 << 62
 """The latest time, in 2116 for a clock that counts from 1970; times of that size still have a difference."""
 
+FIRST_BASE_NS = 946_684_800_000_000_000
+"""The first day of 2000 in nanoseconds since 1970: what times of a trace count from is a date after it."""
+
 MAX_DURATION_NS = 1 << 53
 """The longest duration, a hundred days: sums of durations are exact below it."""
 

@@ -104,6 +104,11 @@ def test_a_run_of_lines_is_as_many_results(tmp_path: Path) -> None:
             GUIDELLM.changed(benchmarks={"name": "test"}),
             r"benchmarks\[0\]: not a run of GuideLLM: it lacks metrics\.req",
         ),
+        (
+            VLLM.changed(**{"log" * 20_000 + "\n": 1}),
+            "holds a key of more than 1000 characters, which begins with 'log",
+        ),
+        (GUIDELLM.changed(args={"target " * 9000: 1}), r"benchmarks\[0\]: holds a key of more than 1000 characters"),
         ("\n".join(VLLM.changed(num_prompts=n) for n in range(200, 457)), "holds more than 256 runs"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,13 +114,26 @@ def test_stages_of_one_file_that_share_no_collective(tmp_path: Path, name: str) 
     assert "process 101 device 1: no other rank leaves collectives with it" in caution["text"]
 
 
-@pytest.mark.parametrize("base", [1.5, True, "soon", [1], 1 << 63, "9" * 400])
+@pytest.mark.parametrize(
+    "base",
+    [1.5, True, "soon", [1], 1 << 63, "9" * 400, -1, str(-BASE_NS), -BASE_NS, 1, BASE_NS // 1000, BASE_NS * 1000],
+)
 def test_what_times_cannot_count_from(tmp_path: Path, base: Any) -> None:
     """It is refused with the key and the value; nothing that is read depends on a guess."""
     ended = run(kineto_rank(tmp_path, 0, 0, baseTimeNanoseconds=base))
     assert ended.exit_code == 2
     assert "counts its times from baseTimeNanoseconds" in ended.output
     assert len(ended.output) < 400
+
+
+def test_times_beyond_what_they_count_from_are_refused(tmp_path: Path) -> None:
+    """An event before 1970 or after 2116 is named with both numbers; without the key times are of any clock."""
+    for first_us in (-BASE_NS / 1000 - 10, (1 << 62) // 1000 - BASE_NS / 1000 + 10):
+        ended = run(kineto_rank(tmp_path, 0, first_us, baseTimeNanoseconds=BASE_NS))
+        assert ended.exit_code == 2
+        assert re.search(rf"event \d+: ts -?\d+[.\d]* from baseTimeNanoseconds {BASE_NS} on", ended.output)
+        assert run(kineto_rank(tmp_path, 0, first_us)).exit_code == 0
+    assert run(kineto_rank(tmp_path, 0, 0, baseTimeNanoseconds=0)).exit_code == 0
 
 
 @pytest.mark.parametrize("beside", [
