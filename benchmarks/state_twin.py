@@ -447,7 +447,7 @@ def decide_one(measured: Measured, taken: Sequence[tuple[Trial, Trial]], gates: 
             for plan in plans(measured.margins, gates, measured.carried)
         ]
         split = [own for one in series for own in by_state(one, labeller)]
-        decisions = decide([*split, *slow_share(split, labeller, drawn=True)], ALPHA, BETA)
+        decisions = decide([*split, *slow_share(split, labeller, SCHEDULE, drawn=True)], ALPHA, BETA)
         verdict = run_verdict([decision.verdict for decision in decisions])
         if verdict != "inconclusive":
             break

@@ -26,6 +26,7 @@ from perfgate.record.shards import Assigned, MachineClass, printed
 from perfgate.scenario.declaration import LoadedScenario
 from perfgate.scenario.plan import make_plan
 from perfgate.scenario.subject import Subject
+from perfgate.stats.prediction import PAIRS_SHARE
 from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
 
 
@@ -72,12 +73,17 @@ def in_pairs(
     if len(heads) == 1:
         heads = {"head": next(iter(heads.values()))}
     plan = make_plan(tuple(loaded), secrets.randbits(32))
+    plan = plan.model_copy(update={"beta": plan.beta * PAIRS_SHARE})  # by which they are judged: see decided_by_pairs
     chosen = {cell.cell_id for cell in left}
     parts = ([cell for cell in plan.cells if (cell.cell_id in chosen) is own] for own in (True, False))
-    part = Assigned(plan=printed(plan, run.name, [(MachineClass(), cells) for cells in parts if cells], {}), number=1)
+    divided = [(MachineClass(), cells) for cells in parts if cells]
+    part = Assigned(plan=printed(plan, run.name, divided, {}), number=1, beta=plan.beta)
     means |= {"progress": progress, "budget_s": budget_s - (time.monotonic() - begun_s)}
-    gate.run(loaded, {"base": base, **heads}, runs=finished.folder / FOLDER, shard=part, **means)
-    return Finished(finished.folder, gate.judge_folder(finished.folder))
+    try:
+        gate.run(loaded, {"base": base, **heads}, runs=finished.folder / FOLDER, shard=part, **means)
+    finally:  # stopped pairs are part of what is known, too
+        outcome = gate.judge_folder(finished.folder)
+    return Finished(finished.folder, outcome)
 
 
 def promoted(finished: Finished, cells: Sequence[CellOutcome]) -> list[Build]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from perfgate import stats
-from perfgate.baseline.confirmation import decided_by_pairs
+from perfgate.baseline.confirmation import decided_by_pairs, run_with_pairs
 from perfgate.baseline.exact_profile import find_profiles, keep_profiles, kept_profiles
 from perfgate.baseline.profile_comparison import judge_profiles
 from perfgate.baseline.store import Stored, find, keep, kept
@@ -332,7 +332,8 @@ def _visit(
 
 
 def _way_on(folder: Path) -> str:
-    return f"Go on with: perfgate run --resume {shlex.quote(str(folder))}"
+    own = run_with_pairs(folder) or folder
+    return f"Go on with: perfgate run --resume {shlex.quote(str(own))}"
 
 
 @contextlib.contextmanager

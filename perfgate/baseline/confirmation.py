@@ -40,6 +40,12 @@ def run_of_pairs(folder: Path) -> Path | None:
     return next(iter(sorted(file.parent for file in (folder / FOLDER).glob(f"*/{RUN}"))), None)
 
 
+def run_with_pairs(pairs: Path) -> Path | None:
+    """The run that some pairs are of; ``None`` where they are a run by itself."""
+    around = pairs.parent
+    return around.parent if around.name == FOLDER and (around.parent / RUN).is_file() else None
+
+
 def decided_by_pairs(folder: Path, run: Run, outcome: Outcome, baselines: Mapping[str, Sequence[Baseline]]) -> Outcome:
     """The outcome with what its pairs decide in the place of what visits would.
 
@@ -58,8 +64,8 @@ def decided_by_pairs(folder: Path, run: Run, outcome: Outcome, baselines: Mappin
     _refuse_others(run, pairs, where)
     records = {record.cell.cell_id: record for record in read_records(where, pairs)}
     check_sequence(records.values())
-    # Visits pass by a part of beta, so that of pairs which follow them is another one.
-    plan = pairs.plan.model_copy(update={"beta": pairs.plan.beta * PAIRS_SHARE})
+    # Whatever its manifest declares: visits pass by a part of beta, so that of pairs which follow them is another one.
+    plan = pairs.plan.model_copy(update={"beta": run.plan.beta * PAIRS_SHARE})
     rest = pairs.model_copy(update={"plan": plan})
     judged = {(cell.cell_id, _head_in(run, pairs, cell.head)): cell for cell in judge(rest, records).cells}
     tips = {baseline.tip: baseline for known in baselines.values() for baseline in known}

@@ -126,6 +126,7 @@ def run(
         raise UsageError("--more goes on with a run", remedy="Name its folder: --resume FOLDER --more 4.")
     else:
         scenarios = scenarios or (the_scenario(USUAL),)
+    begun_s = time.monotonic()
     with measuring() as progress:
         means: dict[str, Any] = {"collector": collector, "progress": progress}
         means |= {name: new[name] for name in ("budget_s", "gpus")} | {"shard": shard}
@@ -133,7 +134,8 @@ def run(
             if scenarios:
                 means["only"] = (scenarios, builds.with_heads(progress, scenarios))
             finished = gate.resume(folder, more=more, prepare=partial(restore_builds, progress), **means)
-            finished = resumed_pairs(finished, {name: means[name] for name in ("collector", "progress", "gpus")})
+            if not scenarios:  # a run of named builds has no pairs beside it, and a folder may be somebody else's
+                finished = resumed_pairs(finished, means, begun_s)
         else:
             finished = measured_anew(scenarios, builds, new, means)
     return measured(finished)
@@ -164,7 +166,7 @@ def measured_anew(scenarios: tuple[Path, ...], builds: Builds, new: dict[str, An
     return pairs_beside_visits(finished, loaded, base, builds, {**means, "budget_s": left_s})
 
 
-def resumed_pairs(finished: Finished, means: dict[str, Any]) -> Finished:
+def resumed_pairs(finished: Finished, means: dict[str, Any], begun_s: float) -> Finished:
     """Go on with the pairs of a run against a baseline that were begun and are open."""
     from perfgate import gate
     from perfgate.baseline.confirmation import left_to_pairs, run_of_pairs
@@ -174,8 +176,12 @@ def resumed_pairs(finished: Finished, means: dict[str, Any]) -> Finished:
         if left_to_pairs(finished.outcome):
             means["progress"]("warning: pairs decide what would regress: perfgate run SCENARIO --base ... --head ...")
         return finished
-    gate.resume(pairs, prepare=partial(restore_builds, means["progress"]), **means)
-    return gate.Finished(finished.folder, gate.judge_folder(finished.folder))
+    left_s = means["budget_s"] - (time.monotonic() - begun_s)
+    try:
+        gate.resume(pairs, prepare=partial(restore_builds, means["progress"]), **{**means, "budget_s": left_s})
+    finally:
+        outcome = gate.judge_folder(finished.folder)
+    return gate.Finished(finished.folder, outcome)
 
 
 def pairs_beside_visits(

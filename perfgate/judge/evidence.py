@@ -203,7 +203,8 @@ class Evidence:
         if self.labeller is None:
             return (*series,)
         gates = [own for one in series for own in by_state(one, self.labeller)]
-        share = slow_share(gates, self.labeller, drawn=self.orders_drawn, heads=self.heads)
+        declared = self.record.cell.schedule("timed")
+        share = slow_share(gates, self.labeller, declared, drawn=self.orders_drawn, heads=self.heads)
         return (*gates, *share)
 
     @cached_property

@@ -44,6 +44,7 @@ class SlowShare:
         gate: The first gate that is compared within states.
         shares: For each look, the slow state's share of each pair's base and head.
         schedule: The looks.
+        declared: Those of them that its cell declares; the others were added.
         drawn: Whether the order of each pair was drawn on its own; else it may not block.
         unplaced: For each look, the pairs of which a trial is in no known state, and so compared with nothing.
         heads: How many heads the run has, among which orders were drawn.
@@ -52,6 +53,7 @@ class SlowShare:
     gate: GatePlan
     shares: tuple[list[tuple[float, float]], ...]
     schedule: stats.Schedule
+    declared: stats.Schedule
     drawn: bool
     unplaced: tuple[int, ...]
     heads: int = 1
@@ -74,14 +76,16 @@ class SlowShare:
     def blocks_from(self, level: float) -> int | None:
         """How many pairs block that all lean to the head; ``None`` where none do.
 
-        At the look still to come that spends most on it, or after the last one at a further look.
+        At the look still to come that spends most on it, or after the last one at the first place of a further look.
 
         Args:
             level: Of its p value, once weighted.
         """
         schedule, taken = self.schedule, len(self.shares)
         if taken >= len(schedule.looks):
-            schedule = schedule.extended(schedule.looks[-1] + FURTHER_LOOK_PAIRS)
+            added = tuple(look for look in schedule.looks if look > self.declared.looks[-1])
+            place = self.declared.place(schedule.looks[-1] + FURTHER_LOOK_PAIRS)
+            schedule = self.declared.further((*added, place))
         weight = max(schedule.block[taken:])
         if not self.drawn or not level * weight:
             return None
@@ -116,12 +120,15 @@ def discordant(shares: Sequence[tuple[float, float]]) -> tuple[int, int]:
     return sum(head > base for base, head in shares), sum(head < base for base, head in shares)
 
 
-def slow_share(gates: Sequence[Series], labeller: Labeller, *, drawn: bool, heads: int = 1) -> tuple[SlowShare, ...]:
+def slow_share(
+    gates: Sequence[Series], labeller: Labeller, declared: stats.Schedule, *, drawn: bool, heads: int = 1
+) -> tuple[SlowShare, ...]:
     """The share of the slow state, where gates are compared within states.
 
     Args:
         gates: Those of the cell, split by state.
         labeller: What split them.
+        declared: The looks at timed pairs that the cell declares.
         drawn: Whether the order of each pair was drawn on its own.
         heads: How many heads the run has.
     """
@@ -131,7 +138,7 @@ def slow_share(gates: Sequence[Series], labeller: Labeller, *, drawn: bool, head
     found = [labeller.at(look, first.gate.gate.ignorable) for look in labeller.reached(first.schedule)]
     shares = tuple(own.shares if own else [] for own in found)
     unplaced = tuple(own.unplaced if own else 0 for own in found)
-    return (SlowShare(first.gate, shares, first.schedule, drawn, unplaced, heads),)
+    return (SlowShare(first.gate, shares, first.schedule, declared, drawn, unplaced, heads),)
 
 
 def states_outcome(

@@ -62,7 +62,8 @@ def new_run(
     """
     drawn = shard.plan.seed if shard else secrets.randbits(32)
     plan = make_plan(tuple(loaded), drawn if seed is None else seed)
-    plan = plan.model_copy(update={"cells": as_taken(plan.cells, **kind)})
+    beta = shard.beta if shard else plan.beta
+    plan = plan.model_copy(update={"cells": as_taken(plan.cells, **kind), "beta": beta})
     part = shard.part(plan) if shard else None
     fields = {**by_side(subjects), **kind, "quick": quick}
     return Run(name=run_name(loaded), plan=plan, part=part, perfgate=__version__, **fields)

@@ -20,6 +20,7 @@ from perfgate.scenario.declaration import parse
 from perfgate.scenario.plan import ALPHA, BETA, Cell, head_first, resolve_cells, round_order
 from perfgate.scenario.taken_cells import as_taken
 from perfgate.scenario.yaml_document import MAX_BYTES
+from perfgate.stats.prediction import PAIRS_SHARE
 
 SCENARIOS = "scenario"
 """Folder of a run that keeps the text of its scenarios, each by its name."""
@@ -33,7 +34,7 @@ def read_manifest(folder: Path) -> Run:
     """
     run = read_run(folder)
     where = str(folder / RUN)
-    if (run.plan.alpha, run.plan.beta) != (ALPHA, BETA):
+    if run.plan.alpha != ALPHA or run.plan.beta not in (BETA, BETA * PAIRS_SHARE):
         text = (
             f"declares alpha {run.plan.alpha:g} and beta {run.plan.beta:g}, and perfgate's are {ALPHA:g} and {BETA:g}"
         )

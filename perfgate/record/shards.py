@@ -22,7 +22,7 @@ from perfgate.machine.versioned_json import read_bytes, validated
 from perfgate.models import Frozen
 from perfgate.record.cost import kind_cost, newest_records
 from perfgate.scenario.part import Attempt, Part, RunName, plan_digest
-from perfgate.scenario.plan import Cell, Plan
+from perfgate.scenario.plan import BETA, Cell, ErrorRate, Plan
 
 LABELS = ("self-hosted", "linux", "gpu")
 """Of the machines that measure, where ``perfgate.toml`` names no classes of them."""
@@ -157,11 +157,13 @@ class Assigned(Frozen):
         number: From 1.
         attempt: Which attempt of its job measures it.
         again: The cells of the shard that are measured, where this is a second try; not written where it is the first.
+        beta: That of its plan; another one where what was measured before has spent the rest.
     """
 
     plan: ShardPlan
     number: int
     attempt: Attempt = 1
+    beta: ErrorRate = Field(default=BETA, exclude_if=lambda beta: beta == BETA)
     again: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
 
     def part(self, plan: Plan) -> Part:

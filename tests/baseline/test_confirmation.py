@@ -15,13 +15,19 @@ from hand_made import scenario_file
 from stored import of_day
 
 from perfgate import gate as use_cases
-from perfgate.baseline.confirmation import run_of_pairs
+from perfgate.baseline.confirmation import FOLDER, run_of_pairs
 from perfgate.baseline.promotion import promote
+from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.confirming import in_pairs
 from perfgate.errors import RecordError
+from perfgate.judge.cell_verdict import judge
+from perfgate.metrics.trial import Trial
+from perfgate.record.run_record import read_records, read_run, record_file, write_record, write_run
 from perfgate.scenario.declaration import load
+from perfgate.scenario.plan import BETA
 from perfgate.scenario.subject import Subject
+from perfgate.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -36,15 +42,31 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
     monkeypatch.chdir(tmp_path)
     file = scenario_file(tmp_path, gates="{metric: itl_median, ignorable: 1%, must_catch: 5%}")
 
-    def run(*words: str, head: float = 1.0, machine: float = 1.0, seed: int = 99) -> Result:
-        step_s = FakeSpec().step_s * machine
-        collector = FakeCollector(FakeSpec(step_s=step_s, restart_sd=0.003, head_ratio={"step": head}), seed)
+    def run(*words: str, seed: int = 99, fake: type[FakeCollector] = FakeCollector, **spec: float) -> Result:
+        collector = fake(built(**spec), seed)
         return CliRunner().invoke(main, ["run", str(file), "--against", "baseline", *words], obj=collector)
 
     for day in range(1, 9):
         run(*BASE, seed=day)
         promote(of_day(day, newest()), tmp_path / "baselines", reason="one more")
     return run
+
+
+def built(head: float = 1.0, machine: float = 1.0, spread: float = 0.003) -> FakeSpec:
+    """A head of so many times the base's step, on a machine of so many times the usual one."""
+    return FakeSpec(step_s=FakeSpec().step_s * machine, restart_sd=spread, head_ratio={"step": head}, by_pair=True)
+
+
+class Stopped(FakeCollector):
+    """A fake that is stopped as by Ctrl-C in front of a trial of a run's pairs."""
+
+    at = 4
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """Take a fake trial, or stop."""
+        if job.run_folder.parent.name == FOLDER and job.index == self.at:
+            raise KeyboardInterrupt
+        return super().collect(job, progress)
 
 
 def newest() -> Path:
@@ -125,3 +147,93 @@ def test_pairs_of_another_head_are_refused(measure: Measure) -> None:
 
     with pytest.raises(RecordError, match="is of another head"):
         use_cases.outcome_of(newest())
+
+
+def failed() -> dict[str, str]:
+    """What ``verify`` says of the newest run that does not hold."""
+    return {check.what: check.text for check in verify_path(newest()) if check.result == "FAILED"}
+
+
+def test_verify_checks_the_pairs(measure: Measure) -> None:
+    """A record of the pairs that was changed, or is missing, is named, and so is that nothing else failed."""
+    measure(*BASE, *SLOW, machine=1.1)
+    pairs = run_of_pairs(newest())
+    assert pairs is not None
+    assert not failed()
+    (record,) = (pairs / "records").iterdir()
+    kept = record.read_text()
+
+    record.write_text(kept.replace('"pair": 1', '"pair": 2', 1))
+    assert failed().keys() == {"pairs: records", "pairs: verdict", "verdict"}
+    assert str(record) in failed()["pairs: records"]
+    record.unlink()
+    assert failed().keys() == {"pairs: verdict", "verdict"}
+    record.write_text(kept)
+    assert not failed()
+    shutil.move(pairs.parent, "elsewhere")
+    assert failed() == {"verdict": "verdict.json is not what the records give now: advisory"}
+    measure("--head", "args.max_num_seqs=6", machine=1.1)
+    shutil.copytree("elsewhere", newest() / FOLDER)
+    assert failed() == {"verdict": "is of another head"}
+
+
+def test_pairs_that_were_stopped_are_gone_on_with(measure: Measure) -> None:
+    """``--resume`` of the run takes what its pairs lack: the trials that they have count, and their verdict is its."""
+    assert measure(*BASE, *SLOW, fake=Stopped, machine=1.1).exit_code == 130
+    pairs = run_of_pairs(newest())
+    assert pairs is not None
+    (before,) = read_records(pairs, read_run(pairs))
+    assert len(before.trials) == 4
+    assert not failed()
+    words = ["run", "--resume", "latest"]
+    spent = CliRunner().invoke(main, [*words, "--budget", "0.001"], obj=FakeCollector(built(machine=1.1), 99))
+    assert spent.exit_code == 130, spent.output
+    assert "what is left of the budget" in spent.output
+    assert f"Go on with: perfgate run --resume {newest()}\n" in spent.output
+    again = Stopped(built(machine=1.1), 99)
+    again.at = 8
+    assert CliRunner().invoke(main, words, obj=again).exit_code == 130
+    assert not failed()
+
+    ended = CliRunner().invoke(main, words, obj=FakeCollector(built(machine=1.1), 99))
+
+    assert (ended.exit_code, use_cases.outcome_of(newest()).verdict) == (0, "pass")
+    assert run_of_pairs(newest()) == pairs
+    (after,) = read_records(pairs, read_run(pairs))
+    assert after.trials[:4] == before.trials
+
+
+def test_pairs_in_the_folder_of_somebody_else_are_not_gone_on_with(measure: Measure) -> None:
+    """A run that goes on as one of named builds takes no trial of what else its folder holds."""
+    measure(*BASE, *SLOW, fake=Stopped, machine=1.1)
+    stopped = newest()
+    of_names = ["run", "tiny.yaml", *BASE, *SLOW]
+    assert CliRunner().invoke(main, of_names, obj=FakeCollector(built())).exit_code == 0
+    shutil.copytree(stopped / FOLDER, newest() / FOLDER)
+
+    ended = CliRunner().invoke(main, [*of_names, "--resume", "latest"], obj=Stopped(built()))
+
+    assert ended.exit_code == 0
+
+
+def test_pairs_after_visits_pass_by_a_quarter_of_beta(measure: Measure) -> None:
+    """What four pairs pass by all of beta has more of them taken, whatever their manifest declares."""
+    file = Path("tiny.yaml")
+    file.write_text(file.read_text().replace("iterations: 2}", "iterations: 2, looks: [4, 6, 8, 12]}"))
+    ended = measure(*BASE, *SLOW, machine=1.1, head=1.02, spread=0.006, seed=203)
+    pairs = run_of_pairs(newest())
+    assert pairs is not None
+    whole, (record,) = read_run(pairs), read_records(pairs, read_run(pairs))
+    four = record.model_copy(update={"trials": tuple(one for one in record.trials if (one.pair or 0) < 4)})
+
+    (gate,), (early,) = (
+        use_cases.outcome_of(newest()).cells[0].gates,
+        judge(whole, {four.cell.cell_id: four}).cells[0].gates,
+    )
+    assert (ended.exit_code, gate.verdict, whole.plan.beta) == (0, "pass", BETA / 4)
+    assert gate.pairs > early.pairs == 4
+    assert gate.q <= BETA / 4 < early.q <= BETA
+    write_run(pairs, whole.model_copy(update={"plan": whole.plan.model_copy(update={"beta": BETA})}))
+    write_record(record_file(pairs, four.cell), four)
+    assert use_cases.outcome_of(pairs).verdict == "pass"
+    assert use_cases.outcome_of(newest()).verdict == "inconclusive"

@@ -203,6 +203,8 @@ TOTAL = "[0].benchmarks[0].metrics.request_totals"
          "base lost 0 of 200 requests; head lost 10 of 200 requests (10 failed)"),
         (VLLM, VLLM.changed(failed=...), VLLM.changed(failed=..., completed=150, total_input_tokens=76800,
          total_output_tokens=19200), "head lost 50 of 200 requests"),
+        (VLLM, *[VLLM.changed(failed=..., completed=150, total_input_tokens=76800, total_output_tokens=19200)] * 2,
+         "base lost 50 of 200 requests; head lost 50 of 200 requests"),
         (VLLM, VLLM.changed(completed=0, failed=200, request_throughput=0.0, output_throughput=0.0, **{
             key: 0.0 for key in VLLM.documents[0] if key.endswith("_ms")}), VLLM.text, "base lost 200 of 200 requests"),
         (GUIDELLM, GUIDELLM.text, at(GUIDELLM, TOTAL, TOTALS | {"successful": 10, "incomplete": 90}),

@@ -131,8 +131,12 @@ def test_a_single_iteration_is_a_value_where_trials_have_no_more() -> None:
         assert judged_on_gpu(single).verdict == verdict
 
 
-@pytest.mark.parametrize(("taken", "leaning", "then"), [(8, 8, 12), (12, 10, 16)])
-def test_the_pairs_from_which_the_slow_state_blocks_are_said(taken: int, leaning: int, then: int) -> None:
+@pytest.mark.parametrize(
+    ("taken", "leaning", "then", "further"), [(8, 8, 12, ()), (12, 10, 16, (16,)), (40, 8, 72, (40, 72))]
+)
+def test_the_pairs_from_which_the_slow_state_blocks_are_said(
+    taken: int, leaning: int, then: int, further: tuple[int, ...]
+) -> None:
     """As many pairs that all lean to the head block at a later look as a report says, and one less do not."""
 
     def judged_with(count: int, pairs: int) -> CellOutcome:
@@ -140,7 +144,7 @@ def test_the_pairs_from_which_the_slow_state_blocks_are_said(taken: int, leaning
         states = [
             own for lean, other in (first, more) for own in [(JUMPS, "ssssstff")] * lean + [(JUMPS, JUMPS)] * other
         ]
-        return judged_on_gpu(with_readings(states), further_looks=(pairs,) if pairs > 12 else ())
+        return judged_on_gpu(with_readings(states), further_looks=tuple(look for look in further if look <= pairs))
 
     told = judged_with(leaning, taken)
     assert told.states is not None
