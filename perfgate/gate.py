@@ -47,9 +47,9 @@ from perfgate.metrics.trial import Side
 from perfgate.record.dropped_pairs import reopened
 from perfgate.record.keeping import make_folder, new_run, refuse_what_is_no_text, storage_failures, taken_over
 from perfgate.record.manifest import check_sequence, read_manifest
-from perfgate.record.nested_pairs import name_pairs, run_with_pairs
+from perfgate.record.nested_pairs import run_with_pairs, write_begun
 from perfgate.record.run_names import RUN
-from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
+from perfgate.record.run_record import Record, Run, read_records, record_file, write_record
 from perfgate.record.shards import Assigned
 from perfgate.record.stop import failures_kept, forget_stop, keep_stop
 from perfgate.run_steps import RunSteps, short_of, take_steps
@@ -139,8 +139,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         make_folder(folder, loaded)
         copies = {"against": baselines and keep(folder, baselines), "profiles": known and keep_profiles(folder, known)}
         manifest = manifest.model_copy(update=copies)
-        write_run(folder, manifest)
-        name_pairs(folder)
+        write_begun(folder, manifest)
     return _visit(folder, manifest, progress, collector=collector, deadline_s=deadline_s, gpus=gpus)
 
 

@@ -34,19 +34,20 @@ def run_with_pairs(pairs: Path) -> Path | None:
     return around.parent if around.name == FOLDER and (around.parent / RUN).is_file() else None
 
 
-def name_pairs(pairs: Path) -> None:
-    """Have the run that pairs are begun for name them; the first that were begun stay those that it names.
+def write_begun(folder: Path, run: Run) -> None:
+    """Write the manifest of a run that is begun; where it is of the first pairs of another run, that names them.
 
     Raises:
         RecordError: The manifest of that run cannot be read.
-        OSError: It cannot be written.
+        OSError: One of the two cannot be written.
     """
-    folder = run_with_pairs(pairs)
-    if folder is None or run_of_pairs(folder) != pairs:
+    write_run(folder, run)
+    around = run_with_pairs(folder)
+    if around is None or run_of_pairs(around) != folder:
         return
-    run = read_run(folder)
-    if run.against is not None and run.pairs is None:
-        write_run(folder, run.model_copy(update={"pairs": Artifact.of(pairs / RUN, folder)}))
+    visited = read_run(around)
+    if visited.against is not None and visited.pairs is None:
+        write_run(around, visited.model_copy(update={"pairs": Artifact.of(folder / RUN, around)}))
 
 
 def named_pairs(folder: Path, run: Run) -> Path | None:
@@ -95,7 +96,8 @@ def measured_before(folder: Path, run: Run) -> Iterator[tuple[Record, Mapping[st
 def begun_too_early(pairs: Record, visited: Record) -> str:
     """When pairs of a cell were begun, where that was before the last trial of the visits; else empty."""
     begun = min((visit.t0_utc for visit in pairs.visits), default="")
-    return begun if any(begun < one.t0_utc for one in (*visited.visits, *visited.trials)) else ""
+    times = [visit.t0_utc for visit in visited.visits] + [trial.t0_utc for trial in visited.trials]
+    return begun if any(begun < time for time in times) else ""
 
 
 def stopped_if_changed(pairs: Record, visited: Record, heads: Mapping[str, str]) -> Record:

@@ -270,10 +270,10 @@ def test_pairs_of_a_head_that_was_edited_are_not_taken(measure: Measure, tmp_pat
         if "decide" in str(told):
             head_in(tmp_path / "tree", "blocks = 128")
 
-    means = {"progress": edit, "collector": FakeCollector(built(machine=1.1), 99)}
+    finished = use_cases.Finished(outer, use_cases.outcome_of(outer))
+    loaded, base = [load(tmp_path / "tiny.yaml")], Subject(python="/bin/true")
     with pytest.raises(NotMeasuredError, match="head is not the build that was measured") as refused:
-        in_pairs(use_cases.Finished(outer, use_cases.outcome_of(outer)), [load(tmp_path / "tiny.yaml")],
-                 Subject(python="/bin/true"), **means)  # fmt: skip
+        in_pairs(finished, loaded, base, edit, collector=FakeCollector(built(machine=1.1), 99))
     assert refused.value.code == "subject-changed"
     days_later = CliRunner().invoke(main, ["run", "--resume", str(outer)], obj=FakeCollector(built(machine=1.1), 99))
     assert days_later.exit_code == 22
