@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfgate import gate
-from perfgate.baseline.confirmation import FOLDER, left_to_pairs, run_of_pairs
+from perfgate.baseline.confirmation import left_to_pairs
 from perfgate.baseline.store import kept
 from perfgate.baseline.stored_visit import Build
 from perfgate.capture.pace import Progress
@@ -21,6 +21,7 @@ from perfgate.gate import Finished
 from perfgate.judge.outcome import CellOutcome
 from perfgate.project.subjects import words
 from perfgate.record.manifest import read_manifest
+from perfgate.record.nested_pairs import FOLDER, run_of_pairs
 from perfgate.record.run_record import Run, read_records
 from perfgate.record.shards import Assigned, MachineClass, printed
 from perfgate.scenario.declaration import LoadedScenario

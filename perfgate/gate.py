@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from perfgate import stats
-from perfgate.baseline.confirmation import decided_by_pairs, run_with_pairs
+from perfgate.baseline.confirmation import decided_by_pairs
 from perfgate.baseline.exact_profile import find_profiles, keep_profiles, kept_profiles
 from perfgate.baseline.profile_comparison import judge_profiles
 from perfgate.baseline.store import Stored, find, keep, kept
@@ -47,8 +47,9 @@ from perfgate.metrics.trial import Side
 from perfgate.record.dropped_pairs import reopened
 from perfgate.record.keeping import make_folder, new_run, refuse_what_is_no_text, storage_failures, taken_over
 from perfgate.record.manifest import check_sequence, read_manifest
+from perfgate.record.nested_pairs import run_with_pairs, write_begun
 from perfgate.record.run_names import RUN
-from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
+from perfgate.record.run_record import Record, Run, read_records, record_file, write_record
 from perfgate.record.shards import Assigned
 from perfgate.record.stop import failures_kept, forget_stop, keep_stop
 from perfgate.run_steps import RunSteps, short_of, take_steps
@@ -138,7 +139,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         make_folder(folder, loaded)
         copies = {"against": baselines and keep(folder, baselines), "profiles": known and keep_profiles(folder, known)}
         manifest = manifest.model_copy(update=copies)
-        write_run(folder, manifest)
+        write_begun(folder, manifest)
     return _visit(folder, manifest, progress, collector=collector, deadline_s=deadline_s, gpus=gpus)
 
 
@@ -369,7 +370,7 @@ def judged(folder: Path, manifest: Run, records: Sequence[Record]) -> Outcome:
     if manifest.against is not None:
         baselines = kept(folder, manifest)
         outcome = judge_against(manifest, by_cell, baselines, kept_profiles(folder, manifest))
-        return decided_by_pairs(folder, manifest, outcome, baselines)
+        return decided_by_pairs(folder, manifest, outcome, by_cell, baselines)
     if manifest.profiles is not None:
         return judge_profiles(manifest, by_cell, kept_profiles(folder, manifest))
     return judge(manifest, by_cell)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from perfgate.baseline.confirmation import FOLDER, run_of_pairs
+from perfgate.baseline.confirmation import read_pairs
 from perfgate.baseline.exact_profile import kept_profiles
 from perfgate.baseline.store import as_of, commit, is_baseline, kept, read, verify
 from perfgate.capture.window_reading import read_answer
@@ -34,6 +34,7 @@ from perfgate.nightly import BESIDE, HALVES, MANIFEST, check_halves, night_outco
 from perfgate.record.dropped_pairs import CHANGED, UNKNOWN
 from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
 from perfgate.record.measured_builds import measured_digests, unlike_builds
+from perfgate.record.nested_pairs import FOLDER, run_of_pairs
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.scenario.subject import SHOWN
@@ -111,6 +112,8 @@ def _run(folder: Path) -> Iterator[Check]:
     )
     if (pairs := run_of_pairs(folder)) is not None:
         yield from (Check(check.result, f"{FOLDER}: {check.what}", check.text) for check in _run(pairs))
+    if pairs is not None or run[0].pairs is not None:
+        yield _tie(folder, run[0], records if read.result == "ok" else None)
     yield _verdict(folder)
     yield _scenarios_in_git(folder, run[0])
     text = "nothing here is signed: figures are worth what the machine is that measured, and all whose code ran on it"
@@ -180,6 +183,27 @@ def _builds(records: Sequence[Record]) -> Check:
         return Check("unknown", "builds", "; ".join(lacking) or "no trial was taken")
     told = ", ".join(f"{label} {digest[:SHOWN]}" for label, digest in known.items())
     return Check("ok", "builds", f"their files were the same before every trial: {told}")
+
+
+def _tie(folder: Path, run: Run, records: Sequence[Record] | None) -> Check:
+    """Whether pairs are those that the run began, follow its visits, and are of the same builds."""
+    what = f"{FOLDER}: of this run"
+    if records is None:
+        return Check("unknown", what, "is told by the records of both")
+    found: list[Record] = []
+
+    def look() -> None:
+        _, own = read_pairs(folder, run, {record.cell.cell_id: record for record in records}) or (run, {})
+        found.extend(own.values())
+
+    check = _attempt(what, look, "the run names them; they follow its visits, and their heads have the same files")
+    stops = [stop for record in found for stop in (record.stopped, *record.stops.values()) if stop]
+    if others := [stop.text for stop in stops if stop.code == CHANGED]:
+        return Check("FAILED", what, "; ".join(others))
+    if check.result == "ok" and run.pairs is None:
+        text = "they fit, and the run does not name those that were begun: others may be in their place"
+        return Check("unknown", what, text)
+    return check
 
 
 def _files(folder: Path, records: Sequence[Record]) -> Check:

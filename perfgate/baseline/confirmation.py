@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.stored_visit import Build
@@ -20,13 +19,10 @@ from perfgate.judge.outcome import CellOutcome, Outcome, worst
 from perfgate.metrics.trial import TAKE_AGAIN
 from perfgate.models import Note
 from perfgate.record.manifest import check_sequence, read_manifest
-from perfgate.record.run_names import RUN
+from perfgate.record.nested_pairs import begun_too_early, heads_of_both, named_pairs, stopped_if_changed
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.stats.prediction import PAIRS_SHARE
 from perfgate.units import plural
-
-FOLDER: Final = "pairs"
-"""Of a run against baselines: holds the run of its pairs."""
 
 
 def left_to_pairs(outcome: Outcome) -> tuple[CellOutcome, ...]:
@@ -35,35 +31,59 @@ def left_to_pairs(outcome: Outcome) -> tuple[CellOutcome, ...]:
     return tuple(cell for cell in open_ones if any(map(would_regress, cell.gates)))
 
 
-def run_of_pairs(folder: Path) -> Path | None:
-    """The run of a run's pairs; of several the first, because a second draw of what failed would be chosen."""
-    return next(iter(sorted(file.parent for file in (folder / FOLDER).glob(f"*/{RUN}"))), None)
+def read_pairs(folder: Path, run: Run, visited: Mapping[str, Record]) -> tuple[Run, dict[str, Record]] | None:
+    """The manifest of a run's pairs and their records by cell_id; ``None`` where none were begun.
+
+    Records end as ``subject-changed`` where a head has other files than in the run.
+
+    Args:
+        folder: The run's folder.
+        run: Its manifest.
+        visited: Its records, by cell_id.
+
+    Raises:
+        RecordError: The pairs are of other cells or heads or are older, are not those that were begun, or cannot be
+            trusted.
+    """
+    if (where := named_pairs(folder, run)) is None:
+        return None
+    pairs = read_manifest(where)
+    heads = heads_of_both(run, pairs)
+    _refuse_others(run, pairs, heads, where)
+    records = {record.cell.cell_id: record for record in read_records(where, pairs)}
+    check_sequence(records.values())
+    for cell_id in records.keys() & visited.keys():
+        if begun := begun_too_early(records[cell_id], visited[cell_id]):
+            text = f"was begun at {begun}, before the visits that it follows had ended"
+            raise RecordError(text, where=str(where), remedy=TAKE_AGAIN)
+        records[cell_id] = stopped_if_changed(records[cell_id], visited[cell_id], heads)
+    return pairs, records
 
 
-def run_with_pairs(pairs: Path) -> Path | None:
-    """The run that some pairs are of; ``None`` where they are a run by itself."""
-    around = pairs.parent
-    return around.parent if around.name == FOLDER and (around.parent / RUN).is_file() else None
-
-
-def decided_by_pairs(folder: Path, run: Run, outcome: Outcome, baselines: Mapping[str, Sequence[Baseline]]) -> Outcome:
+def decided_by_pairs(
+    folder: Path,
+    run: Run,
+    outcome: Outcome,
+    visited: Mapping[str, Record],
+    baselines: Mapping[str, Sequence[Baseline]],
+) -> Outcome:
     """The outcome with what its pairs decide in the place of what visits would.
 
     Args:
         folder: The run's folder.
         run: Its manifest.
         outcome: By visits alone.
+        visited: Its records, by cell_id.
         baselines: That it was held against, by cell_id.
 
     Raises:
-        RecordError: The pairs are of other cells or heads, or cannot be trusted.
+        RecordError: See :func:`read_pairs`.
     """
-    if not (left := left_to_pairs(outcome)) or (where := run_of_pairs(folder)) is None:
+    left = left_to_pairs(outcome)
+    read = read_pairs(folder, run, visited) if left or run.pairs is not None else None
+    if read is None or not left:
         return outcome
-    pairs = read_manifest(where)
-    _refuse_others(run, pairs, where)
-    records = {record.cell.cell_id: record for record in read_records(where, pairs)}
-    check_sequence(records.values())
+    pairs, records = read
     # Whatever its manifest declares: visits pass by a part of beta, so that of pairs which follow them is another one.
     plan = pairs.plan.model_copy(update={"beta": run.plan.beta * PAIRS_SHARE})
     rest = pairs.model_copy(update={"plan": plan})
@@ -91,14 +111,12 @@ def _in_its_place(cell: CellOutcome, own: CellOutcome, record: Record | None, pr
     return own.model_copy(update=found)
 
 
-def _refuse_others(run: Run, pairs: Run, where: Path) -> None:
+def _refuse_others(run: Run, pairs: Run, heads: Mapping[str, str], where: Path) -> None:
     """See that pairs are of the run's cells, judged by the same gates, and of its heads."""
     gates = {cell.cell_id: cell.gates for cell in run.plan.cells}
-    heads = [subject for name, subject in pairs.built.items() if name != "base"]
-    ours = [run.built[name or "head"] for name in run.compared]
     wrong = [
         *["is of other cells, or of other gates" for cell in pairs.cells if gates.get(cell.cell_id) != cell.gates],
-        *["is of another head" for head in heads if head not in ours],
+        *["is of another head" for label in pairs.built if label not in {"base", *heads}],
         *["takes no pairs that could decide" for _ in [0] if pairs.fixed or pairs.quick or not heads],
     ]
     if wrong:
@@ -107,5 +125,4 @@ def _refuse_others(run: Run, pairs: Run, where: Path) -> None:
 
 def _head_in(run: Run, pairs: Run, name: str) -> str:
     """What a head of the pairs is called in the run."""
-    subject = pairs.built[name or "head"]
-    return next(own for own in run.compared if run.built[own or "head"] == subject)
+    return heads_of_both(run, pairs)[name or "head"] if run.several else ""

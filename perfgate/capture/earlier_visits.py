@@ -14,6 +14,7 @@ from perfgate.machine.cleanup import remove_tree
 from perfgate.machine.fingerprint import Machine, comparable
 from perfgate.record.dropped_pairs import CHANGED
 from perfgate.record.measured_builds import measured_digests
+from perfgate.record.nested_pairs import measured_before
 from perfgate.record.run_record import Run, read_records
 from perfgate.scenario.subject import SHOWN
 
@@ -38,16 +39,16 @@ def refuse_another_machine(folder: Path, run: Run, machine: Machine) -> None:
 
 
 def refuse_other_builds(folder: Path, run: Run, watched: WatchedBuilds) -> None:
-    """Refuse builds that are not those which earlier visits measured.
+    """Refuse builds that are not those which earlier visits measured; of pairs, those of the run that they are for too.
 
     Raises:
         NotMeasuredError: ``subject-changed``: one is another; the files that are newer than that visit are named.
         RecordError: A record cannot be read.
     """
-    for record in read_records(folder, run):
-        for label in run.built:
+    for record, builds in measured_before(folder, run):
+        for label, there in builds.items():
             now = watched.build(label, record.cell.cell_id)
-            others = {} if now is None else measured_digests(record, label)
+            others = {} if now is None else measured_digests(record, there)
             for digest, visit in others.items():
                 if now is None or digest == now.digest:
                     continue

@@ -169,7 +169,8 @@ def measured_anew(scenarios: tuple[Path, ...], builds: Builds, new: dict[str, An
 def resumed_pairs(finished: Finished, means: dict[str, Any], begun_s: float) -> Finished:
     """Go on with the pairs of a run against a baseline that were begun and are open."""
     from perfgate import gate
-    from perfgate.baseline.confirmation import left_to_pairs, run_of_pairs
+    from perfgate.baseline.confirmation import left_to_pairs
+    from perfgate.record.nested_pairs import run_of_pairs
 
     pairs = run_of_pairs(finished.folder)
     if pairs is None:

@@ -275,6 +275,7 @@ class Run(ComparedBuilds):
             ``None``, and not written, for any other run.
         against: For a head that is judged against stored baselines, alone or beside an anchor as its base: the copies
             kept in the run folder that it may be held against, by cell_id; ``None`` for any other run.
+        pairs: The manifest of the pairs that were begun for a run against baselines; not written where there are none.
         part: Where several machines measure parts of the plan, which one this is; not written where one measures all.
         perfgate: Version that measured.
     """
@@ -290,6 +291,7 @@ class Run(ComparedBuilds):
     host_profile: bool = Field(default=False, exclude_if=operator.not_)
     profiles: dict[str, tuple[Artifact, ...]] | None = Field(default=None, exclude_if=absent)
     against: dict[str, tuple[Artifact, ...]] | None = None
+    pairs: Artifact | None = Field(default=None, exclude_if=absent)
     part: Part | None = Field(default=None, exclude_if=absent)
     perfgate: str
 

@@ -15,14 +15,14 @@ from hand_made import scenario_file
 from stored import of_day
 
 from perfgate import gate as use_cases
-from perfgate.baseline.confirmation import FOLDER, run_of_pairs
 from perfgate.baseline.promotion import promote
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.confirming import in_pairs
-from perfgate.errors import RecordError
+from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.judge.cell_verdict import judge
 from perfgate.metrics.trial import Trial
+from perfgate.record.nested_pairs import FOLDER, run_of_pairs
 from perfgate.record.run_record import read_records, read_run, record_file, write_record, write_run
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import BETA
@@ -74,6 +74,11 @@ def newest() -> Path:
     return max(Path("runs").iterdir(), key=lambda one: one.stat().st_mtime_ns)
 
 
+def unname(run: Path) -> None:
+    """Make a run one of an older version, which does not name its pairs."""
+    write_run(run, read_run(run).model_copy(update={"pairs": None}))
+
+
 def test_pairs_block_what_is_slower(measure: Measure) -> None:
     """What visits say alone ends 20; pairs with the named base, taken at once, end 10, and so does judging again."""
     ended = measure(*BASE, *SLOW, head=1.1)
@@ -85,6 +90,7 @@ def test_pairs_block_what_is_slower(measure: Measure) -> None:
     assert json.loads((newest() / "verdict.json").read_text())["verdict"] == "regressed"
     assert "would regress by the baseline's visits: pairs with the build that was promoted last decide" in ended.output
     shutil.rmtree(newest() / "pairs")
+    unname(newest())
     alone = use_cases.outcome_of(newest())
     assert (alone.verdict, alone.exit_status, alone.would_be) == ("advisory", 20, "regressed")
 
@@ -164,17 +170,18 @@ def test_verify_checks_the_pairs(measure: Measure) -> None:
     kept = record.read_text()
 
     record.write_text(kept.replace('"pair": 1', '"pair": 2', 1))
-    assert failed().keys() == {"pairs: records", "pairs: verdict", "verdict"}
+    assert failed().keys() == {"pairs: records", "pairs: verdict", "pairs: of this run", "verdict"}
     assert str(record) in failed()["pairs: records"]
     record.unlink()
     assert failed().keys() == {"pairs: verdict", "verdict"}
     record.write_text(kept)
     assert not failed()
     shutil.move(pairs.parent, "elsewhere")
-    assert failed() == {"verdict": "verdict.json is not what the records give now: advisory"}
+    assert failed().keys() == {"pairs: of this run", "verdict"}
+    assert failed()["verdict"] == "the pairs that were begun are missing"
     measure("--head", "args.max_num_seqs=6", machine=1.1)
     shutil.copytree("elsewhere", newest() / FOLDER)
-    assert failed() == {"verdict": "is of another head"}
+    assert failed()["verdict"] == "is of another head"
 
 
 def test_pairs_that_were_stopped_are_gone_on_with(measure: Measure) -> None:
@@ -185,7 +192,7 @@ def test_pairs_that_were_stopped_are_gone_on_with(measure: Measure) -> None:
     (before,) = read_records(pairs, read_run(pairs))
     assert len(before.trials) == 4
     assert not failed()
-    words = ["run", "--resume", "latest"]
+    words = ["run", "--resume", str(newest())]
     spent = CliRunner().invoke(main, [*words, "--budget", "0.001"], obj=FakeCollector(built(machine=1.1), 99))
     assert spent.exit_code == 130, spent.output
     assert "what is left of the budget" in spent.output
@@ -211,7 +218,7 @@ def test_pairs_in_the_folder_of_somebody_else_are_not_gone_on_with(measure: Meas
     assert CliRunner().invoke(main, of_names, obj=FakeCollector(built())).exit_code == 0
     shutil.copytree(stopped / FOLDER, newest() / FOLDER)
 
-    ended = CliRunner().invoke(main, [*of_names, "--resume", "latest"], obj=Stopped(built()))
+    ended = CliRunner().invoke(main, [*of_names, "--resume", str(newest())], obj=Stopped(built()))
 
     assert ended.exit_code == 0
 
@@ -233,7 +240,93 @@ def test_pairs_after_visits_pass_by_a_quarter_of_beta(measure: Measure) -> None:
     assert (ended.exit_code, gate.verdict, whole.plan.beta) == (0, "pass", BETA / 4)
     assert gate.pairs > early.pairs == 4
     assert gate.q <= BETA / 4 < early.q <= BETA
+    unname(newest())
     write_run(pairs, whole.model_copy(update={"plan": whole.plan.model_copy(update={"beta": BETA})}))
     write_record(record_file(pairs, four.cell), four)
     assert use_cases.outcome_of(pairs).verdict == "pass"
     assert use_cases.outcome_of(newest()).verdict == "inconclusive"
+
+
+def head_in(folder: Path, content: str) -> tuple[str, ...]:
+    """The words for a head that has a module with this content on its path."""
+    folder.mkdir(exist_ok=True)
+    (folder / "kernels.py").write_text(content)
+    return ("--head", "python=/bin/true", "--head", f"path={folder}")
+
+
+def of_this_run(run: Path) -> str:
+    """What ``verify`` says of whether pairs belong to a run."""
+    (told,) = [f"{one.result}: {one.text}" for one in verify_path(run) if one.what == "pairs: of this run"]
+    return told
+
+
+def test_pairs_of_a_head_that_was_edited_are_not_taken(measure: Measure, tmp_path: Path) -> None:
+    """Neither at once nor days later; with its files put back they are, and decide."""
+    words = head_in(tmp_path / "tree", "blocks = 64")
+    measure(*words, machine=1.1)
+    outer = newest()
+
+    def edit(told: object) -> None:
+        if "decide" in str(told):
+            head_in(tmp_path / "tree", "blocks = 128")
+
+    finished = use_cases.Finished(outer, use_cases.outcome_of(outer))
+    loaded, base = [load(tmp_path / "tiny.yaml")], Subject(python="/bin/true")
+    with pytest.raises(NotMeasuredError, match="head is not the build that was measured") as refused:
+        in_pairs(finished, loaded, base, edit, collector=FakeCollector(built(machine=1.1), 99))
+    assert refused.value.code == "subject-changed"
+    days_later = CliRunner().invoke(main, ["run", "--resume", str(outer)], obj=FakeCollector(built(machine=1.1), 99))
+    assert days_later.exit_code == 22
+    assert not [*(outer / FOLDER).glob("*/records/*.json")]
+
+    head_in(tmp_path / "tree", "blocks = 64")
+    ended = CliRunner().invoke(main, ["run", "--resume", str(outer)], obj=FakeCollector(built(machine=1.1), 99))
+    assert ended.exit_code == 0, ended.output
+    assert of_this_run(outer).startswith("ok: ")
+
+
+def test_pairs_of_other_files_under_the_same_words_decide_nothing(measure: Measure, tmp_path: Path) -> None:
+    """A run of a head that was edited is not measured by the pairs of what its folder held before or after."""
+    measure(*head_in(tmp_path / "tree", "blocks = 128"), machine=1.1)
+    edited = newest()
+    measure(*BASE, *head_in(tmp_path / "tree", "blocks = 64"), machine=1.1)
+    shutil.copytree(newest() / FOLDER, edited / FOLDER)
+
+    found = use_cases.outcome_of(edited)
+    assert (found.verdict, found.exit_status) == ("not-measured", 22)
+    assert "subject-changed" in {note.code for note in found.cells[0].reasons}
+    assert re.match(r"FAILED: head: files \w{12} in the visits, and \w{12} in the pairs", of_this_run(edited))
+
+
+def test_pairs_that_were_begun_before_the_visits_are_refused(measure: Measure) -> None:
+    """A run that does not name its pairs takes no older ones, which others chose; those that fit are in doubt."""
+    measure(*BASE, *SLOW, machine=1.1)
+    pairs = run_of_pairs(newest())
+    assert pairs is not None
+    unname(newest())
+    assert use_cases.outcome_of(newest()).verdict == "pass"
+    assert of_this_run(newest()).startswith("unknown: ")
+
+    of_day(1, pairs)
+
+    with pytest.raises(RecordError, match="before the visits"):
+        use_cases.outcome_of(newest())
+
+
+def test_pairs_that_were_drawn_again_are_refused(measure: Measure) -> None:
+    """Pairs of the same builds, taken for another run, do not replace those that regressed, nor come before them."""
+    measure(*BASE, *SLOW, head=1.1)
+    slow, pairs = newest(), run_of_pairs(newest())
+    measure(*BASE, *SLOW, machine=1.1)
+    passed = run_of_pairs(newest())
+    assert pairs is not None
+    assert passed is not None
+
+    for beside in (True, False):
+        if not beside:
+            shutil.rmtree(pairs)
+        shutil.copytree(passed, slow / FOLDER / "again")
+        with pytest.raises(RecordError, match="is not as the pairs were begun"):
+            use_cases.outcome_of(slow)
+        assert of_this_run(slow).startswith("FAILED: ")
+        shutil.rmtree(slow / FOLDER / "again")
