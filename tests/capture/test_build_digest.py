@@ -42,7 +42,7 @@ def digest(tmp_path: Path, packages: Path) -> Callable[..., str]:
     """A function that gives the digest of a build with these folders on its module path."""
 
     def of(*more: Path, answer: str | None = None) -> str:
-        said = answer or json.dumps(["3.12", [*map(str, more), str(packages)], "/nowhere", "/nowhere"])
+        said = answer or json.dumps(["3.12", [*map(str, more), str(packages)], "/nowhere", "/nowhere", "", "/nowhere"])
         python = tmp_path / "python"
         python.write_text(f"#!/bin/sh\necho 'a hook that prints'\necho '{said}'\n")
         python.chmod(0o755)
@@ -129,7 +129,10 @@ def test_folders_of_the_path(digest: Callable[..., str], tmp_path: Path) -> None
     assert len({digest(), digest(one), digest(one, two), digest(two, one)}) == 4
 
 
-@pytest.mark.parametrize("answer", ["no JSON", "[]", "[1, [], 2, 3]", '["3.12", [4], "", ""]', '["3.12", 5, "", ""]'])
+@pytest.mark.parametrize(
+    "answer",
+    ["no JSON", "[]", "[1, [], 2, 3, 4, 5]", '["3.12", [4], "", "", "", ""]', '["3.12", 5, "", "", "", ""]'],
+)
 def test_interpreters_that_do_not_tell(digest: Callable[..., str], answer: str) -> None:
     """Such a build is like no other, so it has no digest."""
     with pytest.raises(UnknownBuildError, match="does not say"):
@@ -256,6 +259,60 @@ def test_the_same_files_elsewhere(tmp_path: Path) -> None:
     one, two = (found(tmp_path, tmp_path / "env", tmp_path / name) for name in ("one", "two"))
     assert one.digest == two.digest
     assert one.placed_digest != two.placed_digest
+
+
+def swap(folder: Path, to: str) -> None:
+    """Make a link lead elsewhere."""
+    folder.unlink()
+    folder.symlink_to(to)
+
+
+def add(file: Path, text: str) -> None:
+    """Write more into a file, or a new one."""
+    with file.open("a") as stream:
+        stream.write(text)
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """Two environments, of which a link names one, with a script that starts its interpreter, and two plugins alike."""
+    for name in ("1", "2"):
+        environment(tmp_path / f"env{name}")
+        (tmp_path / f"plugins{name}" / "mine").mkdir(parents=True)
+    (tmp_path / "env").symlink_to("env1")
+    (tmp_path / "plugins").symlink_to("plugins1")
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {tmp_path}/env/bin/python "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    return tmp_path
+
+
+LEADS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a parent of path=": (lambda folder: swap(folder / "plugins", "plugins2"), "plugins/mine leads to "),
+    "the environment": (lambda folder: swap(folder / "env", "env2"), "site-packages leads to "),
+    "the interpreter": (lambda folder: swap(folder / "env" / "bin" / "python", "/bin/true"), "bin/python leads to /"),
+    "a script that starts it": (lambda folder: add(folder / "python", "#"), "python has changed: "),
+    "what the environment is": (lambda folder: add(folder / "env" / "pyvenv.cfg", "a = b\n"), "pyvenv.cfg has changed"),
+    "what Python reads first": (lambda folder: add(folder / "env" / "bin" / "pyvenv.cfg", ""), "led to nothing"),
+    "a folder that was not there": (lambda folder: (folder / "later").mkdir(), "led to nothing"),
+}
+
+
+@pytest.mark.parametrize(("edit", "said"), LEADS.values(), ids=LEADS)
+def test_what_a_build_is_named_by(linked: Path, edit: Callable[[Path], object], said: str) -> None:
+    """Engines go through links and scripts each time: where another build is behind them, it is one."""
+    variables = {"PATH": os.defpath, "PYTHONPATH": f"{linked}/plugins/mine:{linked}/later"}
+    build = Builds(linked).of(Subject(python=str(linked / "python")), variables)
+    assert build.changes() == []
+    edit(linked)
+    assert said in "\n".join(build.changes())
+
+
+def test_a_script_that_starts_another_build(linked: Path) -> None:
+    """It is of the digest, so that no later visit takes it for the same build."""
+    subject = Subject(python=str(linked / "python"))
+    before = Builds(linked).of(subject, {"PATH": os.defpath}).digest
+    add(linked / "python", "#")
+    assert Builds(linked).of(subject, {"PATH": os.defpath}).digest != before
 
 
 def test_too_much_to_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
