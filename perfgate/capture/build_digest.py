@@ -72,8 +72,8 @@ class Builds:
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
-        self._known: dict[tuple[str, str], Build | UnknownBuildError] = {}
-        self._folders: dict[str, FolderFiles] = {}
+        self._known: dict[tuple[object, ...], Build | UnknownBuildError] = {}
+        self._folders: dict[tuple[str, bool], FolderFiles] = {}
 
     def of(self, subject: Subject, variables: Mapping[str, str]) -> Build:
         """A build as it was when it was asked for first.
@@ -85,10 +85,10 @@ class Builds:
         Raises:
             UnknownBuildError: Its interpreter does not answer, a file cannot be read, or there is too much to look at.
         """
-        asked = (subject.python, variables.get("PYTHONPATH", ""))
+        asked = (subject.python, variables.get("PYTHONPATH", ""), subject.data)
         if asked not in self._known:
             try:
-                self._known[asked] = self._read(ask(subject, variables, self._scratch))
+                self._known[asked] = self._read(ask(subject, variables, self._scratch), subject)
             except (UnknownBuildError, OSError) as error:
                 self._known[asked] = error if isinstance(error, UnknownBuildError) else UnknownBuildError(str(error))
         known = self._known[asked]
@@ -99,12 +99,12 @@ class Builds:
     def of_path(self, subject: Subject) -> Build:
         """The folders of ``path=`` alone, of a subject whose interpreter does not answer; raises as :meth:`of`."""
         try:
-            return self._read(ModulePath("", subject.path))
+            return self._read(ModulePath("", subject.path), subject)
         except OSError as error:
             raise UnknownBuildError(str(error)) from error
 
-    def _read(self, path: ModulePath) -> Build:
-        left = Left()
+    def _read(self, path: ModulePath, subject: Subject) -> Build:
+        left, data = Left(), {*map(os.path.realpath, subject.data)}
         roots: dict[str, FolderFiles] = {}
         leads: dict[str, str] = {}
         open_ = [folder for folder in path.folders if not _below(folder, path.libraries)]
@@ -112,17 +112,17 @@ class Builds:
             name = open_.pop(0)
             leads[name] = real = _led_to(name)
             if real and real not in roots:
-                roots[real] = self._folder(real, left)
+                roots[real] = self._folder(real, left, is_data=real in data)
                 open_ += [editable for editable in map(_editable, packages_of(real)) if editable]
         programs = {name: _led_to(name) for name in path.programs}
         watched = [self._folder(real, left) for real in dict.fromkeys(programs.values()) if Path(real).is_file()]
         scripts = [file for file in watched if _is_script(file.root)]
         return Build(path, (*scripts, *roots.values()), tuple(watched), {**leads, **programs})
 
-    def _folder(self, real: str, left: Left) -> FolderFiles:
-        if real not in self._folders:
-            self._folders[real] = FolderFiles(real, left)
-        return self._folders[real]
+    def _folder(self, real: str, left: Left, *, is_data: bool = False) -> FolderFiles:
+        if (real, is_data) not in self._folders:
+            self._folders[real, is_data] = FolderFiles(real, left, is_data=is_data)
+        return self._folders[real, is_data]
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,11 @@ class Build:
             return led + [change for folder in looked for change in folder.changes(left)]
         except OSError as error:
             raise UnknownBuildError(str(error)) from error
+
+    @property
+    def new(self) -> str:
+        """A file that was found at the last look and is no change, in words; empty where there was none."""
+        return next((folder.new for folder in self.folders if folder.new), "")
 
     def written_since(self, ns: int) -> list[str]:
         """Files of which anything is newer than a time, nanoseconds since 1970, in words."""

@@ -135,9 +135,10 @@ class WatchedBuilds:
                 changes = found.changes()
             except UnknownBuildError as error:
                 return Looked(unknown=str(error))
-            if changes:
-                self._changed[label] = Failure(code=CHANGED, text=in_brief(changes))
-        return Looked(self._changed.get(label))
+            if not changes:
+                return Looked(unknown=found.new)
+            self._changed[label] = Failure(code=CHANGED, text=in_brief(changes))
+        return Looked(self._changed[label])
 
     def _read(self, cell: Cell, subject: Subject) -> Build | UnknownBuildError:
         variables = {**self._environment, **engine_settings(self._folder), **cell.engine.env}

@@ -91,13 +91,51 @@ def test_what_no_import_notices(digest: Callable[..., str], packages: Path) -> N
     assert digest() == before
 
 
-def test_a_record_is_believed_for_files_that_are_not_newer(digest: Callable[..., str], packages: Path) -> None:
-    """So that gigabytes of libraries need not be read: the file's own content does not matter then."""
+def test_a_record_is_believed_for_files_that_are_not_newer(
+    digest: Callable[..., str], packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that gigabytes of libraries need not be read: the file's own content does not matter then.
+
+    A file that was put in its place later has a newer time of change, whatever time of writing it was given.
+    """
     before = digest()
     file = packages / "vllm" / "__init__.py"
     file.write_bytes(SOURCE.upper())
     os.utime(file, ns=(7, 7))
     assert digest() == before
+    monkeypatch.setattr("perfgate.capture.build_files._NEWER_NS", 0)
+    assert digest() != before
+
+
+def test_links_and_folders_that_lead_nowhere(digest: Callable[..., str], packages: Path) -> None:
+    """They hide nothing: the rest is read, and the digest does not tell in which order they were made."""
+    (packages / "vllm" / "real").mkdir()
+    (packages / "vllm" / "real" / "core.py").write_text("1")
+    before = digest()
+    for name, to in {"itself": "itself", "nothing": "missing", "a": "real", "z": "real", "0.json": "0.json"}.items():
+        (packages / "vllm" / name).symlink_to(to)
+    assert digest() == before
+    (packages / "vllm" / "real" / "core.py").write_text("2")
+    assert digest() != before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read(tmp_path: Path) -> None:
+    """It hides nothing: the rest is looked at, and that it may be read is a change."""
+    plugin = tmp_path / "plugin"
+    (plugin / "closed").mkdir(parents=True)
+    for name in ("one.py", "two.py", "closed/three.py"):
+        (plugin / name).write_text("1")
+    (plugin / "two.py").chmod(0)
+    (plugin / "closed").chmod(0)
+    environment(tmp_path / "env")
+    build = found(tmp_path, tmp_path / "env", plugin)
+    assert build.changes() == []
+    (plugin / "one.py").write_text("2")
+    (plugin / "two.py").chmod(0o600)
+    (plugin / "closed").chmod(0o700)
+    told = "\n".join(sorted(build.changes()))
+    assert all(said in told for said in ("one.py has", "two.py has", "three.py is new", "closed/ is gone"))
 
 
 def test_sources_of_editable_installs(digest: Callable[..., str], packages: Path, tmp_path: Path) -> None:
