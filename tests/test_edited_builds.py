@@ -339,6 +339,30 @@ def test_days_later(tmp_path: Path, folder: Path) -> None:
     assert [check.result for check in verify_path(run) if check.what == "builds"] == ["unknown"]  # of base's python
 
 
+def too_much(folder: Path) -> None:
+    """A file that nobody reads to its end, so that the build is not known."""
+    edited(folder)
+    with (folder / "plugin" / "_C.abi3.so").open("wb") as stream:
+        stream.truncate(1 << 40)
+
+
+def test_a_build_that_is_not_known_at_the_end(tmp_path: Path, folder: Path) -> None:
+    """The last trial carries the caution, though it began with what was known."""
+    finished = measure(tmp_path, Editing(too_much, folder, during=LAST), subjects(folder))
+    (last,) = [trial for trial in record_of(finished.folder).trials if "subject-unknown" in trial.cautions]
+    assert last.subject == "head"
+    assert [check.result for check in verify_path(finished.folder) if check.what == "builds"] == ["unknown"]
+
+
+def test_a_build_that_is_not_known_any_more(tmp_path: Path, folder: Path) -> None:
+    """No run is gone on with where nobody can tell whether it is the build that was measured."""
+    run = begun(tmp_path, folder)
+    too_much(folder)
+    with pytest.raises(NotMeasuredError, match=r"head is not the build .*not known: more than") as refused:
+        gate.resume(run, collector=FakeCollector(SAME))
+    assert refused.value.code == "subject-changed"
+
+
 def test_what_was_lost_stays_lost(tmp_path: Path, folder: Path) -> None:
     """No further visit adds pairs to trials of two builds, even where the files were put back."""
     text = (folder / "plugin/core.py").read_text()

@@ -245,7 +245,12 @@ def _led_to(name: str) -> str:
 def _below(folder: str, libraries: Iterable[str]) -> bool:
     """Whether a folder is of the standard library; packages installed inside it are not."""
     inside = any(folder == library or folder.startswith(f"{library}{os.sep}") for library in libraries)
-    return inside and not folder.endswith(("site-packages", "dist-packages"))
+    return inside and not is_of_packages(folder)
+
+
+def is_of_packages(folder: str) -> bool:
+    """Whether a folder is one that installers fill, by its name."""
+    return folder.endswith(("site-packages", "dist-packages"))
 
 
 def _editable(package: Path) -> str | None:

@@ -371,15 +371,21 @@ def test_too_much_to_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_bytecode_is_found_and_none_is_written_beside_sources(tmp_path: Path) -> None:
-    """An interpreter reads what was there, through links, and writes what it makes into the folder of the visit."""
+    """An interpreter reads what an installer left, through links, and writes what it makes into the visit's folder.
+
+    What lies beside sources of ``path=`` is not read: it may be of another source.
+    """
     packages = environment(tmp_path / "env")
     (packages / "old.py").write_text("1")
     python = tmp_path / "env" / "bin" / "python"
     subprocess.run([python, "-c", "import old"], check=True, env={"PATH": os.defpath})
     (there,) = packages.glob("__pycache__/old.*.pyc")
+    (packages / "old-1.dist-info").mkdir()
     plugin = tmp_path / "plugin"
-    plugin.mkdir()
+    (plugin / "__pycache__").mkdir(parents=True)
     (plugin / "new.py").write_text("1")
+    stale = plugin / "__pycache__" / there.name.replace("old", "new")
+    stale.write_text("made of another source")
     build, bytecode = found(tmp_path, tmp_path / "env", plugin), tmp_path / "bytecode"
     link_bytecode(bytecode, build.path)
     content = there.read_bytes()
@@ -390,7 +396,9 @@ def test_bytecode_is_found_and_none_is_written_beside_sources(tmp_path: Path) ->
     assert old.is_symlink()
     assert old.resolve() == there.resolve()
     assert new.is_relative_to(bytecode)
-    assert [*plugin.iterdir()] == [plugin / "new.py"]
+    assert not new.is_symlink()
+    assert stale.read_text() == "made of another source"
+    assert [*plugin.rglob("*.*")] == [plugin / "new.py", stale]
 
     (packages / "old.py").write_text("22")
     subprocess.run([python, "-c", program], check=True, capture_output=True, env=variables)
