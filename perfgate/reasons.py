@@ -358,8 +358,10 @@ _TABLE = (
            "Let nobody edit or install what is measured, copy it first, or name a commit (ref=), which perfgate "
            "builds apart; then measure anew. What counts as a file of a subject: docs/configuration.md."),
     Reason("subject-unknown", "So much of a subject's files had been touched before a trial, or so much is there, that "
-           "they were not read: whether the subject changed while it was measured is not known.",
-           "Let nobody touch what is measured; name a smaller path=, or the folder that holds the package alone."),
+           "they were not read; or a file that is no module came into one of its packages. Whether the subject changed "
+           "while it was measured is not known.",
+           "Let nobody touch what is measured, and tools write elsewhere; name a smaller path=, or the folder that "
+           "holds the package alone."),
     Reason("fills-differ", "The sides' compile caches were filled on different days: each keeps what it drew then.",
            "For a fresh draw of both: PERFGATE_CACHES=0 perfgate run ..."),
     Reason("host-slack-lost", "The head's host works longer per step and has less slack before the device waits, or "

@@ -66,7 +66,8 @@ class Editing(FakeCollector):
 def tree(folder: Path) -> Path:
     """A checkout with a package, its data, a script, a link to a module elsewhere, and what builds and tools left."""
     elsewhere = folder.with_name("elsewhere")
-    for name in ("plugin/configs", "plugin-1.0.dist-info", "build/lib", "csrc", "plugin.egg-info", ".git", "linked"):
+    for name in ("plugin/configs", "plugin-1.0.dist-info", "build/lib", "csrc", "plugin.egg-info", ".git", "linked",
+                 "single/build", "marked", "shared"):  # fmt: skip
         (folder / name).mkdir(parents=True)
     elsewhere.mkdir()
     files = {
@@ -74,12 +75,15 @@ def tree(folder: Path) -> Path:
         "plugin/configs/tuned.json": '{"block": 64}', "plugin-1.0.dist-info/entry_points.txt": "[vllm.plugins]\n",
         "plugin-1.0.dist-info/RECORD": "", "plugin/only.pyc": "code", "build/lib/plugin.py": "old",
         "csrc/kernel.cu": "source", "csrc/kernel.o": "object", "plugin.egg-info/SOURCES.txt": "a", "README.md": "words",
-        ".git/index": "index", "setup.py": "setup()\n", "results.json": "{}",
+        ".git/index": "index", "setup.py": "setup()\n", "results.json": "{}", "single/one.py": "1",
+        "single/tuned.json": "[]", "single/build/kern.py": "1", "marked/__init__.py": "", "marked/pyvenv.cfg": "",
+        "marked/core.py": "1", "shared/sizes.json": "[]",
     }  # fmt: skip
     for name, text in files.items():
         (folder / name).write_text(text)
     (elsewhere / "far.py").write_text("far = 1\n")
     (folder / "linked" / "far.py").symlink_to(elsewhere / "far.py")
+    (folder / "plugin" / "shared").symlink_to("../shared")
     return folder
 
 
@@ -127,6 +131,12 @@ def swap_the_link(folder: Path) -> None:
     (folder / "linked" / "far.py").symlink_to(folder.with_name("elsewhere") / "other.py")
 
 
+def edit_beside_a_link(folder: Path) -> None:
+    """Another module, and a link that leads nowhere."""
+    (folder / "plugin" / "core.py").write_text("2")
+    (folder / "loop").symlink_to("loop")
+
+
 CHANGES: dict[str, tuple[Edit, str]] = {
     "a module": (lambda folder: (folder / "plugin/core.py").write_text("def step(): print()\n"), "core.py has changed"),
     "a module of the same size and times": (rewrite_with_the_same_times, "core.py has changed"),
@@ -142,6 +152,12 @@ CHANGES: dict[str, tuple[Edit, str]] = {
                              "far.py has changed"),
     "a link": (swap_the_link, "far.py has changed"),
     "the whole folder": (shutil.rmtree, "is gone"),
+    "data beside a single module": (lambda folder: (folder / "single/tuned.json").write_text("{}"), "tuned.json has"),
+    "a namespace package called build": (lambda folder: (folder / "single/build/kern.py").write_text("2"), "kern.py "),
+    "a package with pyvenv.cfg": (lambda folder: (folder / "marked/core.py").write_text("2"), "core.py has"),
+    "data that a package has by a link": (lambda folder: (folder / "shared/sizes.json").write_text("{}"), "sizes.json"),
+    "tuned kernels more": (lambda folder: (folder / "plugin/configs/more.json").write_text("{}"), "more.json is new"),
+    "a module, beside a link to itself": (edit_beside_a_link, "core.py has changed"),
 }  # fmt: skip
 
 
@@ -171,14 +187,17 @@ def copy_over(folder: Path) -> None:
 
 def build_again(folder: Path) -> None:
     """What a build, git, tests, an editor and an engine leave in a checkout."""
-    for name in ("build/temp", "dist", "plugin/__pycache__", ".pytest_cache", "csrc/CMakeFiles", "runs/one/trials"):
+    outputs = ("cmake-build-debug", "_skbuild/linux", "target/release", "build_cpu", "bazel-out", "ninja", "cached")
+    for name in ("build/temp", "dist", "plugin/__pycache__", ".pytest_cache", "csrc/CMakeFiles", "runs/one/trials",
+                 *outputs):  # fmt: skip
         (folder / name).mkdir(parents=True, exist_ok=True)
     names = (
         "build/lib/plugin.py", "build/temp/plugin.so", "dist/plugin.whl", "plugin/__pycache__/core.cpython-312.pyc",
         "plugin.egg-info/SOURCES.txt", ".git/index", ".pytest_cache/lastfailed", "csrc/kernel.o", "csrc/kernel.cu",
         "plugin/.core.py.swp", "plugin/core.py~", "plugin/#core.py#", "plugin/run.log", "plugin/core.pyc", "README.md",
         "results.json", "plugin/.lock", "csrc/CMakeFiles/rules.make", "compile_commands.json", "plugin/kernel.o",
-        "runs/one/run.json", "runs/one/trials/made.py", "plugin-1.0.dist-info/RECORD",
+        "runs/one/run.json", "runs/one/trials/made.py", "plugin-1.0.dist-info/RECORD", "ninja/.ninja_log",
+        "cached/CACHEDIR.TAG", *(f"{name}/made.so" for name in outputs),
     )  # fmt: skip
     for name in names:
         with (folder / name).open("a") as stream:
@@ -200,6 +219,39 @@ def test_what_is_no_change(tmp_path: Path, folder: Path, edit: Edit) -> None:
 def edited(folder: Path) -> None:
     """One module changes."""
     CHANGES["a module"][0](folder)
+
+
+def src_layout(folder: Path) -> Path:
+    """A project with its package one folder further down, and a table beside it."""
+    (folder / "src/plugin").mkdir(parents=True)
+    for name in ("pyproject.toml", "src/plugin/__init__.py", "results.csv"):
+        (folder / name).write_text("")
+    return folder
+
+
+def test_a_project_without_a_module_at_its_top(tmp_path: Path) -> None:
+    """It holds no data by that: what tools write into it is no change."""
+    folder = src_layout(tmp_path / "tree")
+    during = Editing(lambda folder: (folder / "results.csv").write_text("1"), folder, during=4)
+    assert measure(tmp_path, during, subjects(folder)).outcome.verdict == "pass"
+
+
+def test_what_tools_leave_inside_a_package(tmp_path: Path, folder: Path) -> None:
+    """A new file that nothing looks for ends no run: a caution tells that it is there, of each trial from then on."""
+    during = Editing(lambda folder: (folder / "plugin/nohup.out").write_text("more"), folder, during=LAST, since=4)
+    finished = measure(tmp_path, during, subjects(folder))
+    assert finished.outcome.verdict == "pass"
+    assert "subject-unknown" in {note.code for note in finished.outcome.cells[0].cautions}
+    assert [check.result for check in verify_path(finished.folder) if check.what == "builds"] == ["unknown"]
+
+
+def test_a_folder_that_is_declared_as_data(tmp_path: Path) -> None:
+    """All in it counts, also beside a module."""
+    folder = src_layout(tmp_path / "tree")
+    built = subjects(folder)
+    built["head"] = built["head"].model_copy(update={"data": (str(folder),)})
+    during = Editing(lambda folder: (folder / "results.csv").write_text("1"), folder, during=4)
+    assert "results.csv has changed" in why(measure(tmp_path, during, built))[0]
 
 
 def test_after_the_last_trial_begins(tmp_path: Path, folder: Path) -> None:
@@ -292,6 +344,30 @@ def test_days_later(tmp_path: Path, folder: Path) -> None:
     assert [check.result for check in verify_path(run) if check.what == "builds"] == ["unknown"]  # of base's python
 
 
+def too_much(folder: Path) -> None:
+    """A file that nobody reads to its end, so that the build is not known."""
+    edited(folder)
+    with (folder / "plugin" / "_C.abi3.so").open("wb") as stream:
+        stream.truncate(1 << 40)
+
+
+def test_a_build_that_is_not_known_at_the_end(tmp_path: Path, folder: Path) -> None:
+    """The last trial carries the caution, though it began with what was known."""
+    finished = measure(tmp_path, Editing(too_much, folder, during=LAST), subjects(folder))
+    (last,) = [trial for trial in record_of(finished.folder).trials if "subject-unknown" in trial.cautions]
+    assert last.subject == "head"
+    assert [check.result for check in verify_path(finished.folder) if check.what == "builds"] == ["unknown"]
+
+
+def test_a_build_that_is_not_known_any_more(tmp_path: Path, folder: Path) -> None:
+    """No run is gone on with where nobody can tell whether it is the build that was measured."""
+    run = begun(tmp_path, folder)
+    too_much(folder)
+    with pytest.raises(NotMeasuredError, match=r"head is not the build .*not known: more than") as refused:
+        gate.resume(run, collector=FakeCollector(SAME))
+    assert refused.value.code == "subject-changed"
+
+
 def test_what_was_lost_stays_lost(tmp_path: Path, folder: Path) -> None:
     """No further visit adds pairs to trials of two builds, even where the files were put back."""
     text = (folder / "plugin/core.py").read_text()
@@ -351,7 +427,8 @@ def engines(tmp_path: Path, folder: Path) -> tuple[Path, dict[Any, Subject]]:
                          more="kernels: {traced: {iterations: 1}}")  # fmt: skip
     file.write_text(file.read_text().replace("iterations: 2}", "iterations: 2, looks: [4]}"))
     base = Subject(python=sys.executable, path=(str(tmp_path / "stub"),), env={"STUB_MODE": "", "PERFGATE_PROBE": "0"})
-    return file, {"base": base, "head": base.model_copy(update={"path": (str(folder), *base.path)})}
+    more = {"path": (str(folder), *base.path), "env": {**base.env, "MORE": "1"}}  # nothing of the folder is used
+    return file, {"base": base, "head": base.model_copy(update=more)}
 
 
 def editing(folder: Path, kind: str, index: int) -> Callable[[Step | str], None]:

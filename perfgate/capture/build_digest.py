@@ -2,7 +2,9 @@
 
 The files are those of :mod:`perfgate.capture.build_files`, of every folder on the interpreter's module path, ``path=``
 first, and of the sources of editable installs. So an environment of 50,000 files takes about a second, most of it for
-looking at each.
+looking at each. Engines get folders by name, and a name may be a link: where each leads is looked at, too, and whether
+what is not there is there later. So are the program of ``python=`` and what says where its environment is; of these a
+script alone is of the digest, because the version tells of the others.
 
 Nothing of it is imported here. The subject's interpreter is asked for its module path alone, and what it answers is
 its own claim: it can lie about itself, and gets a digest of its own by that.
@@ -12,8 +14,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -33,9 +36,9 @@ _ASK: Final = (
     "finders = [vars(m).get('MAPPING') for n, m in [*sys.modules.items()] if n.startswith('__editable__')]; "
     "sources = [str(v) for m in finders if isinstance(m, dict) for v in m.values()]; "
     "print(); print(json.dumps([sys.version, [p for p in sys.path if p] + sources, paths['stdlib'], "
-    "paths['platstdlib']]))"
+    "paths['platstdlib'], sys.executable or '', sys.prefix]))"
 )
-_ANSWER: Final = TypeAdapter(tuple[str, list[str], str, str])
+_ANSWER: Final = TypeAdapter(tuple[str, list[str], str, str, str, str])
 
 
 class NoAnswerError(UnknownBuildError):
@@ -51,11 +54,13 @@ class ModulePath:
         folders: Where it looks for modules, in order; archives are among them, and at the end come packages and modules
             to which finders of editable installs lead.
         libraries: Folders of its standard library, which is known by the version.
+        programs: Files that say which interpreter it is, and in which environment; not all need be there.
     """
 
     version: str
     folders: tuple[str, ...]
     libraries: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
 
 
 class Builds:
@@ -67,8 +72,8 @@ class Builds:
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
-        self._known: dict[tuple[str, str], Build | UnknownBuildError] = {}
-        self._folders: dict[str, FolderFiles] = {}
+        self._known: dict[tuple[object, ...], Build | UnknownBuildError] = {}
+        self._folders: dict[tuple[str, bool], FolderFiles] = {}
 
     def of(self, subject: Subject, variables: Mapping[str, str]) -> Build:
         """A build as it was when it was asked for first.
@@ -80,10 +85,10 @@ class Builds:
         Raises:
             UnknownBuildError: Its interpreter does not answer, a file cannot be read, or there is too much to look at.
         """
-        asked = (subject.python, variables.get("PYTHONPATH", ""))
+        asked = (subject.python, variables.get("PYTHONPATH", ""), subject.data)
         if asked not in self._known:
             try:
-                self._known[asked] = self._read(ask(subject, variables, self._scratch))
+                self._known[asked] = self._read(ask(subject, variables, self._scratch), subject)
             except (UnknownBuildError, OSError) as error:
                 self._known[asked] = error if isinstance(error, UnknownBuildError) else UnknownBuildError(str(error))
         known = self._known[asked]
@@ -94,25 +99,30 @@ class Builds:
     def of_path(self, subject: Subject) -> Build:
         """The folders of ``path=`` alone, of a subject whose interpreter does not answer; raises as :meth:`of`."""
         try:
-            return self._read(ModulePath("", subject.path))
+            return self._read(ModulePath("", subject.path), subject)
         except OSError as error:
             raise UnknownBuildError(str(error)) from error
 
-    def _read(self, path: ModulePath) -> Build:
-        left = Left()
-        roots: list[FolderFiles] = []
+    def _read(self, path: ModulePath, subject: Subject) -> Build:
+        left, data = Left(), {*map(os.path.realpath, subject.data)}
+        roots: dict[str, FolderFiles] = {}
+        leads: dict[str, str] = {}
         open_ = [folder for folder in path.folders if not _below(folder, path.libraries)]
-        seen: set[str] = set()
         while open_:
-            real = os.path.realpath(open_.pop(0))
-            if real in seen or not Path(real).exists():
-                continue
-            seen.add(real)
-            if real not in self._folders:
-                self._folders[real] = FolderFiles(real, left)
-            roots.append(self._folders[real])
-            open_ += [editable for editable in map(_editable, packages_of(real)) if editable]
-        return Build(path, tuple(roots))
+            name = open_.pop(0)
+            leads[name] = real = _led_to(name)
+            if real and real not in roots:
+                roots[real] = self._folder(real, left, is_data=real in data)
+                open_ += [editable for editable in map(_editable, packages_of(real)) if editable]
+        programs = {name: _led_to(name) for name in path.programs}
+        watched = [self._folder(real, left) for real in dict.fromkeys(programs.values()) if Path(real).is_file()]
+        scripts = [file for file in watched if _is_script(file.root)]
+        return Build(path, (*scripts, *roots.values()), tuple(watched), {**leads, **programs})
+
+    def _folder(self, real: str, left: Left, *, is_data: bool = False) -> FolderFiles:
+        if (real, is_data) not in self._folders:
+            self._folders[real, is_data] = FolderFiles(real, left, is_data=is_data)
+        return self._folders[real, is_data]
 
 
 @dataclass(frozen=True)
@@ -122,10 +132,14 @@ class Build:
     Args:
         path: Its module path.
         folders: Its files, folder by folder, in order.
+        programs: Files that are looked at beside them.
+        leads: The real path of each name that an engine gets or reads; empty where nothing is there.
     """
 
     path: ModulePath
     folders: tuple[FolderFiles, ...]
+    programs: tuple[FolderFiles, ...] = ()
+    leads: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -145,10 +159,21 @@ class Build:
             UnknownBuildError: A file cannot be read, or there is too much to read again.
         """
         left = Left(size=MOST_AGAIN_BYTES)
+        led = [
+            f"{name} leads to {now or 'nothing'}, led to {real or 'nothing'}"
+            for name, real in self.leads.items()
+            if (now := _led_to(name)) != real
+        ]
         try:
-            return [change for folder in self.folders for change in folder.changes(left)]
+            looked = dict.fromkeys((*self.folders, *self.programs))  # a script is in both
+            return led + [change for folder in looked for change in folder.changes(left)]
         except OSError as error:
             raise UnknownBuildError(str(error)) from error
+
+    @property
+    def new(self) -> str:
+        """A file that was found at the last look and is no change, in words; empty where there was none."""
+        return next((folder.new for folder in self.folders if folder.new), "")
 
     def written_since(self, ns: int) -> list[str]:
         """Files of which anything is newer than a time, nanoseconds since 1970, in words."""
@@ -187,18 +212,45 @@ def ask(subject: Subject, variables: Mapping[str, str], scratch: Path) -> Module
         log.unlink(missing_ok=True)
     for line in reversed(lines):
         try:
-            version, folders, *libraries = _ANSWER.validate_json(line, strict=True)
+            version, folders, *libraries, program, prefix = _ANSWER.validate_json(line, strict=True)
         except ValidationError:
             continue
-        if not any("\0" in text for text in (*folders, *libraries)):
-            return ModulePath(version, tuple(folders), tuple(libraries))
+        if not any("\0" in text for text in (*folders, *libraries, program, prefix)):
+            programs = _programs(shutil.which(subject.python, path=variables.get("PATH")) or "", program, prefix)
+            return ModulePath(version, tuple(folders), tuple(libraries), programs)
     raise NoAnswerError(f"python={subject.python} does not say what is on its module path")
+
+
+def _programs(*words: str) -> tuple[str, ...]:
+    """The program that was asked, the interpreter that answered, and what says in which environment each is."""
+    *programs, prefix = filter(None, words)
+    around = [folder for name in programs for folder in [*Path(name).parents][:2]]  # as Python looks for it
+    return tuple(dict.fromkeys((*programs, *(str(folder / "pyvenv.cfg") for folder in (*around, Path(prefix))))))
+
+
+def _is_script(file: str) -> bool:
+    try:
+        with Path(file).open("rb") as stream:
+            return stream.read(2) == b"#!"
+    except OSError:  # it can be executed and not read
+        return False
+
+
+def _led_to(name: str) -> str:
+    """Where a name leads, through all links; empty where nothing is there."""
+    real = os.path.realpath(name)
+    return real if os.path.exists(real) else ""  # noqa: PTH110 (which raises where a folder cannot be entered)
 
 
 def _below(folder: str, libraries: Iterable[str]) -> bool:
     """Whether a folder is of the standard library; packages installed inside it are not."""
     inside = any(folder == library or folder.startswith(f"{library}{os.sep}") for library in libraries)
-    return inside and not folder.endswith(("site-packages", "dist-packages"))
+    return inside and not is_of_packages(folder)
+
+
+def is_of_packages(folder: str) -> bool:
+    """Whether a folder is one that installers fill, by its name."""
+    return folder.endswith(("site-packages", "dist-packages"))
 
 
 def _editable(package: Path) -> str | None:

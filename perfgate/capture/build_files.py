@@ -1,14 +1,10 @@
-"""Which files of a folder on a module path belong to a build, what each holds, and whether one has changed since.
+"""What the files of a folder on a module path hold, as :mod:`perfgate.capture.counted_files` finds them; changes since.
 
-What counts is what an import reaches and what it may read: modules, libraries, path files, bytecode without its source,
-entry points and metadata of packages, and all else inside a regular package, like the JSON of tuned kernels. What
-nothing imports does not: bytecode beside its source, hidden files, object files and folders of builds, logs, locks,
-files of editors, prose, and data outside of packages. A folder without modules is read whole: it can only hold data.
-
-A file that a package's ``RECORD`` lists has that digest as long as its size fits and it is not newer than the record;
-all others are read. Later a file is looked at, and read only where its size, one of its times or its number on the
-disk is another. So whoever writes the same content anew, or touches it, changes nothing; and what was written and put
-back while nobody looked is taken for touched.
+A file that a package's ``RECORD`` lists has that digest as long as its size fits and neither of its times is newer than
+that of the record; all others are read. Later a file is looked at, and read only where its size, one of its times or
+its number on the disk is another. So whoever writes the same content anew, or touches it, changes nothing; and what was
+written and put back while nobody looked is taken for touched. What cannot be read counts by its name: engines cannot
+read it either. A new file that nothing looks for by its name, like a table of results, is told of and is no change.
 
 What is there may be anything: files are read by the size that they say they have, and how much is read is bounded.
 """
@@ -20,14 +16,14 @@ import contextlib
 import csv
 import hashlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from perfgate.record.run_names import RUN
+from perfgate.capture.counted_files import counted, has_modules
 
 MOST_FILES: Final = 400_000
 MOST_BYTES: Final = 64 << 30
@@ -38,18 +34,8 @@ _MOST_RECORD_BYTES: Final = 64 << 20
 """Each line has a file: a record of 400,000 takes half of it."""
 _MOST_DIGITS: Final = 15
 _CHUNK: Final = 1 << 20
-_LEFT_OUT: Final = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
-"""Of a package's own folder: they differ between two installations of one wheel."""
 _NEWER_NS: Final = 1_000_000_000
 """The record is written when the files are; file systems keep time less finely than that at worst."""
-_OUTPUTS: Final = {"build", "dist", "node_modules", "CMakeFiles"}
-"""Folders of what builds leave, where they lack an ``__init__.py``."""
-_MODULES: Final = (".py", ".so", ".pth")
-_NOISE: Final = (
-    ".a", ".bak", ".d", ".egg", ".gcda", ".gcno", ".lock", ".log", ".md", ".o", ".obj", ".orig", ".part", ".pid",
-    ".prof", ".pyc", ".rej", ".rst", ".swp", ".tmp", "~",
-)  # fmt: skip
-"""Ends of what builds, editors and tools leave inside packages, and of prose."""
 
 
 class UnknownBuildError(Exception):
@@ -85,11 +71,12 @@ class State(NamedTuple):
     mtime_ns: int
     ctime_ns: int
     inode: int
+    device: int
 
     @classmethod
     def of(cls, status: os.stat_result) -> Self:
         """That of a file, or of what a link leads to."""
-        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
 
     def __str__(self) -> str:
         """For people."""
@@ -138,22 +125,24 @@ class FolderFiles:
     Args:
         root: Its real path.
         left: How much may be looked at.
+        is_data: Whether it is declared as data.
 
     Raises:
         UnknownBuildError: There is more.
         OSError: A file cannot be read.
     """
 
-    def __init__(self, root: str, left: Left) -> None:
-        self.root = root
+    def __init__(self, root: str, left: Left, *, is_data: bool = False) -> None:
+        self.root, self.new = root, ""
+        self._is_data = is_data or not has_modules(root)
         recorded = dict(_recorded(root))
         self._seen: dict[str, _Seen] = {}
-        for name, path, status in _counted(root):
+        for name, path, status, _ in counted(root, is_data=self._is_data):
             state = State.of(status)
-            size, until_ns, digest = recorded.get(name, (-1, 0, ""))
-            to_read = state.size != size or state.mtime_ns > until_ns
-            left.take(1, state.size if to_read else 0)
-            self._seen[name] = _Seen.at(state, _read(path) if to_read else digest)
+            digest = recorded[name].digest(state) if name in recorded else ""
+            left.take(1, 0 if digest else state.size)
+            with contextlib.suppress(FileNotFoundError):
+                self._seen[name] = _Seen.at(state, digest or _read(path))
 
     def __len__(self) -> int:
         """How many there are."""
@@ -168,7 +157,7 @@ class FolderFiles:
         return digest.hexdigest()
 
     def changes(self, left: Left) -> list[str]:
-        """What has changed since they were read, a sentence for each file.
+        """What has changed since they were read, a sentence for each file; ``new`` has a file that is no change.
 
         A file that was touched is known by its new state from then on.
 
@@ -180,10 +169,14 @@ class FolderFiles:
         """
         found: list[str] = []
         gone = {*self._seen}
-        for name, path, status in _counted(self.root):
+        self.new = ""
+        for name, path, status, is_sought in counted(self.root, is_data=self._is_data):
             seen, state = self._seen.get(name), State.of(status)
             if seen is not None and state == seen.state:
                 gone.discard(name)
+                continue
+            if seen is None and not is_sought:
+                self.new = f"{path} is new: {state}"
                 continue
             left.take(1, state.size)
             try:
@@ -194,7 +187,7 @@ class FolderFiles:
             if seen is None:
                 found.append(f"{path} is new: {state}")
             elif digest != seen.digest:
-                told = f"content {seen.digest[:12]}, now {digest[:12]}"
+                told = f"content {seen.digest[:12] or 'not readable'}, now {digest[:12] or 'not readable'}"
                 found.append(f"{path} has changed: {seen.shown}; now {state}; {told}")
             else:
                 self._seen[name] = _Seen.at(state, digest)
@@ -215,20 +208,35 @@ def packages_of(root: str) -> list[Path]:
     return sorted(Path(root).glob("*.dist-info"))
 
 
-def _recorded(root: str) -> Iterator[tuple[str, tuple[int, int, str]]]:
-    """Of each file in the records of packages: its size, until when it may have been written, and its digest."""
+class _Recorded(NamedTuple):
+    """A file as a package's record has it, and until when it may have been written and touched."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    sha256: str
+
+    def digest(self, state: State) -> str:
+        """That of a file in a state that fits; else empty."""
+        is_older = state.mtime_ns <= self.mtime_ns and state.ctime_ns <= self.ctime_ns
+        return self.sha256 if state.size == self.size and is_older else ""
+
+
+def _recorded(root: str) -> Iterator[tuple[str, _Recorded]]:
+    """Each file in the records of packages."""
     for package in packages_of(root):
         try:
             record = package / "RECORD"
-            until_ns = record.stat().st_mtime_ns + _NEWER_NS
+            status = record.stat()
             rows = list(csv.reader(content_of(record, _MOST_RECORD_BYTES).decode(errors="replace").splitlines()))
         except (OSError, csv.Error):  # its files are read
             continue
+        times = status.st_mtime_ns + _NEWER_NS, status.st_ctime_ns + _NEWER_NS
         for row in rows:
             if len(row) != 3 or len(row[2]) > _MOST_DIGITS:  # noqa: PLR2004 (file, digest, size)
                 continue
             if row[1].startswith("sha256=") and row[2].isdecimal():
-                yield row[0], (int(row[2]), until_ns, _hexadecimal(row[1].removeprefix("sha256=")))
+                yield row[0], _Recorded(int(row[2]), *times, _hexadecimal(row[1].removeprefix("sha256=")))
 
 
 def _hexadecimal(digest: str) -> str:
@@ -238,81 +246,14 @@ def _hexadecimal(digest: str) -> str:
         return digest
 
 
-def _counted(root: str) -> Iterator[tuple[str, str, os.stat_result]]:
-    """The files that count below a folder, with their paths from it, and whole; links are followed, each folder once.
-
-    What goes while this looks is passed over.
-
-    Raises:
-        OSError: A folder cannot be read.
-    """
-    if Path(root).is_file():  # an archive
-        yield "", root, Path(root).stat()
-        return
-    open_: list[tuple[str, str, bool]] = [(root, "", False)]
-    seen: set[tuple[int, int]] = set()
-    while open_:
-        folder, below, is_packaged = open_.pop()
-        try:
-            status = Path(folder).stat()
-            with os.scandir(folder) as scanned:
-                items = list(scanned)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        if (status.st_dev, status.st_ino) in seen:
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        names = {item.name for item in items}
-        if below and _is_left_out(Path(folder).name, names, is_packaged=is_packaged):
-            continue
-        folders = [item for item in items if item.is_dir()]
-        is_packaged = is_packaged or "__init__.py" in names or not (below or _has_modules(names, folders))
-        # Hidden folders hold git's and tools' own files, but for the libraries of older wheels.
-        open_ += [
-            (item.path, f"{below}{item.name}/", is_packaged)
-            for item in folders
-            if item.name == ".libs" or (item.name != "__pycache__" and not item.name.startswith("."))
-        ]
-        for item in items:
-            if item.is_file() and _counts(item.name, below, names, is_packaged=is_packaged):
-                with contextlib.suppress(FileNotFoundError):
-                    yield f"{below}{item.name}", item.path, item.stat()
-
-
-def _is_left_out(folder: str, names: Collection[str], *, is_packaged: bool) -> bool:
-    """Whether nothing below a folder counts, by its name and what is in it."""
-    # An environment inside a checkout is on nobody's module path by that, and run folders change with each run.
-    if "pyvenv.cfg" in names or {RUN, "trials"} <= {*names}:
-        return True
-    return folder in _OUTPUTS and not is_packaged and "__init__.py" not in names
-
-
-def _has_modules(names: Collection[str], folders: Collection[os.DirEntry[str]]) -> bool:
-    return any(map(_is_module, names)) or any(Path(folder.path, "__init__.py").exists() for folder in folders)
-
-
-def _is_module(name: str) -> bool:
-    return name.endswith(_MODULES) or ".so." in name
-
-
-def _counts(name: str, below: str, beside: Collection[str], *, is_packaged: bool) -> bool:
-    """Whether a file does, by its name and the folder that it is in."""
-    folder = below.rstrip("/").rpartition("/")[2]
-    if folder.endswith(".egg-info"):  # written anew by each build; the rest says what the package's files say
-        return name == "entry_points.txt"
-    if folder.endswith(".dist-info"):
-        return name not in _LEFT_OUT
-    if _is_module(name):
-        return True
-    if name.endswith(".pyc"):
-        return name[:-1] not in beside
-    return is_packaged and not name.startswith((".", "#")) and not name.endswith(_NOISE)
-
-
 def _read(file: str) -> str:
+    """The digest of a file; empty where it may not be read."""
     digest = hashlib.sha256()
-    for chunk in _chunks(Path(file)):
-        digest.update(chunk)
+    try:
+        for chunk in _chunks(Path(file)):
+            digest.update(chunk)
+    except (PermissionError, IsADirectoryError):
+        return ""
     return digest.hexdigest()
 
 

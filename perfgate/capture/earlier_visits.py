@@ -42,21 +42,25 @@ def refuse_other_builds(folder: Path, run: Run, watched: WatchedBuilds) -> None:
     """Refuse builds that are not those which earlier visits measured; of pairs, those of the run that they are for too.
 
     Raises:
-        NotMeasuredError: ``subject-changed``: one is another; the files that are newer than that visit are named.
+        NotMeasuredError: ``subject-changed``: one is another; the files that are newer than that visit are named. Or it
+            is not known any more which one it is.
         RecordError: A record cannot be read.
     """
     for record, builds in measured_before(folder, run):
         for label, there in builds.items():
             now = watched.build(label, record.cell.cell_id)
-            others = {} if now is None else measured_digests(record, there)
-            for digest, visit in others.items():
-                if now is None or digest == now.digest:
+            for digest, visit in measured_digests(record, there).items():
+                if now is None:
+                    kept = watched.digests(record.cell).get(label)
+                    told = f"not known: {kept.unknown if kept else 'it is not read here'}"
+                elif digest == now.digest:
                     continue
-                newer = now.written_since(int(datetime.fromisoformat(visit.t0_utc).timestamp()) * _NS)
-                told = f"; newer than that: {in_brief(newer)}" if newer else ""
+                else:
+                    newer = now.written_since(int(datetime.fromisoformat(visit.t0_utc).timestamp()) * _NS)
+                    told = f"{now.digest[:SHOWN]}" + (f"; newer than that: {in_brief(newer)}" if newer else "")
                 raise NotMeasuredError(
                     f"{label} is not the build that was measured at {visit.t0_utc}: its files were "
-                    f"{digest[:SHOWN]} and are {now.digest[:SHOWN]}{told}",
+                    f"{digest[:SHOWN]} and are {told}",
                     where=str(folder),
                     remedy="Put its files back, or measure anew.",
                     code=CHANGED,

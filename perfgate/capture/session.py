@@ -134,10 +134,10 @@ class Session:
         """End the visit: look at the builds once more, release clocks and GPUs; records stay, caches go."""
         with self._held:
             if not isinstance(error, OSError):  # a record can be written
-                for cell_id, label, failure in self._watched.last_look():
-                    record = self._opened[cell_id]
-                    told = Failure(code=failure.code, text=f"{label}: {failure.text}")
-                    self._keep(record.cell, stopped=told, head=label if label in record.heads else "")
+                for cell_id, label, looked in self._watched.last_look():
+                    record = self._opened[cell_id] = looked.after(self._opened[cell_id], label)
+                    why = looked.failure and Failure(code=looked.failure.code, text=f"{label}: {looked.failure.text}")
+                    self._keep(record.cell, stopped=why, head=label if label in record.heads else "")
 
     def measure(
         self, cell: Cell, pairs: int, kind: Kind = "timed", heads: tuple[str, ...] = ("",), then: Kind | None = None

@@ -11,6 +11,7 @@ import builtins
 import functools
 import gc
 import importlib.metadata
+import logging
 import multiprocessing
 import os
 import sys
@@ -34,8 +35,6 @@ FLAG, MOST, MOST_CHARACTERS = 12, 256, 200
 SETTINGS = ("get_num_threads", "get_float32_matmul_precision", "are_deterministic_algorithms_enabled",
             "get_default_dtype", "is_grad_enabled")  # fmt: skip
 """Functions of torch that tell what was set."""
-MADE = "<string>"
-"""The file of functions that dataclasses write."""
 
 
 def path_used(engine: Any, folders: list[str], call_ranks: Callable[..., list[Any]]) -> list[Any]:
@@ -60,9 +59,10 @@ def report(_worker: Any, folders: list[str]) -> dict[str, Any] | None:
     """
     try:
         own, libraries = modules_of(folders), libraries_of(folders)
+        held = libraries if all(own) else held_by_vllm(folders)
         used = [
-            {"modules": len(names), "libraries": mapped, "plugins": plugins_of(folder), "apart": False}
-            for folder, names, mapped in zip(folders, own, libraries)  # noqa: B905 (3.10)
+            {"modules": len(names) or more, "libraries": mapped, "plugins": plugins_of(folder), "apart": False}
+            for folder, names, mapped, more in zip(folders, own, libraries, held)  # noqa: B905 (3.10)
         ]
         name = multiprocessing.current_process().name
     except Exception:  # noqa: BLE001 (whatever a package or module does when it is looked at)
@@ -111,15 +111,37 @@ def portions(kept: dict[str, Any]) -> list[str]:
     return [one for one in own if isinstance(one, str)] if isinstance(own, (list, tuple)) else []
 
 
+def held_by_vllm(folders: list[str]) -> list[int]:
+    """How many files of each folder have functions that vLLM holds, in tables too: no module of them need be left."""
+    files: set[str] = set()
+    open_ = [one for name, kept in modules_of_vllm() for key, one in [*kept.items()] if key[:2] != "__"]
+    seen = {id(vars(builtins))}
+    for one in open_:  # it grows
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if type(one) is types.FunctionType:
+            files.add(one.__code__.co_filename)
+            open_ += [*(one.__closure__ or ()), *vars(one).values()]
+        elif issubclass(type(one), type):
+            open_ += vars(one).values()
+        elif type(one) in CONTAINERS:
+            open_ += gc.get_referents(one)
+    return count_in(folders, files)
+
+
 def libraries_of(folders: list[str]) -> list[int]:
     """How many shared objects of each folder this process has mapped."""
-    found, places, others = [0] * len(folders), places_of(folders), other_places()
     with Path("/proc/self/maps").open(encoding="utf-8", errors="surrogateescape") as stream:
         files = {line[line.index("/") :].rstrip("\n") for line in stream if "/" in line and ".so" in line}
-    for file in files:
-        if (number := place_of(file, places, others, "")) is not None:
-            found[number] += 1
-    return found
+    return count_in(folders, files)
+
+
+def count_in(folders: list[str], files: set[str]) -> list[int]:
+    """How many of some files are of each folder."""
+    places, others = places_of(folders), other_places()
+    numbers = [place_of(file, places, others, "") for file in files]
+    return [numbers.count(number) for number in range(len(folders))]
 
 
 def plugins_of(folder: str) -> list[str]:
@@ -257,14 +279,19 @@ def state_of_vllm() -> str:
     """
     begin_s, total = time.thread_time(), 0
     known: dict[int, str] = {}
-    for name, module in [*sys.modules.items()]:
-        kept = getattr(module, "__dict__", None) if name.partition(".")[0] == "vllm" else None
-        if isinstance(kept, dict):
-            total += sum(zlib.crc32(line.encode(errors="replace")) for line in lines_of_module(name, kept, known))
+    for name, kept in modules_of_vllm():
+        total += sum(zlib.crc32(line.encode(errors="replace")) for line in lines_of_module(name, kept, known))
         if time.thread_time() - begin_s > MOST_S:
             return ""
     total += sum(zlib.crc32(line.encode(errors="replace")) for line in lines_of_process())
     return f"{total:016x}"
+
+
+def modules_of_vllm() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The modules of vLLM by name, and what each holds."""
+    for name, module in [*sys.modules.items()]:
+        if name.partition(".")[0] == "vllm" and isinstance(kept := getattr(module, "__dict__", None), dict):
+            yield name, kept
 
 
 def lines_of_module(name: str, kept: dict[str, Any], known: dict[int, str]) -> Iterator[str]:
@@ -306,7 +333,8 @@ def is_own_method(begin: str, name: str, value: Any, file: object) -> bool:
     if type(value) is not types.FunctionType:
         return name[:2] == "__" and not isinstance(value, (staticmethod, classmethod, property))
     code = value.__code__
-    return value.__qualname__ == begin + name and code.co_name == name and code.co_filename in (file, MADE)
+    is_of_the_file = code.co_filename in (file, "<string>")  # as dataclasses write it
+    return value.__qualname__ == begin + name and code.co_name == name and is_of_the_file
 
 
 def shape(value: Any) -> str:
@@ -335,35 +363,21 @@ def inner_shape(value: Any) -> str:
     return kind.__name__
 
 
-def of_function(value: Any) -> str:
-    """Where it begins."""
-    return f"{value.__code__.co_filename}:{value.__code__.co_firstlineno} {value.__qualname__}"
-
-
-def of_list(value: Any) -> str:
-    """The first of what a list or tuple holds."""
-    return f"{len(value)} {[inner_shape(one) for one in value[:MOST]]}"
-
-
-def of_dict(value: Any) -> str:
-    """What a table has under which names; of a large one, which may be a cache, how many."""
-    if len(value) > MOST:
-        return f"dict {len(value)}"
-    return f"dict {sorted(f'{key} {inner_shape(one)}' for key, one in [*value.items()] if type(key) is str)}"
+def entries_of(value: dict[Any, Any]) -> list[str]:
+    """What a table has under which names; a large one may be a cache."""
+    return [f"{key} {inner_shape(one)}" for key, one in [*value.items()] if type(key) is str]
 
 
 CONSTANTS = frozenset({bool, int, float, str, bytes, type(None)})
 SHAPES: dict[type, Callable[[Any], str]] = {
-    types.FunctionType: of_function,
+    types.FunctionType: lambda f: f"{f.__code__.co_filename}:{f.__code__.co_firstlineno} {f.__qualname__}",
     staticmethod: lambda value: f"static {shape(value.__func__)}",
     classmethod: lambda value: f"of class {shape(value.__func__)}",
     property: lambda value: f"{shape(value.fget)} {shape(value.fset)}",
     functools.partial: lambda value: f"partial {shape(value.func)} {len(value.args)} {sorted(value.keywords)}",
-    list: of_list,
-    tuple: of_list,
-    dict: of_dict,
-    set: lambda value: f"set {len(value)}",
-    frozenset: lambda value: f"frozenset {len(value)}",
+    **dict.fromkeys((list, tuple), lambda value: f"{len(value)} {[inner_shape(one) for one in value[:MOST]]}"),
+    dict: lambda value: f"dict {sorted(entries_of(value)) if len(value) <= MOST else len(value)}",
+    **dict.fromkeys((set, frozenset), lambda value: f"{type(value).__name__} {len(value)}"),
 }
 
 
@@ -372,7 +386,8 @@ def lines_of_process() -> Iterator[str]:
     for name, value in [*os.environ.items()]:
         if not (name.startswith("PERFGATE") or name.endswith("PORT") or name == "PYTHONPATH"):
             yield f"{name}={value if len(value) <= FLAG and os.sep not in value else ''}"
-    yield f"{gc.isenabled()} {sys.getswitchinterval()} {len(os.sched_getaffinity(0))} {os.getpriority(0, 0)}"
+    yield f"{gc.isenabled()} {gc.get_threshold()} {gc.get_freeze_count() > 0}"  # how many differs between processes
+    yield f"{sys.getswitchinterval()} {len(os.sched_getaffinity(0))} {os.getpriority(0, 0)} {logging.root.level}"
     torch: Any = sys.modules.get("torch")
     for name in SETTINGS:
         yield f"{name} {getattr(torch, name, str)()}"

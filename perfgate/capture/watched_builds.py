@@ -6,8 +6,9 @@ measured of that build: nobody knows which of its trials ran what. Engines impor
 says of the trial before it that its files stayed, and of the trial after it what it begins with.
 
 Engines write no bytecode beside sources: for each build of a visit there is a folder in their place
-(``PYTHONPYCACHEPREFIX``), which begins with links to the bytecode that is there already. So an engine starts as fast
-as it would, nothing under test fills what another build reads, and a folder of ``path=`` stays as it was.
+(``PYTHONPYCACHEPREFIX``), which begins with links to the bytecode that interpreter and installers left. So an engine
+starts nearly as fast as it would, nothing under test fills what another build reads, and a folder of ``path=`` stays as
+it was. Bytecode beside sources that people edit is compiled anew: it is executed and in no digest, and need not fit.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from perfgate.capture.build_digest import Build, Builds, ModulePath, NoAnswerError
-from perfgate.capture.build_files import UnknownBuildError
+from perfgate.capture.build_digest import Build, Builds, ModulePath, NoAnswerError, is_of_packages
+from perfgate.capture.build_files import UnknownBuildError, packages_of
 from perfgate.capture.compile_caches import FOLDERS
 from perfgate.capture.engine import engine_settings, subject_environment
 from perfgate.capture.job import Job
 from perfgate.machine.cleanup import remove_tree
 from perfgate.metrics.trial import Failure
 from perfgate.record.compared_builds import BuildDigest
-from perfgate.record.dropped_pairs import CHANGED
-from perfgate.record.run_record import Run
+from perfgate.record.dropped_pairs import CHANGED, UNKNOWN
+from perfgate.record.run_record import Record, Run
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
@@ -45,15 +46,25 @@ _WITHOUT: Final = {"__pycache__", "test", "tests", "idlelib", "lib2to3"}
 
 @dataclass(frozen=True)
 class Looked:
-    """What a look at a build before a trial found.
+    """What a look at a build found.
 
     Args:
-        failure: What has changed; the trial is not taken then.
+        failure: What has changed; no further trial is taken then.
         unknown: Why that is not known; empty where it is.
     """
 
     failure: Failure | None = None
     unknown: str = ""
+
+    def after(self, record: Record, label: str) -> Record:
+        """A record whose last trial of a build was taken before this look, with a caution where nothing is known."""
+        own = [place for place, trial in enumerate(record.trials) if trial.label == label]
+        if not self.unknown or not own:
+            return record
+        trials = [*record.trials]
+        last = trials[own[-1]]
+        trials[own[-1]] = last.model_copy(update={"cautions": (*dict.fromkeys((*last.cautions, UNKNOWN)),)})
+        return record.model_copy(update={"trials": (*trials,)})
 
 
 class WatchedBuilds:
@@ -85,7 +96,7 @@ class WatchedBuilds:
                 if subject.url is None:
                     self._found[label, cell.cell_id] = found = self._read(cell, subject)
                     if isinstance(found, Build) and found.path.version and not self.bytecode(label).exists():
-                        link_bytecode(self.bytecode(label), found.path)
+                        link_bytecode(self.bytecode(label), found.path, subject.path)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -116,13 +127,13 @@ class WatchedBuilds:
                 self._unproven.setdefault(job.label, set()).add(job.cell.cell_id)
             return looked
 
-    def last_look(self) -> Iterator[tuple[str, str, Failure]]:
-        """Cells whose build may have been measured after it changed: the cell's id, the build, and what changed."""
+    def last_look(self) -> Iterator[tuple[str, str, Looked]]:
+        """Cells whose build was measured since the last look: the cell's id, the build, and what is wrong with it."""
         with self._lock:
             for label, cells in self._unproven.items():
                 for cell_id in sorted(cells):
-                    if failure := self._look(label, cell_id).failure:
-                        yield cell_id, label, failure
+                    if (looked := self._look(label, cell_id)) != Looked():
+                        yield cell_id, label, looked
 
     def _look(self, label: str, cell_id: str) -> Looked:
         found = self._found.get((label, cell_id))
@@ -135,9 +146,10 @@ class WatchedBuilds:
                 changes = found.changes()
             except UnknownBuildError as error:
                 return Looked(unknown=str(error))
-            if changes:
-                self._changed[label] = Failure(code=CHANGED, text=in_brief(changes))
-        return Looked(self._changed.get(label))
+            if not changes:
+                return Looked(unknown=found.new)
+            self._changed[label] = Failure(code=CHANGED, text=in_brief(changes))
+        return Looked(self._changed[label])
 
     def _read(self, cell: Cell, subject: Subject) -> Build | UnknownBuildError:
         variables = {**self._environment, **engine_settings(self._folder), **cell.engine.env}
@@ -162,22 +174,24 @@ def in_brief(files: Sequence[str]) -> str:
     return "; ".join([*files[:_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
-def link_bytecode(folder: Path, path: ModulePath) -> None:
-    """Make a folder for the bytecode of an interpreter, with links to what it has beside its sources.
+def link_bytecode(folder: Path, path: ModulePath, without: Iterable[str] = ()) -> None:
+    """Make a folder for the bytecode of an interpreter, with links to that of its library and of what was installed.
 
     An interpreter that writes a module's bytecode anew replaces the link, not what it leads to.
 
     Args:
         folder: To be made.
         path: Where that interpreter looks for modules.
+        without: Folders of which none is linked, wherever they are.
 
     Raises:
         OSError: The folder cannot be written.
     """
     folder.mkdir()
-    roots = dict.fromkeys((*path.libraries, *path.folders))
+    installed = [root for root in path.folders if is_of_packages(root) and packages_of(root)]
+    roots = dict.fromkeys((*path.libraries, *installed))
     outermost = [root for root in roots if not any(root.startswith(f"{other}{os.sep}") for other in roots)]
-    links = (link for root in outermost if Path(root).is_absolute() for link in _bytecode_below(root))
+    links = (link for root in outermost if Path(root).is_absolute() for link in _bytecode_below(root, {*without}))
     made = ""
     for place, name in islice(links, _MOST_LINKS):
         to = f"{folder}{place}"  # as Python does
@@ -187,9 +201,11 @@ def link_bytecode(folder: Path, path: ModulePath) -> None:
         os.symlink(f"{place}/__pycache__/{name}", f"{to}/{name}")  # noqa: PTH211 (10,000 of them)
 
 
-def _bytecode_below(root: str) -> Iterator[tuple[str, str]]:
+def _bytecode_below(root: str, without: Collection[str]) -> Iterator[tuple[str, str]]:
     """The files of bytecode below a folder, each with the folder that its source is in."""
     for place, folders, _ in os.walk(root):
+        if place in without:
+            folders.clear()
         is_there = "__pycache__" in folders
         folders[:] = [name for name in folders if name not in _WITHOUT and not name.startswith(".")]
         if is_there:

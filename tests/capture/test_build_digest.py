@@ -42,7 +42,7 @@ def digest(tmp_path: Path, packages: Path) -> Callable[..., str]:
     """A function that gives the digest of a build with these folders on its module path."""
 
     def of(*more: Path, answer: str | None = None) -> str:
-        said = answer or json.dumps(["3.12", [*map(str, more), str(packages)], "/nowhere", "/nowhere"])
+        said = answer or json.dumps(["3.12", [*map(str, more), str(packages)], "/nowhere", "/nowhere", "", "/nowhere"])
         python = tmp_path / "python"
         python.write_text(f"#!/bin/sh\necho 'a hook that prints'\necho '{said}'\n")
         python.chmod(0o755)
@@ -91,13 +91,51 @@ def test_what_no_import_notices(digest: Callable[..., str], packages: Path) -> N
     assert digest() == before
 
 
-def test_a_record_is_believed_for_files_that_are_not_newer(digest: Callable[..., str], packages: Path) -> None:
-    """So that gigabytes of libraries need not be read: the file's own content does not matter then."""
+def test_a_record_is_believed_for_files_that_are_not_newer(
+    digest: Callable[..., str], packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that gigabytes of libraries need not be read: the file's own content does not matter then.
+
+    A file that was put in its place later has a newer time of change, whatever time of writing it was given.
+    """
     before = digest()
     file = packages / "vllm" / "__init__.py"
     file.write_bytes(SOURCE.upper())
     os.utime(file, ns=(7, 7))
     assert digest() == before
+    monkeypatch.setattr("perfgate.capture.build_files._NEWER_NS", 0)
+    assert digest() != before
+
+
+def test_links_and_folders_that_lead_nowhere(digest: Callable[..., str], packages: Path) -> None:
+    """They hide nothing: the rest is read, and the digest does not tell in which order they were made."""
+    (packages / "vllm" / "real").mkdir()
+    (packages / "vllm" / "real" / "core.py").write_text("1")
+    before = digest()
+    for name, to in {"itself": "itself", "nothing": "missing", "a": "real", "z": "real", "0.json": "0.json"}.items():
+        (packages / "vllm" / name).symlink_to(to)
+    assert digest() == before
+    (packages / "vllm" / "real" / "core.py").write_text("2")
+    assert digest() != before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read(tmp_path: Path) -> None:
+    """It hides nothing: the rest is looked at, and that it may be read is a change."""
+    plugin = tmp_path / "plugin"
+    (plugin / "closed").mkdir(parents=True)
+    for name in ("one.py", "two.py", "closed/three.py"):
+        (plugin / name).write_text("1")
+    (plugin / "two.py").chmod(0)
+    (plugin / "closed").chmod(0)
+    environment(tmp_path / "env")
+    build = found(tmp_path, tmp_path / "env", plugin)
+    assert build.changes() == []
+    (plugin / "one.py").write_text("2")
+    (plugin / "two.py").chmod(0o600)
+    (plugin / "closed").chmod(0o700)
+    told = "\n".join(sorted(build.changes()))
+    assert all(said in told for said in ("one.py has", "two.py has", "three.py is new", "closed/ is gone"))
 
 
 def test_sources_of_editable_installs(digest: Callable[..., str], packages: Path, tmp_path: Path) -> None:
@@ -129,7 +167,10 @@ def test_folders_of_the_path(digest: Callable[..., str], tmp_path: Path) -> None
     assert len({digest(), digest(one), digest(one, two), digest(two, one)}) == 4
 
 
-@pytest.mark.parametrize("answer", ["no JSON", "[]", "[1, [], 2, 3]", '["3.12", [4], "", ""]', '["3.12", 5, "", ""]'])
+@pytest.mark.parametrize(
+    "answer",
+    ["no JSON", "[]", "[1, [], 2, 3, 4, 5]", '["3.12", [4], "", "", "", ""]', '["3.12", 5, "", "", "", ""]'],
+)
 def test_interpreters_that_do_not_tell(digest: Callable[..., str], answer: str) -> None:
     """Such a build is like no other, so it has no digest."""
     with pytest.raises(UnknownBuildError, match="does not say"):
@@ -258,6 +299,60 @@ def test_the_same_files_elsewhere(tmp_path: Path) -> None:
     assert one.placed_digest != two.placed_digest
 
 
+def swap(folder: Path, to: str) -> None:
+    """Make a link lead elsewhere."""
+    folder.unlink()
+    folder.symlink_to(to)
+
+
+def add(file: Path, text: str) -> None:
+    """Write more into a file, or a new one."""
+    with file.open("a") as stream:
+        stream.write(text)
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """Two environments, of which a link names one, with a script that starts its interpreter, and two plugins alike."""
+    for name in ("1", "2"):
+        environment(tmp_path / f"env{name}")
+        (tmp_path / f"plugins{name}" / "mine").mkdir(parents=True)
+    (tmp_path / "env").symlink_to("env1")
+    (tmp_path / "plugins").symlink_to("plugins1")
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {tmp_path}/env/bin/python "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    return tmp_path
+
+
+LEADS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a parent of path=": (lambda folder: swap(folder / "plugins", "plugins2"), "plugins/mine leads to "),
+    "the environment": (lambda folder: swap(folder / "env", "env2"), "site-packages leads to "),
+    "the interpreter": (lambda folder: swap(folder / "env" / "bin" / "python", "/bin/true"), "bin/python leads to /"),
+    "a script that starts it": (lambda folder: add(folder / "python", "#"), "python has changed: "),
+    "what the environment is": (lambda folder: add(folder / "env" / "pyvenv.cfg", "a = b\n"), "pyvenv.cfg has changed"),
+    "what Python reads first": (lambda folder: add(folder / "env" / "bin" / "pyvenv.cfg", ""), "led to nothing"),
+    "a folder that was not there": (lambda folder: (folder / "later").mkdir(), "led to nothing"),
+}
+
+
+@pytest.mark.parametrize(("edit", "said"), LEADS.values(), ids=LEADS)
+def test_what_a_build_is_named_by(linked: Path, edit: Callable[[Path], object], said: str) -> None:
+    """Engines go through links and scripts each time: where another build is behind them, it is one."""
+    variables = {"PATH": os.defpath, "PYTHONPATH": f"{linked}/plugins/mine:{linked}/later"}
+    build = Builds(linked).of(Subject(python=str(linked / "python")), variables)
+    assert build.changes() == []
+    edit(linked)
+    assert said in "\n".join(build.changes())
+
+
+def test_a_script_that_starts_another_build(linked: Path) -> None:
+    """It is of the digest, so that no later visit takes it for the same build."""
+    subject = Subject(python=str(linked / "python"))
+    before = Builds(linked).of(subject, {"PATH": os.defpath}).digest
+    add(linked / "python", "#")
+    assert Builds(linked).of(subject, {"PATH": os.defpath}).digest != before
+
+
 def test_too_much_to_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all was touched, a look reads as much as it may, says that the rest is not known, and the next goes on."""
     plugin = tmp_path / "plugin"
@@ -276,15 +371,21 @@ def test_too_much_to_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_bytecode_is_found_and_none_is_written_beside_sources(tmp_path: Path) -> None:
-    """An interpreter reads what was there, through links, and writes what it makes into the folder of the visit."""
+    """An interpreter reads what an installer left, through links, and writes what it makes into the visit's folder.
+
+    What lies beside sources of ``path=`` is not read: it may be of another source.
+    """
     packages = environment(tmp_path / "env")
     (packages / "old.py").write_text("1")
     python = tmp_path / "env" / "bin" / "python"
     subprocess.run([python, "-c", "import old"], check=True, env={"PATH": os.defpath})
     (there,) = packages.glob("__pycache__/old.*.pyc")
+    (packages / "old-1.dist-info").mkdir()
     plugin = tmp_path / "plugin"
-    plugin.mkdir()
+    (plugin / "__pycache__").mkdir(parents=True)
     (plugin / "new.py").write_text("1")
+    stale = plugin / "__pycache__" / there.name.replace("old", "new")
+    stale.write_text("made of another source")
     build, bytecode = found(tmp_path, tmp_path / "env", plugin), tmp_path / "bytecode"
     link_bytecode(bytecode, build.path)
     content = there.read_bytes()
@@ -295,7 +396,9 @@ def test_bytecode_is_found_and_none_is_written_beside_sources(tmp_path: Path) ->
     assert old.is_symlink()
     assert old.resolve() == there.resolve()
     assert new.is_relative_to(bytecode)
-    assert [*plugin.iterdir()] == [plugin / "new.py"]
+    assert not new.is_symlink()
+    assert stale.read_text() == "made of another source"
+    assert [*plugin.rglob("*.*")] == [plugin / "new.py", stale]
 
     (packages / "old.py").write_text("22")
     subprocess.run([python, "-c", program], check=True, capture_output=True, env=variables)

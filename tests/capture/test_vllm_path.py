@@ -137,6 +137,33 @@ def test_entry_points(tmp_path: Path) -> None:
     assert counts(tmp_path, stray, folder, runs=imported) == [(0, 0, []), (1, 0, ["mine"])]
 
 
+WITHOUT_A_MODULE = {
+    "by its place": """import importlib.util as found
+    spec = found.spec_from_file_location("mine", FILE)
+    module = found.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    vllm.sample = module.step""",
+    "run": "import runpy; vllm.sample = runpy.run_path(FILE)['step']",
+    "dropped": "import my_plugin, sys; vllm.Scheduler.schedule = my_plugin.step; del sys.modules['my_plugin']",
+    "in a table": "import runpy; vllm.REGISTRY['mine'] = [runpy.run_path(FILE)['step']]",
+    "wrapped": """import runpy, functools
+    vllm.sample = functools.partial(runpy.run_path(FILE)['step'])""",
+    "a class": "import runpy; vllm.Scheduler = runpy.run_path(FILE)['Step']",
+    "not kept": "import runpy; runpy.run_path(FILE)",
+}
+
+
+@pytest.mark.parametrize("load", WITHOUT_A_MODULE)
+def test_code_whose_module_is_not_kept(tmp_path: Path, load: str) -> None:
+    """What vLLM holds of a file is use of it, whether or not a module by its name is there."""
+    engine = write(tmp_path / "engine", {"vllm/__init__.py": ENGINE})
+    code = "def step(): return 1\nclass Step:\n    def schedule(self): return 1\n"
+    folder = write(tmp_path / "folder", {"my_plugin.py": code})
+    runs = f"import vllm; FILE = {str(folder / 'my_plugin.py')!r}\nif FILE:\n    {WITHOUT_A_MODULE[load]}"
+
+    assert counts(tmp_path, folder, engine, runs=runs)[0][0] == (load != "not kept")
+
+
 IDLE = """
 import dataclasses, functools, os
 from vllm import LIMIT, REGISTRY, sample
@@ -179,6 +206,9 @@ DOES = {
     "changes code": "import vllm; vllm.sample.__code__ = vllm.other.__code__",
     "sets a variable": "os.environ['VLLM_SWITCH'] = '1'",
     "stops collecting": "import gc; gc.disable()",
+    "collects more often": "import gc; gc.set_threshold(10)",
+    "leaves out of collections": "import gc; gc.freeze()",
+    "logs more": "import logging; logging.getLogger().setLevel(1)",
 }
 """What the function of a plugin does, and which of it can be told from nothing."""
 NOTHING = ("nothing", "logs", "reads")

@@ -110,7 +110,7 @@ def test_a_plant_is_caught_with_its_cause(project: Path) -> None:
     assert "gemm" in found["slow"]["told"]
     assert found["slow"]["change"] == pytest.approx(0.02, abs=0.002)
     assert found["slow"]["true_size"] is None
-    assert (found["same-build-1"]["result"], found["same-build-1"]["pairs"]) == ("as-expected", 4)
+    assert (found["same-build-1"]["result"], found["same-build-1"]["pairs"]) == ("as-expected", 6)
     (folder,) = (project / "runs").glob("drill-*")
     assert read_board(folder / "board.json") == make_board(folder)
     assert board_of(ended)["false_blocks"]["at_most"] == pytest.approx(0.95)

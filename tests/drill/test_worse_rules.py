@@ -40,10 +40,10 @@ def no_holm(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("perfgate.stats.holm_level", lambda _p, _index, alpha, _weights: alpha)
 
 
-def block_at_six(patch: pytest.MonkeyPatch) -> None:
-    """What may be spent on blocking is spent at six pairs."""
-    early = stats.Schedule(stats.DEFAULT_SCHEDULE.looks, (0.8, 0.0, 0.0), stats.DEFAULT_SCHEDULE.pass_)
-    patch.setattr("perfgate.scenario.schedule.DEFAULT_SCHEDULE", early)
+def block_at_four(patch: pytest.MonkeyPatch) -> None:
+    """What may be spent on blocking is spent at four pairs."""
+    early = stats.Schedule(stats.EARLY_SCHEDULE.looks, (0.8, 0.0, 0.0, 0.0), stats.EARLY_SCHEDULE.pass_)
+    patch.setattr("perfgate.scenario.schedule.EARLY_SCHEDULE", early)
 
 
 def pass_at_one_margin(patch: pytest.MonkeyPatch) -> None:
@@ -87,12 +87,12 @@ def said(recordings: list[Recording], declared: Declared, truth: str, draws: int
     [
         (no_holm, lambda: drawn(models.two_modes(0.002, 0.00075, shared=False)),
          lambda: eight_gates("0.02%:0.15%", ONCE), "every gate at its ignorable", 400),
-        (block_at_six, lambda: drawn(models.two_modes(0.00097, 0.00014, shared=False)),
-         lambda: eight_gates("0.1%:0.5%", Sampling()), "every gate at its ignorable", 500),
+        (block_at_four, lambda: drawn(models.two_modes(0.00097, 0.00014, shared=False)),
+         lambda: eight_gates("0.1%:0.5%", Sampling(looks=stats.EARLY_SCHEDULE.looks)), "every gate at its ignorable", 500),
         (pass_at_one_margin, lambda: read_recordings(ROOT / "tests/fixtures/h200-llama-8b-iterations.csv"),
          tight, "itl_median slower by 0.15 %", 150),
     ],
-    ids=["no Holm", "block at six pairs", "pass at one margin"],
+    ids=["no Holm", "block at four pairs", "pass at one margin"],
 )  # fmt: skip
 def test_a_worse_rule_is_flagged(
     monkeypatch: pytest.MonkeyPatch,

@@ -19,7 +19,7 @@ from perfgate.metrics.trial import Failure, Kind, Side, Trial
 from perfgate.record.run_record import Record
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import BETA, Cell, Plan
-from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
+from perfgate.stats.sequential import EARLY_SCHEDULE, Schedule
 from perfgate.trace.decode_step import STEADY, DecodeSteps
 
 ATTENTION = "kernel_time_per_step[attention]"
@@ -110,7 +110,7 @@ def test_looks_of_traced_pairs_are_those_of_the_block() -> None:
     assert outcome(taken, measured)[0].next_traced_look is None
     extended = record(measured, taken, further_traced_looks=(10,))
     assert extended.schedule("traced") == Schedule((4, 6), (0.0, 0.16), (0.16, 0.16)).further((10,))
-    assert extended.schedule("timed") == DEFAULT_SCHEDULE
+    assert extended.schedule("timed") == EARLY_SCHEDULE
     assert judged(taken, measured, further_traced_looks=(10,)).cells[0].next_traced_look == 10
 
 
