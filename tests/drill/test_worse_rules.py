@@ -30,6 +30,7 @@ METRICS = (
 )  # fmt: skip
 ONCE = Sampling(looks=(12,), spend=Spend.model_validate({"block": [0.4], "pass": [0.4]}))
 """One look at twelve pairs, with half of what may be spent."""
+EARLY = Sampling(looks=stats.EARLY_SCHEDULE.looks)
 SEED = 3
 Worsen = Callable[[pytest.MonkeyPatch], None]
 
@@ -88,7 +89,7 @@ def said(recordings: list[Recording], declared: Declared, truth: str, draws: int
         (no_holm, lambda: drawn(models.two_modes(0.002, 0.00075, shared=False)),
          lambda: eight_gates("0.02%:0.15%", ONCE), "every gate at its ignorable", 400),
         (block_at_four, lambda: drawn(models.two_modes(0.00097, 0.00014, shared=False)),
-         lambda: eight_gates("0.1%:0.5%", Sampling(looks=stats.EARLY_SCHEDULE.looks)), "every gate at its ignorable", 500),
+         lambda: eight_gates("0.1%:0.5%", EARLY), "every gate at its ignorable", 500),
         (pass_at_one_margin, lambda: read_recordings(ROOT / "tests/fixtures/h200-llama-8b-iterations.csv"),
          tight, "itl_median slower by 0.15 %", 150),
     ],
