@@ -131,7 +131,7 @@ most 1 % of the runs of a fair machine.** The largest share here is {worst}.
 |---|---|---|---|---|---|
 """
 FOOT = """
-With the cap at 2 the cap does the work: a third of the runs of a head that throttles itself in half of its trials
+With the cap at 2 the cap does the work: a seventh of the runs of a head that throttles itself in half of its trials
 still pass, those in which chance dropped at most two pairs, with the caution `dropped-pairs`, which says that all
 were the head's. Two pairs dropped on one side are what a fair machine shows in every second run that drops two, so
 nothing can refuse the one and keep the other. A larger cap lets more of either through, and the test then ends what

@@ -157,22 +157,23 @@ def decided(order: str, base: Floats, head: Floats, first: NDArray[np.bool_]) ->
     d, pairs = np.log(head) - np.log(base), base.shape[1]
     mean, error = d.mean(axis=1), d.std(axis=1, ddof=1) / math.sqrt(pairs)
     ignorable, must_catch = math.log1p(GATE.gate.ignorable), math.log1p(GATE.gate.must_catch)
-    blocks = special.stdtr(pairs - 1, (ignorable - mean) / error) <= (ALPHA * one_look(pairs).block[0] or -1)
+    alpha, beta = ALPHA * one_look(pairs).block[0] or -1, BETA * one_look(pairs).pass_[0]
+    blocks = special.stdtr(pairs - 1, (ignorable - mean) / error) <= alpha
     if order.startswith("column"):
         seconds, firsts = first.sum(axis=1), (~first).sum(axis=1)
         means = [(d * one).sum(axis=1) / count for one, count in ((~first, firsts), (first, seconds))]
         own = np.where(first, means[1][:, None], means[0][:, None])
         adjusted = np.sqrt(((d - own) ** 2).sum(axis=1) / (pairs - 2) * (1 / firsts + 1 / seconds)) / 2
-        blocks &= special.stdtr(pairs - 2, (ignorable - (means[0] + means[1]) / 2) / adjusted) <= ALPHA
+        blocks &= special.stdtr(pairs - 2, (ignorable - (means[0] + means[1]) / 2) / adjusted) <= alpha
     if order == "stated" and pairs >= FEWEST_FLIPPED:
-        blocks[blocks] = [sign_flips(row - ignorable) <= ALPHA for row in d[blocks]]
+        blocks[blocks] = [sign_flips(row - ignorable) <= alpha for row in d[blocks]]
     if order.startswith("unknown"):
         blocks = np.zeros_like(blocks)
         level = (np.log(base) + np.log(head)) / 2
         steps = np.diff(level, axis=1)
         error = np.hypot(error, np.sqrt((steps**2).mean(axis=1) / 2) / (math.sqrt(2) * (pairs - 1)))
         mean = mean + np.abs(level[:, -1] - level[:, 0]) / (2 * (pairs - 1))
-    passes = special.stdtr(pairs - 1, (mean - must_catch) / error) <= BETA
+    passes = special.stdtr(pairs - 1, (mean - must_catch) / error) <= beta
     return blocks, passes & ~blocks
 
 

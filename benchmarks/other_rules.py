@@ -54,7 +54,7 @@ def ours(margins: Margins) -> Ours:
     """Our rule with some margins."""
     name = f"perfgate, {margins.ignorable * 100:g} % / {margins.must_catch * 100:g} %"
     return Ours(
-        name, "", "pairs in random order, 4 to 12", lambda base, head, _: our_ends(base, head, margins).runs,
+        name, "", "pairs in random order, 6 to 12", lambda base, head, _: our_ends(base, head, margins).runs,
         base=12, head=12, margins=margins,
     )  # fmt: skip
 
@@ -63,6 +63,9 @@ def our_ends(base: Floats, head: Floats, margins: Margins) -> Decisions:
     """What comparisons end with by our rule, as far as their pairs reach."""
     d = np.log(rules.summaries(head)) - np.log(rules.summaries(base))
     looks = sum(look <= d.shape[1] for look in DEFAULT_SCHEDULE.looks)
+    if not looks:
+        none = np.full((len(d), 1), INCONCLUSIVE, np.int8)
+        return Decisions(none[:, 0], none, np.zeros(len(d), np.int64))
     weights = DEFAULT_SCHEDULE.block[:looks], DEFAULT_SCHEDULE.pass_[:looks]
     return decide_all(d[:, None], (margins,), Schedule(DEFAULT_SCHEDULE.looks[:looks], *weights))
 

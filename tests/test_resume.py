@@ -33,7 +33,7 @@ from perfgate.record.run_record import Record, read_records, read_run
 from perfgate.report.formats import render
 from perfgate.scenario.plan import head_first, make_plan
 from perfgate.scenario.subject import Subject
-from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
+from perfgate.stats.sequential import EARLY_SCHEDULE, Schedule
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -368,10 +368,10 @@ def test_more(tmp_path: Path) -> None:
     second = gate.resume(folder, more=6, **more).outcome.cells[0]
     (record,) = records(folder)
     assert (second.pairs, second.gates[0].pairs, record.further_looks) == (24, 24, (16, 24))
-    assert record.schedule() == DEFAULT_SCHEDULE.further((16, 24))
+    assert record.schedule() == EARLY_SCHEDULE.further((16, 24))
     assert "tiny: looks again at 24 pairs: places of further looks are fixed beforehand" in told
-    assert (first.spent, second.spent) == pytest.approx((0.9, 0.95))
-    assert "looked again, which spent up to 95 % of alpha and beta" in render(
+    assert (first.spent, second.spent) == pytest.approx((0.825, 0.8375))
+    assert "looked again, which spent up to 83.8 % of alpha and beta" in render(
         "outcome", "text", gate.outcome_of(folder)
     )
     assert sum(record.schedule().block) <= 1
@@ -523,7 +523,7 @@ def test_budget_that_is_too_short(tmp_path: Path, clock: list[float], budget_s: 
     """It is told before the first engine where a trial's time is known, and at the end what the run gets on with."""
     told: list[object] = []
     scenario = scenario_file(tmp_path)
-    expected = scenario.read_text().replace("iterations: 2}", "iterations: 2, expect: {trial_s: 25, pair_sd: 1%}}")
+    expected = scenario.read_text().replace("iterations: 2,", "iterations: 2, expect: {trial_s: 25, pair_sd: 1%},")
     scenario.write_text(expected)
     means: dict[str, Any] = {"collector": Lasting(clock), "budget_s": budget_s}
 

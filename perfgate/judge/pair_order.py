@@ -136,7 +136,12 @@ class Drawn(_OfTable):
     def interim_looks(self) -> tuple[stats.Look, ...]:
         """The one look that there is."""
         looks = super().interim_looks()
-        return tuple(replace(look, p_slower=max(look.p_slower, self._by_coins(look))) for look in looks)
+        return tuple(
+            replace(look, p_slower=max(look.p_slower, min(1.0, self._by_coins(look) / look.block_weight)))
+            if look.block_weight
+            else look
+            for look in looks
+        )
 
     def _by_coins(self, look: stats.Look) -> float:
         if look.pairs < FEWEST_FLIPPED:
@@ -149,12 +154,13 @@ class Drawn(_OfTable):
         """What was decided in figures and words, also where coins alone can explain what the t test rejects."""
         found = super().outcome(decision)
         (look,) = decision.looks or (None,)
-        if look is None or found.verdict != "inconclusive" or self._by_coins(look) <= decision.block_level:
+        if look is None or found.verdict != "inconclusive":
             return found
-        if look.over_ignorable.lower(decision.block_level * look.block_weight) <= 0:
+        level, by_coins = decision.block_level * look.block_weight, self._by_coins(look)
+        if by_coins <= level or look.over_ignorable.lower(level) <= 0:
             return found
         text = (
-            f"other orders of the same pairs have as slow a mean with probability {found.p:.2g}, so it does not block"
+            f"other orders of the same pairs have as slow a mean with probability {by_coins:.2g}, so it does not block"
         )
         return found.model_copy(update={"reasons": (Note(code="undecided", text=text),)})
 

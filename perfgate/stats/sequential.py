@@ -84,9 +84,9 @@ class Schedule:
     def further(self, looks: Sequence[int]) -> Schedule:
         """With looks that were added one after another, each when the ones before it had been seen.
 
-        Their places are fixed beforehand, and each has a weight of its own: a quarter of what either error rate has
-        left, an eighth, and so on. So a place that is chosen by what a look showed spends no more than the total
-        (Bonferroni over all places). Half of what is left stays unspent: of pairs on two levels Student's t errs more
+        Their places are fixed beforehand, and each has a weight of its own: an eighth of what either error rate has
+        left, a sixteenth, and so on. So a place that is chosen by what a look showed spends no more than the total
+        (Bonferroni over all places). Three quarters of it stay unspent: of pairs on two levels Student's t errs more
         often than it says. Looks elsewhere, which earlier versions added, take half of what is left one by one.
 
         Args:
@@ -96,7 +96,7 @@ class Schedule:
         if places != [*looks]:
             return reduce(Schedule.extended, looks, self)
         steps = [(place - self.looks[-1]) // FURTHER_LOOK_PAIRS + 1 for place in places]  # 2, 4, 8, ...
-        block, passing = (1 - sum(self.block)) / 2, (1 - sum(self.pass_)) / 2
+        block, passing = (1 - sum(self.block)) / 4, (1 - sum(self.pass_)) / 4
         return Schedule(
             (*self.looks, *looks),
             (*self.block, *(block / step for step in steps)),

@@ -131,7 +131,7 @@ def test_a_known_order_blocks_what_is_slower_and_nothing_else(tmp_path: Path, dr
 def test_a_block_needs_the_order_as_a_covariate_too(tmp_path: Path) -> None:
     """Eight pairs whose paired test just blocks do not with their order known: that costs a degree of freedom."""
     head_first = (False, True) * 4
-    d = 0.005 + 0.0036 * np.array([1.0, 1.0, 0.5, 0.5, -0.5, -0.5, -1.0, -1.0])
+    d = 0.005 + 0.0037 * np.array([1.0, 1.0, 0.5, 0.5, -0.5, -0.5, -1.0, -1.0])
     values = [10.0] * 8, [10 * math.exp(one) for one in d]
 
     stated = only(gate.compare_table(write(tmp_path, *values), [GATE], "randomised"))
@@ -306,7 +306,7 @@ def test_stated_coins_are_held_against_all_others(tmp_path: Path) -> None:
     assert found.change_low is not None
     assert found.change_low > 0.0002, "the t test alone rejects"
     assert (found.verdict, [reason.code for reason in found.reasons]) == ("inconclusive", ["undecided"])
-    assert found.p == pytest.approx(106 / 16384, rel=0.01)
+    assert found.p == pytest.approx(2 * 105 / 16384, rel=0.01)
     assert found.reasons[0].text == (
-        "other orders of the same pairs have as slow a mean with probability 0.0065, so it does not block"
+        "other orders of the same pairs have as slow a mean with probability 0.0064, so it does not block"
     )

@@ -381,7 +381,7 @@ def test_the_sentence() -> None:
     assert line == (
         "two states 3.3 % apart, told by the steps' own times; 4 of 12 restarts of base and 4 of 12 restarts of head "
         "slow; compared within states, 10 pairs in the slow one and 8 pairs in the fast one; "
-        "being slow more often blocks from 13 one-way pairs on"
+        "being slow more often blocks from 15 one-way pairs on"
     )
 
 

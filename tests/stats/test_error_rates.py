@@ -167,7 +167,7 @@ def test_orders_that_may_be_all_alike_break_the_rates() -> None:
         )
 
     assert blocked.least > blocked.declared
-    assert missed.wrong / missed.runs > 0.045
+    assert missed.wrong / missed.runs > 0.035
 
 
 # --- the declared rates
@@ -230,11 +230,11 @@ def test_detectable_is_blocked_as_promised(place: tuple[int, int, float]) -> Non
 
 
 def test_a_head_that_throttles_itself() -> None:
-    """With a cap a visit nearly every resumed run of such a head passed; over the whole record one in three does."""
+    """With a cap a visit nearly every resumed run of such a head passed; over the whole record one in seven does."""
     row = drops.simulate(drops.DropModel("the head throttles itself in half", 0.0, 0.5), RUNS)
 
-    assert row.resumed / RUNS > 0.97
-    assert 0.30 < row.ended / RUNS < 0.38
+    assert row.resumed / RUNS > 0.9
+    assert 0.12 < row.ended / RUNS < 0.18
 
 
 @pytest.mark.parametrize("model", [model for model in drops.MODELS if model.base == model.head], ids=str)

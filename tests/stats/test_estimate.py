@@ -211,10 +211,10 @@ def test_extended() -> None:
 
 
 def test_places_of_further_looks_are_fixed() -> None:
-    """A place has its weight, whenever it is chosen and whichever was left out; half of what was left is unspent."""
+    """A place has its weight, whenever it is chosen and whichever was left out; three quarters stay unspent."""
     assert [EARLY.place(pairs) for pairs in (13, 16, 17, 24, 25, 40, 41)] == [16, 16, 24, 24, 40, 40, 72]
-    assert pytest.approx([0.05, 0.025, 0.0125]) == EARLY.further((16, 24, 40)).block[-3:]
-    assert pytest.approx([0.0125]) == EARLY.further((40,)).block[-1:]
+    assert pytest.approx([0.025, 0.0125, 0.00625]) == EARLY.further((16, 24, 40)).block[-3:]
+    assert pytest.approx([0.00625]) == EARLY.further((40,)).block[-1:]
     assert EARLY.further(()) == EARLY
 
 
