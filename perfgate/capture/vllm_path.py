@@ -203,16 +203,18 @@ def is_apart(names: list[str]) -> bool:
     own = Own(names)
     objects: list[Any]
     objects, known, held = [*own.modules], {id(one): number for number, one in enumerate(own.modules)}, [0] * len(names)
-    for number, _ in enumerate(objects):  # it grows; a name for what is looked at would be one reference more
+    number = 0
+    while number < len(objects):  # it grows; a name for what is looked at would be one reference more
         for other in own.leads_to(objects[number]):
             if id(other) not in known:
                 known[id(other)] = len(objects)
                 objects.append(other)
                 held.append(0)
             held[known[id(other)]] += 1
+            del other
+        number += 1
         if len(objects) > MOST_OBJECTS:
             return False
-    del other
     own.modules.clear()
     objects.append([])
     once = sys.getrefcount(objects[-1])

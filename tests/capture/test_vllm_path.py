@@ -232,6 +232,14 @@ def test_a_plugin_that_does_something(tmp_path: Path, does: str) -> None:
     assert theirs["modules"] == 1
 
 
+def test_a_plugin_of_a_single_function_that_does_nothing(tmp_path: Path) -> None:
+    """It is apart though there is nothing else in it: what is looked at last is held by no name of ours."""
+    engine = write(tmp_path / "engine", {"vllm/__init__.py": ENGINE})
+    folder = write(tmp_path / "folder", {"my_plugin.py": "def register(): ..."})
+
+    assert report(tmp_path, folder, engine, runs=LOAD)["folders"][0]["apart"] is True
+
+
 def test_what_another_module_knows(tmp_path: Path) -> None:
     """A module that something outside has imported is not apart, nor is one that Python imports at its start."""
     engine = write(tmp_path / "engine", {"vllm/__init__.py": "import my_plugin"})
