@@ -50,7 +50,7 @@ def of_table(gate: GatePlan, values: Values, *, drawn: bool) -> Series:
 
 def shown_of_table(metric: Metric, values: Values, *, drawn: bool, paired: bool) -> Shown:
     """The values of a metric that no gate judges: in an unknown order nothing is said of their difference."""
-    known = paired and len(values.base) >= stats.FIRST_PASSING_PAIRS and not why_unknown(values.head_first, drawn=drawn)
+    known = paired and len(values.base) >= stats.LEAST_PASSING_PAIRS and not why_unknown(values.head_first, drawn=drawn)
     return Shown(metric, values.base, values.head, int(known), values.resolution)
 
 
@@ -121,7 +121,7 @@ class Ordered(_OfTable):
     def above(self, d: stats.Floats) -> Iterator[stats.Estimate]:
         """The mean, and the mean with the order as a covariate."""
         yield from super().above(d)
-        if len(d) >= stats.FIRST_BLOCKING_PAIRS:
+        if len(d) >= stats.LEAST_BLOCKING_PAIRS:
             yield stats.order_adjusted(d, self.head_first, self.resolution)
 
 

@@ -299,12 +299,12 @@ def _undecided(series: Series, low: float, high: float) -> Note:
     blocking = (
         f"its lower bound {_percent(low)} is not above {series.ignorable * 100:.4g} %, so it does not block"
         if math.isfinite(low)
-        else f"no look blocks before {blocks[0] if blocks else stats.FIRST_BLOCKING_PAIRS} pairs"
+        else f"no look blocks before {blocks[0] if blocks else stats.LEAST_BLOCKING_PAIRS} pairs"
     )
     passing = (
         f"the slowdown's upper bound {_percent(high)} is not below {series.must_catch * 100:.4g} %, so it does not pass"
         if math.isfinite(high)
-        else f"no look passes before {passes[0] if passes else stats.FIRST_PASSING_PAIRS} pairs"
+        else f"no look passes before {passes[0] if passes else stats.LEAST_PASSING_PAIRS} pairs"
     )
     return Note(code="undecided", text=f"{passing}; {blocking}")
 

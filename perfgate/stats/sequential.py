@@ -121,11 +121,12 @@ for rates that hold only where both sides spread alike."""
 
 
 def one_look(pairs: int) -> Schedule:
-    """A single look, for data whose size was fixed before it was seen.
+    """A single look that spends both error rates whole: for data whose size was fixed before it was seen.
 
-    It spends half of alpha and 0.6 of beta, so that pairs on two levels keep them as well, at every number of pairs.
+    Tables of six pairs are often all that somebody has, so it decides from :data:`LEAST_PASSING_PAIRS` and
+    :data:`LEAST_BLOCKING_PAIRS` on, and of a head whose restarts lie on two levels neither rate is promised.
     """
-    return Schedule((pairs,), (0.5 * (pairs >= FIRST_BLOCKING_PAIRS),), (0.6 * (pairs >= FIRST_PASSING_PAIRS),))
+    return Schedule((pairs,), (float(pairs >= LEAST_BLOCKING_PAIRS),), (float(pairs >= LEAST_PASSING_PAIRS),))
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def only(outcome: Outcome) -> GateOutcome:
 BASE_FIRST = (False,) * 12
 EVEN = (False, True, True, False, False, True, True, False, True, False, False, True)
 UPWARDS = [0.016 * n for n in range(24)]
-STILL = [0.0] * 28
+STILL = [0.0] * 24
 
 
 def test_a_drift_blocks_no_unchanged_build(tmp_path: Path) -> None:
@@ -129,18 +129,18 @@ def test_a_known_order_blocks_what_is_slower_and_nothing_else(tmp_path: Path, dr
 
 
 def test_a_block_needs_the_order_as_a_covariate_too(tmp_path: Path) -> None:
-    """Eight pairs whose paired test just blocks do not with their order known: that costs a degree of freedom."""
-    head_first = (False, True) * 4
-    d = 0.005 + 0.0037 * np.array([1.0, 1.0, 0.5, 0.5, -0.5, -0.5, -1.0, -1.0])
-    values = [10.0] * 8, [10 * math.exp(one) for one in d]
+    """Six pairs whose paired test just blocks do not with their order known: that costs a degree of freedom."""
+    head_first = (False, True) * 3
+    d = 0.005 + 0.0030 * np.array([1.0, 1.0, 0.0, 0.0, -1.0, -1.0])
+    values = [10.0] * 6, [10 * math.exp(one) for one in d]
 
     stated = only(gate.compare_table(write(tmp_path, *values), [GATE], "randomised"))
     known = only(gate.compare_table(write(tmp_path, *values, head_first), [GATE]))
 
     over = d - math.log1p(0.001)
     paired, adjusted = stats.mean_estimate(over).p_above(0.0), stats.order_adjusted(over, head_first).p_above(0.0)
-    assert 2 * paired < 0.01 < 2 * adjusted
-    assert pytest.approx((2 * paired, 2 * adjusted), rel=1e-4) == (stated.p, known.p)
+    assert paired < 0.01 < adjusted
+    assert pytest.approx((paired, adjusted), rel=1e-4) == (stated.p, known.p)
     assert (stated.verdict, known.verdict) == ("regressed", "inconclusive")
     assert [reason.code for reason in known.reasons] == ["undecided"]
 
@@ -167,7 +167,7 @@ def test_which_orders_are_even(tmp_path: Path, head_first: list[bool], said: str
 
     found = only(gate.compare_table(write(tmp_path, [10.0] * len(slower), slower, head_first), [GATE]))
 
-    assert (found.verdict == "regressed") == (not said and len(slower) >= 8)
+    assert (found.verdict == "regressed") == (not said and len(slower) >= 6)
 
 
 def test_all_of_one_order_is_no_coin(tmp_path: Path) -> None:
@@ -297,8 +297,8 @@ def test_flipped_signs_of_many() -> None:
 
 
 def test_stated_coins_are_held_against_all_others(tmp_path: Path) -> None:
-    """Twelve pairs of 14 on one side of a large drift block nothing: coins fall so in one table of 150."""
-    head_first = [False] * 12 + [True] * 2
+    """Ten pairs of twelve on one side of a large drift block nothing: coins fall so in one table of fifty."""
+    head_first = [False] * 10 + [True] * 2
     file = write(tmp_path, *trials(head_first, STILL, place=0.01))
 
     found = only(gate.compare_table(file, [gate.parse_gate("itl_median:0.02%:0.5%")], "randomised"))
@@ -306,7 +306,7 @@ def test_stated_coins_are_held_against_all_others(tmp_path: Path) -> None:
     assert found.change_low is not None
     assert found.change_low > 0.0002, "the t test alone rejects"
     assert (found.verdict, [reason.code for reason in found.reasons]) == ("inconclusive", ["undecided"])
-    assert found.p == pytest.approx(2 * 105 / 16384, rel=0.01)
+    assert found.p == pytest.approx(79 / 4096, rel=0.01)
     assert found.reasons[0].text == (
-        "other orders of the same pairs have as slow a mean with probability 0.0064, so it does not block"
+        "other orders of the same pairs have as slow a mean with probability 0.019, so it does not block"
     )

@@ -193,11 +193,11 @@ def test_single_look() -> None:
 
 
 def test_one_look() -> None:
-    """One look passes from six pairs on and blocks from eight on, each by a part of its rate."""
-    assert stats.one_look(5) == stats.Schedule((5,), (0.0,), (0.0,))
-    assert stats.one_look(6) == stats.Schedule((6,), (0.0,), (0.6,))
-    assert stats.one_look(7) == stats.Schedule((7,), (0.0,), (0.6,))
-    assert stats.one_look(8) == stats.Schedule((8,), (0.5,), (0.6,))
+    """One look passes from four pairs on and blocks from six on."""
+    assert stats.one_look(3) == stats.Schedule((3,), (0.0,), (0.0,))
+    assert stats.one_look(4) == stats.Schedule((4,), (0.0,), (1.0,))
+    assert stats.one_look(5) == stats.Schedule((5,), (0.0,), (1.0,))
+    assert stats.one_look(6) == stats.Schedule((6,), (1.0,), (1.0,))
 
 
 def test_extended() -> None:
