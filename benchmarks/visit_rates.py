@@ -311,7 +311,7 @@ MODELS = (
     VisitModel("clusters of two", "Ratios of 0.1 %, two by two alike: 80 % of the variance is between the clusters.",
                in_clusters(1e-3, 2, 0.8)),
     VisitModel("clusters of four", "The same in fours, with 50 % between the clusters.", in_clusters(1e-3, 4, 0.5)),
-    VisitModel("one cluster", "The same in eights, as of one week, with 50 % between the clusters.",
+    VisitModel("one cluster", "The same in eights (a week of nights), with 50 % between the clusters.",
                in_clusters(1e-3, 8, 0.5)),
     VisitModel("two levels", "Ratios on two levels 0.4 % apart, equally often, within them 0.04 %.",
                independent(2e-3, two_levels(0.5))),

@@ -358,7 +358,7 @@ _TABLE = (
            "Let nobody edit or install what is measured, copy it first, or name a commit (ref=), which perfgate "
            "builds apart; then measure anew. What counts as a file of a subject: docs/configuration.md."),
     Reason("subject-unknown", "So much of a subject's files had been touched before a trial, or so much is there, that "
-           "they were not read; or a file that is no module came into one of its packages. Whether the subject changed "
+           "they were not read; or another file than a module came into a package of it. Whether the subject changed "
            "while it was measured is not known.",
            "Let nobody touch what is measured, and tools write elsewhere; name a smaller path=, or the folder that "
            "holds the package alone."),

@@ -172,7 +172,7 @@ class Build:
 
     @property
     def new(self) -> str:
-        """A file that was found at the last look and is no change, in words; empty where there was none."""
+        """A file that was found at the last look and changes nothing, in words; empty where there was none."""
         return next((folder.new for folder in self.folders if folder.new), "")
 
     def written_since(self, ns: int) -> list[str]:

@@ -157,7 +157,7 @@ class FolderFiles:
         return digest.hexdigest()
 
     def changes(self, left: Left) -> list[str]:
-        """What has changed since they were read, a sentence for each file; ``new`` has a file that is no change.
+        """What has changed since they were read, a sentence for each file; ``new`` has a file that changes nothing.
 
         A file that was touched is known by its new state from then on.
 
