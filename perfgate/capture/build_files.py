@@ -4,7 +4,7 @@ A file that a package's ``RECORD`` lists has that digest as long as its size fit
 that of the record; all others are read. Later a file is looked at, and read only where its size, one of its times or
 its number on the disk is another. So whoever writes the same content anew, or touches it, changes nothing; and what was
 written and put back while nobody looked is taken for touched. What cannot be read counts by its name: engines cannot
-read it either. A new file that nothing looks for by its name, like a table of results, is told of and is no change.
+read it either. A new file that nothing looks for by its name, like a table of results, is told of and changes nothing.
 
 What is there may be anything: files are read by the size that they say they have, and how much is read is bounded.
 """
