@@ -205,11 +205,11 @@ its `ignorable`, and it passes a gate that is slower by `must_catch` with probab
 restarts this follows from Student's t, Bonferroni over the looks and Holm over the gates. This page asks what happens
 when restarts are not normal. Every run has looks at {looks} pairs; gates of one trial are correlated by
 one half. The margins are those of `itl_median`, 0.1 % and 0.5 % in `llama-8b-decode`, 0.02 % and 0.15 % in its tight
-sister. The tight ones are the harder test: with the wide ones most runs pass at four pairs, before any look may block.
+sister. The tight ones are the harder test: with the wide ones most runs pass at six pairs, before any look may block.
 
 **{verdict}** A claim counts as shown when the one-sided 99 % upper confidence bound of
 the simulated rate (Clopper and Pearson 1934; "at most") does not exceed the declared rate, and as refuted when the
-lower bound ("at least") does. The looks of a scenario spend four fifths of either rate; the rest is kept for further
+lower bound ("at least") does. The looks of a scenario spend 0.6 of alpha and 0.8 of beta; the rest is for further
 looks.
 
 {remarks}
