@@ -28,7 +28,7 @@ from perfgate.judge.state_series import AT_MOST, OWN_PAIRS, by_state
 from perfgate.metrics.trial import LEAST_ITERATIONS, SLOWER, Iteration, Probes, Side, Trial
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan, orders_bound
 from perfgate.stats import two_states
-from perfgate.stats.sequential import DEFAULT_SCHEDULE, LEAST_BLOCKING_PAIRS, LEAST_PASSING_PAIRS
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, FIRST_PASSING_PAIRS
 
 METRICS = ("itl_median", "e2e_median", "tpot_mean")
 """Of the gates, in order."""
@@ -256,8 +256,8 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     q_own, known = _tail(under_them, carried)
     shown[:, used] = (pairs >= LEAST_PAIRS)[:, 0]
     most = np.concatenate([known[:-1], known[:-1].max(axis=0, keepdims=True)])
-    passes = (most >= OWN_PAIRS) & (known[-1] >= LEAST_PASSING_PAIRS)
-    p_in[..., used] = _weighted(p_own, np.where(pairs >= LEAST_BLOCKING_PAIRS, block, 0.0))
+    passes = (most >= OWN_PAIRS) & (known[-1] >= FIRST_PASSING_PAIRS)
+    p_in[..., used] = _weighted(p_own, np.where(pairs >= FIRST_BLOCKING_PAIRS, block, 0.0))
     q_in[..., used] = _weighted(q_own, np.where(passes, passing, 0.0))
     more, less, labelled = _discordant(over, has_over)
     p_share = np.where(more > 0, special.bdtrc(more - 1, np.maximum(more + less, 1), 0.5), 1.0)
@@ -286,7 +286,7 @@ def _with_apart(states: Floats, apart: Floats, rows: Bools) -> Floats:
     """
     last = rows.copy()
     last[:-1] &= ~rows[-1]
-    few = (~np.isnan(states)).sum(axis=-1, keepdims=True) < LEAST_BLOCKING_PAIRS
+    few = (~np.isnan(states)).sum(axis=-1, keepdims=True) < FIRST_BLOCKING_PAIRS
     return np.where(last[:, None, :, None] & few & np.isnan(states), apart, states)
 
 

@@ -28,7 +28,6 @@ from perfgate.scenario.declaration import LoadedScenario
 from perfgate.scenario.plan import make_plan
 from perfgate.scenario.subject import Subject
 from perfgate.stats.prediction import PAIRS_SHARE
-from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
 
 
 def in_pairs(
@@ -124,5 +123,5 @@ def _needed_s(finished: Finished, run: Run, cells: Sequence[str]) -> float:
     for record in read_records(finished.folder, run):
         if record.cell.cell_id in cells:
             timed = [trial.duration_ns / 1e9 for trial in record.trials if trial.kind == "timed" and not trial.failure]
-            seconds += 2 * (1 + FIRST_BLOCKING_PAIRS) * (statistics.median(timed) if timed else 0.0)
+            seconds += 2 * (1 + record.cell.due_alone("timed")) * (statistics.median(timed) if timed else 0.0)
     return seconds

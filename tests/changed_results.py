@@ -26,6 +26,27 @@ DEFAULTS = (("burstiness", 1.0), ("sharegpt_output_len", None))
 """What a release means that does not write these."""
 
 
+def compared(folder: Path, base: str, head: str) -> Outcome:
+    """The outcome of two files with these texts."""
+    files = folder / "base.json", folder / "head.json"
+    for file, text in zip(files, (base, head), strict=True):
+        file.write_text(text, encoding="utf-8")
+    outcome = compare_results(*files)
+    assert outcome is not None
+    return outcome
+
+
+def with_value(sample: Sample, path: str, value: Any) -> str:
+    """The text of a sample with another value at a path, or without it where that is ``...``."""
+    return Sample(sample.tool, placed(sample.documents, path, value), "", {}, "").text
+
+
+def said(outcome: Outcome) -> str:
+    """Every reason and caution."""
+    cells = [note for cell in outcome.cells for note in (*cell.reasons, *cell.cautions)]
+    return " | ".join(note.text for note in (*outcome.reasons, *cells))
+
+
 def changes(sample: Sample, dice: random.Random) -> Iterator[tuple[str, Any]]:
     """Paths of a sample, each with another value, without end."""
     every = [*leaves(sample.documents)]

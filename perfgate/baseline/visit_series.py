@@ -17,7 +17,7 @@ from perfgate.judge.outcome import PASSED, GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Series
 from perfgate.models import Note
 from perfgate.stats.prediction import PASS_SHARE, RAISED, Prediction, predict
-from perfgate.stats.sequential import LEAST_BLOCKING_PAIRS
+from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
 from perfgate.units import plural
 
 HALFWAY: Final = 0.5
@@ -98,7 +98,7 @@ class VisitSeries(Series):
 
     def _agreed(self, look: stats.Look) -> stats.Look:
         """The look, which decides nothing that too many pairs speak against: one of six may to pass, none to block."""
-        sixths = len(self.pairs) // LEAST_BLOCKING_PAIRS
+        sixths = len(self.pairs) // FIRST_BLOCKING_PAIRS
         fast, slow = self.disagree
         return replace(
             look,

@@ -229,8 +229,8 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], plan: Plan) 
         ignored = ignored_states(evidence.family, evidence.labeller)
         cautions = state_cautions(evidence.labeller, seen, ignored, gates, evidence.orders_bound)
         findings.append(Finding(cautions=tuple(cautions)))
-    idle = tuple(idle_plugins(evidence.sides, calls_alike=calls_alike(evidence.calls())))
-    told = chain(idle, evidence.cautions(), *(finding.cautions for finding in findings))
+    idle = idle_plugins(evidence.sides, calls_alike=calls_alike(evidence.calls()))
+    told = () if unjudged else chain(evidence.cautions(), *(finding.cautions for finding in findings))
     pairs: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
     outcome = CellOutcome(
         name=f"{evidence.head}: {evidence.cell.name}" if evidence.head else evidence.cell.name,
@@ -255,7 +255,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], plan: Plan) 
         spent=_spent(evidence),
         setting=setting_of(evidence),
         reasons=tuple(chain.from_iterable(finding.reasons for finding in findings)),
-        cautions=tuple(chain(evidence.unused_paths(), idle if unjudged else told)),
+        cautions=tuple(chain(evidence.unused_paths(), idle, told)),
     )
     next_looks = {key_of(kind, "next_{}look"): _next_look(evidence, outcome, kind) for kind in KINDS}
     return outcome.model_copy(update=next_looks)

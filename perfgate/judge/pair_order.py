@@ -50,7 +50,7 @@ def of_table(gate: GatePlan, values: Values, *, drawn: bool) -> Series:
 
 def shown_of_table(metric: Metric, values: Values, *, drawn: bool, paired: bool) -> Shown:
     """The values of a metric that no gate judges: in an unknown order nothing is said of their difference."""
-    known = paired and len(values.base) >= stats.LEAST_PASSING_PAIRS and not why_unknown(values.head_first, drawn=drawn)
+    known = paired and len(values.base) >= stats.FIRST_PASSING_PAIRS and not why_unknown(values.head_first, drawn=drawn)
     return Shown(metric, values.base, values.head, int(known), values.resolution)
 
 
@@ -121,7 +121,7 @@ class Ordered(_OfTable):
     def above(self, d: stats.Floats) -> Iterator[stats.Estimate]:
         """The mean, and the mean with the order as a covariate."""
         yield from super().above(d)
-        if len(d) >= stats.LEAST_BLOCKING_PAIRS:
+        if len(d) >= stats.FIRST_BLOCKING_PAIRS:
             yield stats.order_adjusted(d, self.head_first, self.resolution)
 
 
@@ -136,12 +136,7 @@ class Drawn(_OfTable):
     def interim_looks(self) -> tuple[stats.Look, ...]:
         """The one look that there is."""
         looks = super().interim_looks()
-        return tuple(
-            replace(look, p_slower=max(look.p_slower, min(1.0, self._by_coins(look) / look.block_weight)))
-            if look.block_weight
-            else look
-            for look in looks
-        )
+        return tuple(replace(look, p_slower=max(look.p_slower, self._by_coins(look))) for look in looks)
 
     def _by_coins(self, look: stats.Look) -> float:
         if look.pairs < FEWEST_FLIPPED:
@@ -154,13 +149,12 @@ class Drawn(_OfTable):
         """What was decided in figures and words, also where coins alone can explain what the t test rejects."""
         found = super().outcome(decision)
         (look,) = decision.looks or (None,)
-        if look is None or found.verdict != "inconclusive":
+        if look is None or found.verdict != "inconclusive" or self._by_coins(look) <= decision.block_level:
             return found
-        level, by_coins = decision.block_level * look.block_weight, self._by_coins(look)
-        if by_coins <= level or look.over_ignorable.lower(level) <= 0:
+        if look.over_ignorable.lower(decision.block_level * look.block_weight) <= 0:
             return found
         text = (
-            f"other orders of the same pairs have as slow a mean with probability {by_coins:.2g}, so it does not block"
+            f"other orders of the same pairs have as slow a mean with probability {found.p:.2g}, so it does not block"
         )
         return found.model_copy(update={"reasons": (Note(code="undecided", text=text),)})
 

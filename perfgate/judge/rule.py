@@ -124,8 +124,9 @@ class Series:
             ]
             for margin in margins
         )
+        once = stats.one_look(fewer)
         estimate = stats.difference_estimate(base, head, sign, self.resolution)
-        weights = (float(fewer >= stats.LEAST_BLOCKING_PAIRS), float(fewer >= stats.LEAST_PASSING_PAIRS))
+        weights = (once.block[0], once.pass_[0])
         return (stats.look_at(fewer, estimate, over, under, weights, carried=self.carried),)
 
     def slower_by(self, margin: float, base: Sequence[float]) -> stats.Floats:
@@ -294,17 +295,17 @@ def _detectable(series: Series, decision: Decision, look: stats.Look) -> dict[st
 
 
 def _undecided(series: Series, low: float, high: float) -> Note:
-    blocks = series.schedule.first_blocking if series.schedule is not None else None
-    passes = series.schedule.first_passing if series.schedule is not None else None
+    schedule = series.schedule
+    blocks, passes = (schedule.first_blocking, schedule.first_passing) if schedule is not None else (None, None)
     blocking = (
         f"its lower bound {_percent(low)} is not above {series.ignorable * 100:.4g} %, so it does not block"
         if math.isfinite(low)
-        else f"no look blocks before {blocks[0] if blocks else stats.LEAST_BLOCKING_PAIRS} pairs"
+        else f"no look blocks before {blocks[0] if blocks else stats.FIRST_BLOCKING_PAIRS} pairs"
     )
     passing = (
         f"the slowdown's upper bound {_percent(high)} is not below {series.must_catch * 100:.4g} %, so it does not pass"
         if math.isfinite(high)
-        else f"no look passes before {passes[0] if passes else stats.LEAST_PASSING_PAIRS} pairs"
+        else f"no look passes before {passes[0] if passes else stats.FIRST_PASSING_PAIRS} pairs"
     )
     return Note(code="undecided", text=f"{passing}; {blocking}")
 

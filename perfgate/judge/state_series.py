@@ -90,7 +90,7 @@ class StateSeries(Series):
                 if look is self.compared[-1]:
                     return ()
                 continue
-            least = (block if len(blocking.base) >= stats.LEAST_BLOCKING_PAIRS else 0.0,
+            least = (block if len(blocking.base) >= stats.FIRST_BLOCKING_PAIRS else 0.0,
                      passing if look.passes else 0.0)  # fmt: skip
             # Fewer than two pairs have no spread, and let nothing pass whatever they say.
             under, shown = (own if len(own.base) > 1 else blocking for own in (look.under, look.over))
@@ -179,7 +179,7 @@ class StateSeries(Series):
         """Why no look passes."""
         text = (
             f"{plural(len(self.base), 'pair')} in common in {_words(self.state)}: a pass takes "
-            f"{stats.LEAST_PASSING_PAIRS}, of one state {OWN_PAIRS}"
+            f"{stats.FIRST_PASSING_PAIRS}, of one state {OWN_PAIRS}"
         )
         return Note(code="undecided", text=text)
 
@@ -277,7 +277,7 @@ def _at_look(
     """A look at each of these, from the samples of all states and of their mean."""
     known = dict(zip((*STATES, BOTH), samples, strict=True))
     own = {state: len(known[state][1].base) for state in STATES}
-    enough = told and len(known[BOTH][1].base) >= stats.LEAST_PASSING_PAIRS
+    enough = told and len(known[BOTH][1].base) >= stats.FIRST_PASSING_PAIRS
     few = tuple((state, known[state][1]) for state, pairs in own.items() if told and pairs > 0 and state not in rows)
     return [
         StateLook(
@@ -296,7 +296,7 @@ def _with_those_apart(
     metric, pairs = series.metric, labeller.pairs
     gap = AT_MOST * max(max(labeller.widest_gap(found), found.gap_of(metric, pairs)) for found in nulls)
     last = replace(last, whole=nulls[1].bounded(metric, pairs, gap)[0])
-    if len(last.over.base) >= stats.LEAST_BLOCKING_PAIRS:
+    if len(last.over.base) >= stats.FIRST_BLOCKING_PAIRS:
         return last
     bounded, apart = nulls[0].bounded(metric, pairs, gap)
     return replace(last, bounded=bounded, apart=apart, taken_off=gap) if apart else last

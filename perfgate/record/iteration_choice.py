@@ -24,7 +24,7 @@ from perfgate.metrics.catalogue import COLD_START, Metric
 from perfgate.metrics.trial import Trial, in_state, is_slow, readings_of
 from perfgate.models import Frozen
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
-from perfgate.stats import LEAST_PASSING_PAIRS
+from perfgate.stats import FIRST_PASSING_PAIRS
 from perfgate.stats.estimate import ROUNDING, log_ratios, mean_estimate, power_at
 from perfgate.units import NS_PER_S, percent
 
@@ -164,7 +164,7 @@ def _spread(
         seen = len(known) * mean_estimate(d, max(map(metric.resolution, trials))).standard_error ** 2
         seen *= (len(known) - 1) / float(special.chdtri(len(known) - 1, 1 - CAREFUL))
         # Disturbances that come at regular times cancel in part: trials then spread by less than single iterations say.
-        if len(known) >= LEAST_PASSING_PAIRS:  # fewer may have met by chance
+        if len(known) >= FIRST_PASSING_PAIRS:  # fewer may have met by chance
             iteration = min(iteration, seen * len(trials[0].iterations))
         return _Spread(plan, max(seen - iteration / len(trials[0].iterations), 0.0), iteration)
     expected = cell.measure.expect.sd_of(metric) if cell.measure.expect else None

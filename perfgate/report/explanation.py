@@ -25,7 +25,6 @@ from perfgate.report.outcome_lines import (
     states_line,
 )
 from perfgate.report.setting_lines import counts_tell, edits, next_steps
-from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
 from perfgate.units import percent, plural
 
 MOST_COMMANDS = 3
@@ -229,7 +228,7 @@ def _what_would_decide(gate: GateOutcome, low: float | None, high: float | None)
     if what and not (gate.carried_sd and gate.pair_sd is None):
         own = _own_share(gate, share)
         if own:
-            pairs = max(math.ceil(gate.pairs / own**2), FIRST_BLOCKING_PAIRS, gate.pairs + 1)
+            pairs = max(math.ceil(gate.pairs / own**2), gate.detectable_at or 0, gate.pairs + 1)
             yield (f"If further pairs are like these, it would {what} at about {pairs} pairs in all, or now if pairs "
                    f"spread by {min(own * 100, 99):.0f} % of what they do.")  # fmt: skip
         else:

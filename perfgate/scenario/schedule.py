@@ -12,8 +12,8 @@ from perfgate.scenario.fields import Weight
 from perfgate.stats.sequential import (
     DEFAULT_SCHEDULE,
     EARLY_SCHEDULE,
-    LEAST_BLOCKING_PAIRS,
-    LEAST_PASSING_PAIRS,
+    FIRST_BLOCKING_PAIRS,
+    FIRST_PASSING_PAIRS,
     Schedule,
 )
 
@@ -27,7 +27,7 @@ def _increasing(looks: tuple[int, ...]) -> tuple[int, ...]:
     return looks
 
 
-Pairs = Annotated[int, Field(ge=LEAST_PASSING_PAIRS, le=1000)]
+Pairs = Annotated[int, Field(ge=FIRST_PASSING_PAIRS, le=1000)]
 Looks = Annotated[tuple[Pairs, ...], Field(min_length=1), Listed, AfterValidator(_increasing)]
 """Numbers of pairs at which a decision is tried, increasing; nothing is decided below four, and
 of a head whose restarts lie on two levels four pairs pass more than beta says: docs/error-rates.md."""
@@ -56,7 +56,7 @@ def _usual(looks: tuple[int, ...]) -> Schedule | None:
 
 def _spent_on(looks: Sequence[int]) -> str:
     """Weights that these looks may have: both error rates in equal parts, none of blocking before it may block."""
-    block = [look >= LEAST_BLOCKING_PAIRS for look in looks]
+    block = [look >= FIRST_BLOCKING_PAIRS for look in looks]
     parts = [[int(100 * MOST_SPENT / max(1, sum(may))) / 100 * allowed for allowed in may]
              for may in (block, [True] * len(looks))]  # fmt: skip
     lists = [", ".join(f"{weight:g}" for weight in weights) for weights in parts]
@@ -90,8 +90,8 @@ class Sampling(Strict):
                 raise ValueError(f"spend.{name} sums to {sum(weights):g}, at most {MOST_SPENT} may be spent: the rest "
                                  "is for further looks")  # fmt: skip
         for look, weight in zip(looks, spend.block, strict=True):
-            if look < LEAST_BLOCKING_PAIRS and weight > 0:
-                raise ValueError(f"spend.block must be 0 at {look} pairs: no look blocks before {LEAST_BLOCKING_PAIRS}")
+            if look < FIRST_BLOCKING_PAIRS and weight > 0:
+                raise ValueError(f"spend.block must be 0 at {look} pairs: no look blocks before {FIRST_BLOCKING_PAIRS}")
         return self
 
     @property

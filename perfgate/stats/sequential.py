@@ -16,17 +16,10 @@ from perfgate.stats.estimate import Estimate, Floats, floats, mean_estimate
 FURTHER_LOOK_PAIRS = 4
 """A look beyond the declared ones comes after at least this many further pairs."""
 
-FIRST_PASSING_PAIRS = 6
-"""No usual look passes below this many pairs: those of a head whose restarts lie on two levels may all be on the lower
-one, of four pairs in 1/16 of runs, and nothing in the run tells of the other."""
-
-FIRST_BLOCKING_PAIRS = 8
-"""No usual look blocks below this many pairs: of six all are on the upper of two levels in 1/64 of runs."""
-
-LEAST_PASSING_PAIRS = 4
+FIRST_PASSING_PAIRS = 4
 """No look may be declared to pass below this many pairs: two easily come from one mode, even where both sides jump."""
 
-LEAST_BLOCKING_PAIRS = 6
+FIRST_BLOCKING_PAIRS = 6
 """No look may be declared to block below this many pairs: with fewer, two modes easily fake a tiny variance."""
 
 
@@ -37,7 +30,7 @@ class Schedule:
     Args:
         looks: Numbers of pairs, increasing, each at least 2.
         block: Weights for blocking, one a look, each in [0, 1], summing to at most 1.
-        pass_: Weights for passing, as for blocking; 0 below :data:`LEAST_PASSING_PAIRS`.
+        pass_: Weights for passing, as for blocking; 0 below :data:`FIRST_PASSING_PAIRS`.
 
     Raises:
         ValueError: The lists do not fit together.
@@ -54,18 +47,21 @@ class Schedule:
         for weights in (self.block, self.pass_):
             if len(weights) != len(self.looks) or min(weights) < 0 or sum(weights) > 1 + 1e-9:
                 raise ValueError(f"weights must be one a look and sum to at most 1: {weights}")
-        if any(weight for look, weight in zip(self.looks, self.pass_, strict=True) if look < LEAST_PASSING_PAIRS):
-            raise ValueError(f"no look passes below {LEAST_PASSING_PAIRS} pairs: {self.looks}")
+        if any(weight for look, weight in zip(self.looks, self.pass_, strict=True) if look < FIRST_PASSING_PAIRS):
+            raise ValueError(f"no look passes below {FIRST_PASSING_PAIRS} pairs: {self.looks}")
 
     @property
     def first_blocking(self) -> tuple[int, float] | None:
         """Pairs and weight of the first look that may block; ``None`` where none may."""
-        return next(((look, weight) for look, weight in zip(self.looks, self.block, strict=True) if weight > 0), None)
+        return self._first(self.block)
 
     @property
     def first_passing(self) -> tuple[int, float] | None:
         """Pairs and weight of the first look that may pass; ``None`` where none may."""
-        return next(((look, weight) for look, weight in zip(self.looks, self.pass_, strict=True) if weight > 0), None)
+        return self._first(self.pass_)
+
+    def _first(self, weights: Sequence[float]) -> tuple[int, float] | None:
+        return next(((look, weight) for look, weight in zip(self.looks, weights, strict=True) if weight > 0), None)
 
     def extended(self, pairs: int) -> Schedule:
         """With one further look at ``pairs``, which takes half of what either error rate has left.
@@ -112,8 +108,10 @@ class Schedule:
 
 
 DEFAULT_SCHEDULE = Schedule((6, 8, 12), (0.0, 0.3, 0.3), (0.32, 0.16, 0.32))
-"""The looks of a scenario that names none. With these weights pairs on two levels keep both error rates, too, further
-looks included (``benchmarks/state_rates.py``): on them Student's t blocks half again as often as its level says."""
+"""The looks of a scenario that names none. Pairs of a head whose restarts lie on two levels may all be on one of them,
+of four pairs in 1/8 of runs, of six in 1/32, and nothing in the run tells of the other. With these looks such pairs
+keep both error rates (``benchmarks/state_rates.py``), further looks included: on them Student's t blocks half again as
+often as its level says."""
 
 EARLY_SCHEDULE = Schedule((4, 6, 8, 12), (0.0, 0.16, 0.24, 0.40), (0.16, 0.16, 0.16, 0.32))
 """The looks of scenarios that say 4, 6, 8, 12, the usual ones of earlier versions: two pairs sooner on a quiet machine,
@@ -123,10 +121,10 @@ for rates that hold only where both sides spread alike."""
 def one_look(pairs: int) -> Schedule:
     """A single look that spends both error rates whole: for data whose size was fixed before it was seen.
 
-    Tables of six pairs are often all that somebody has, so it decides from :data:`LEAST_PASSING_PAIRS` and
-    :data:`LEAST_BLOCKING_PAIRS` on, and of a head whose restarts lie on two levels neither rate is promised.
+    Tables of six pairs are often all that somebody has, so it decides from :data:`FIRST_PASSING_PAIRS` and
+    :data:`FIRST_BLOCKING_PAIRS` on, and of a head whose restarts lie on two levels neither rate is promised.
     """
-    return Schedule((pairs,), (float(pairs >= LEAST_BLOCKING_PAIRS),), (float(pairs >= LEAST_PASSING_PAIRS),))
+    return Schedule((pairs,), (float(pairs >= FIRST_BLOCKING_PAIRS),), (float(pairs >= FIRST_PASSING_PAIRS),))
 
 
 @dataclass(frozen=True)

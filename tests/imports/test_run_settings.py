@@ -7,31 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from other_results import AIPERF, GUIDELLM, LLAMA_BENCH, SAMPLES, SGLANG, VLLM, VLLM_LATENCY, Sample, placed
+from changed_results import compared, said, with_value
+from other_results import AIPERF, GUIDELLM, LLAMA_BENCH, SAMPLES, SGLANG, VLLM, VLLM_LATENCY, Sample
 
 from perfgate.errors import RecordError
 from perfgate.imports.two_results import compare_results
-from perfgate.judge.outcome import Outcome
-
-
-def compared(folder: Path, base: str, head: str) -> Outcome:
-    """The outcome of two files with these texts."""
-    files = folder / "base.json", folder / "head.json"
-    for file, text in zip(files, (base, head), strict=True):
-        file.write_text(text, encoding="utf-8")
-    outcome = compare_results(*files)
-    assert outcome is not None
-    return outcome
-
-
-def said(outcome: Outcome) -> str:
-    """Every reason and caution."""
-    return " | ".join(note.text for cell in outcome.cells for note in (*cell.reasons, *cell.cautions))
-
-
-def with_value(sample: Sample, path: str, value: Any) -> str:
-    """The text of a sample with a value at a path, which it need not have."""
-    return Sample("", placed(sample.documents, path, value), "", {}, "").text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changed_results import changes, silently_wrong
+from changed_results import changes, compared, said, silently_wrong, with_value
 from click.testing import CliRunner
 from other_results import (
     AIPERF,
@@ -34,28 +34,6 @@ from perfgate.cli.main import main
 from perfgate.errors import NotComparableError, RecordError
 from perfgate.imports.result_file import LoadRun, read_runs
 from perfgate.imports.two_results import compare_results
-from perfgate.judge.outcome import Outcome
-
-
-def compared(folder: Path, base: str, head: str) -> Outcome:
-    """The outcome of two files with these texts."""
-    files = folder / "base.json", folder / "head.json"
-    for file, text in zip(files, (base, head), strict=True):
-        file.write_text(text, encoding="utf-8")
-    outcome = compare_results(*files)
-    assert outcome is not None
-    return outcome
-
-
-def at(sample: Sample, path: str, value: Any) -> str:
-    """The text of a sample with another value at a path, or without it where that is ``...``."""
-    return Sample(sample.tool, placed(sample.documents, path, value), "", {}, "").text
-
-
-def said(outcome: Outcome) -> str:
-    """Every reason and caution."""
-    cells = [note for cell in outcome.cells for note in (*cell.reasons, *cell.cautions)]
-    return " | ".join(note.text for note in (*outcome.reasons, *cells))
 
 
 def test_two_results_are_held_side_by_side(tmp_path: Path) -> None:
@@ -134,7 +112,7 @@ def test_whatever_was_asked_otherwise_is_named(
     tmp_path: Path, sample: Sample, path: str, value: object, words: str
 ) -> None:
     """However deep it stands in the tool's own description of the run."""
-    outcome = compared(tmp_path, sample.text, at(sample, path, value))
+    outcome = compared(tmp_path, sample.text, with_value(sample, path, value))
     assert outcome.exit_status == 21
     assert words in said(outcome)
 
@@ -152,12 +130,12 @@ def test_whatever_was_asked_otherwise_is_named(
 )  # fmt: skip
 def test_builds_times_and_places_are_no_difference(tmp_path: Path, sample: Sample, path: str, value: object) -> None:
     """The build is what is compared, and where a server or a file is decides nothing."""
-    assert compared(tmp_path, sample.text, at(sample, path, value)).verdict == "advisory"
+    assert compared(tmp_path, sample.text, with_value(sample, path, value)).verdict == "advisory"
 
 
 def test_runs_in_one_file_only_are_named(tmp_path: Path) -> None:
     """Each is a cell of its own that is not comparable, beside those that are compared: a sweep found other rates."""
-    head = at(GUIDELLM_LATER, "[0].benchmarks[1].config.strategy.rate", 3.6)
+    head = with_value(GUIDELLM_LATER, "[0].benchmarks[1].config.strategy.rate", 3.6)
     third = {**GUIDELLM_LATER.documents[0]["benchmarks"][1], "config": {"strategy": {"type_": "synchronous"}}}
     base = {**GUIDELLM_LATER.documents[0]}
     base["benchmarks"] = [*base["benchmarks"], third]
@@ -207,9 +185,9 @@ TOTAL = "[0].benchmarks[0].metrics.request_totals"
          "base lost 50 of 200 requests; head lost 50 of 200 requests"),
         (VLLM, VLLM.changed(completed=0, failed=200, request_throughput=0.0, output_throughput=0.0, **{
             key: 0.0 for key in VLLM.documents[0] if key.endswith("_ms")}), VLLM.text, "base lost 200 of 200 requests"),
-        (GUIDELLM, GUIDELLM.text, at(GUIDELLM, TOTAL, TOTALS | {"successful": 10, "incomplete": 90}),
+        (GUIDELLM, GUIDELLM.text, with_value(GUIDELLM, TOTAL, TOTALS | {"successful": 10, "incomplete": 90}),
          "head lost 90 of 100 requests (90 cut off)"),
-        (GUIDELLM, *[at(GUIDELLM, TOTAL, TOTALS | {"successful": 90, "errored": 10})] * 2,
+        (GUIDELLM, *[with_value(GUIDELLM, TOTAL, TOTALS | {"successful": 90, "errored": 10})] * 2,
          "base lost 10 of 100 requests (10 failed); head lost 10 of 100 requests (10 failed)"),
         (AIPERF, AIPERF.text, AIPERF.changed(error_summary=[{"count": 3}, {"count": 2}]), "head lost 5 of 85 requests"),
         (AIPERF_LATER, AIPERF_LATER.text, AIPERF_LATER.changed(error_request_count={"unit": "requests", "avg": 5.0}),
@@ -240,9 +218,10 @@ def test_few_lost_requests_are_said(tmp_path: Path) -> None:
     ]
     outcome = compared(tmp_path, *texts)
     later = placed(GUIDELLM_LATER.documents, "[0].config.spec.seed", {"kind": "max_duration", "seconds": 60})
-    more = at(Sample("", later, "", {}, ""), TOTAL, TOTALS | {"successful": 110})
+    more = with_value(Sample("", later, "", {}, ""), TOTAL, TOTALS | {"successful": 110})
     assert compared(tmp_path, Sample("", later, "", {}, "").text, more).verdict == "advisory"
-    assert compared(tmp_path, GUIDELLM.text, at(GUIDELLM, TOTAL, TOTALS | {"successful": 110})).exit_status == 21
+    told = with_value(GUIDELLM, TOTAL, TOTALS | {"successful": 110})
+    assert compared(tmp_path, GUIDELLM.text, told).exit_status == 21
     assert outcome.verdict == "advisory"
     assert "base lost 8 of 508 requests (8 cut off); head lost 8 of 458 requests (8 cut off)" in said(outcome)
 
