@@ -329,7 +329,7 @@ def build_named(tmp_path: Path) -> Callable[[str], Subject]:
         (packages / "vllm").mkdir(parents=True)
         (packages / "vllm" / "__init__.py").write_text("version = 1\n")
         python = tmp_path / name / "python"
-        answer = json.dumps(["3.12", [str(packages)], "/nowhere", "/nowhere"])
+        answer = json.dumps(["3.12", [str(packages)], "/nowhere", "/nowhere", "", "/nowhere"])
         python.write_text(f"#!/bin/sh\necho '{answer}'\n")
         python.chmod(0o755)
         return Subject(python=str(python))

@@ -12,6 +12,7 @@ its own claim: it can lie about itself, and gets a digest of its own by that.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -84,13 +85,14 @@ class Builds:
 
         Raises:
             UnknownBuildError: Its interpreter does not answer, a file cannot be read, or there is too much to look at.
+            OSError: The folder for answers cannot be written.
         """
         asked = (subject.python, variables.get("PYTHONPATH", ""), subject.data)
         if asked not in self._known:
             try:
                 self._known[asked] = self._read(ask(subject, variables, self._scratch), subject)
-            except (UnknownBuildError, OSError) as error:
-                self._known[asked] = error if isinstance(error, UnknownBuildError) else UnknownBuildError(str(error))
+            except UnknownBuildError as error:
+                self._known[asked] = error
         known = self._known[asked]
         if isinstance(known, UnknownBuildError):
             raise known
@@ -98,12 +100,15 @@ class Builds:
 
     def of_path(self, subject: Subject) -> Build:
         """The folders of ``path=`` alone, of a subject whose interpreter does not answer; raises as :meth:`of`."""
+        return self._read(ModulePath("", subject.path), subject)
+
+    def _read(self, path: ModulePath, subject: Subject) -> Build:
         try:
-            return self._read(ModulePath("", subject.path), subject)
+            return self._files_of(path, subject)
         except OSError as error:
             raise UnknownBuildError(str(error)) from error
 
-    def _read(self, path: ModulePath, subject: Subject) -> Build:
+    def _files_of(self, path: ModulePath, subject: Subject) -> Build:
         left, data = Left(), {*map(os.path.realpath, subject.data)}
         roots: dict[str, FolderFiles] = {}
         leads: dict[str, str] = {}
@@ -200,6 +205,8 @@ def ask(subject: Subject, variables: Mapping[str, str], scratch: Path) -> Module
             child = spawn([subject.python, "-B", "-c", _ASK], environment=variables, owner=owner_mark("caches"),
                           log=log, folder=scratch)  # fmt: skip
         except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
             raise NoAnswerError(f"python={subject.python}: {error.strerror}") from error
         try:
             if child.wait(TIMEOUT_S) is None:
