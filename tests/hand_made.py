@@ -185,7 +185,7 @@ def scenario_file(folder: Path, name: str = "tiny", gates: str = "", more: str =
 name: {name}
 engine: {{model: {{config: model}}, args: {{max_num_seqs: 4}}}}
 workload: {{batch: 2, input_tokens: 4, output_tokens: 8}}
-measure: {{warmup_iterations: 1, iterations: 2, looks: [4, 6, 8, 12]}}
+measure: {{looks: [4, 6, 8, 12], warmup_iterations: 1, iterations: 2}}
 gates: [{gates or "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"}]
 {more}
 """)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
-from stub_engine import write_stub
+from stub_engine import bare_python, write_stub
 
 from perfgate.machine.processes import OWNER
 
@@ -167,7 +167,7 @@ def stub_words(folder: Path, mode: str = "none") -> list[str]:
     engine = ", args: {max_num_seqs: 2}, env: {STUB_MODE: none, PERFGATE_PROBE: '0'}"
     text = SCENARIO.format(name="stub", engine=engine, measure=measure, ignorable="900%", must_catch="1000%")
     _write(folder, text)
-    both = ["--base", f"python={sys.executable}", "--base", f"path={folder / 'stub'}"]
+    both = ["--base", f"python={bare_python(folder / 'env')}", "--base", f"path={folder / 'stub'}"]
     return ["scenario.yaml", *both, "--head", f"env.STUB_MODE={mode}", "--seed", "1"]
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import venv
 from pathlib import Path
 
 VLLM = '''
@@ -240,6 +241,12 @@ def initialized():
 
 cuda = types.SimpleNamespace(is_initialized=initialized)
 """
+
+
+def bare_python(folder: Path) -> str:
+    """The interpreter of a new environment without packages, so that there is little to look at before each trial."""
+    venv.create(folder, symlinks=True, with_pip=False)
+    return str(folder / "bin" / "python")
 
 
 def write_stub(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from fake_collector import FakeCollector, FakeSpec
 from hand_made import scenario_file
-from stub_engine import leave_two_traces, write_stub
+from stub_engine import bare_python, leave_two_traces, write_stub
 
 from perfgate import gate
 from perfgate.capture.job import Job
@@ -425,8 +424,9 @@ def engines(tmp_path: Path, folder: Path) -> tuple[Path, dict[Any, Subject]]:
     leave_two_traces(tmp_path / "stub")
     file = scenario_file(tmp_path, gates="{metric: itl_median, ignorable: 900%, must_catch: 1000%}",
                          more="kernels: {traced: {iterations: 1}}")  # fmt: skip
-    file.write_text(file.read_text().replace("iterations: 2}", "iterations: 2, looks: [4]}"))
-    base = Subject(python=sys.executable, path=(str(tmp_path / "stub"),), env={"STUB_MODE": "", "PERFGATE_PROBE": "0"})
+    file.write_text(file.read_text().replace("looks: [4, 6, 8, 12]", "looks: [4]"))
+    python, stub = bare_python(tmp_path / "env"), str(tmp_path / "stub")
+    base = Subject(python=python, path=(stub,), env={"STUB_MODE": "", "PERFGATE_PROBE": "0"})
     more = {"path": (str(folder), *base.path), "env": {**base.env, "MORE": "1"}}  # nothing of the folder is used
     return file, {"base": base, "head": base.model_copy(update=more)}
 

@@ -244,7 +244,7 @@ def test_interrupt_before_there_is_a_run(tmp_path: Path, monkeypatch: pytest.Mon
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("perfgate.gate.write_run", interrupt)
+    monkeypatch.setattr("perfgate.gate.write_begun", interrupt)
 
     with pytest.raises(KeyboardInterrupt):
         finish(tmp_path, SAME)

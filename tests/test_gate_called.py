@@ -62,9 +62,9 @@ def test_a_gate_on_the_calls_takes_pairs(tmp_path: Path) -> None:
 
     assert [(gate.metric, gate.verdict, gate.pairs) for gate in cell.gates] == [
         ("itl_median", "pass", 4),
-        ("host_calls_per_step", "pass", 4),
+        ("host_calls_per_step", "pass", 6),
     ]
-    assert cell.called_pairs == 4
+    assert cell.called_pairs == 6
 
 
 def test_one_side_alone_is_counted_and_not_judged(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_counted_trials_feed_no_latency_metric(tmp_path: Path) -> None:
     assert all(not trial.iterations and trial.decode is None for trial in counted)
 
 
-@pytest.mark.parametrize(("ratio", "verdict", "pairs"), [(1.0, "pass", 4), (1.001, "pass", 4), (1.01, "regressed", 6)])
+@pytest.mark.parametrize(("ratio", "verdict", "pairs"), [(1.0, "pass", 6), (1.001, "pass", 6), (1.01, "regressed", 8)])
 def test_a_gate_on_bytes(tmp_path: Path, ratio: float, verdict: str, pairs: int) -> None:
     """One percent more bytes blocks at the first look that may, while the step is as long; a tenth of it passes."""
     cell = only(finish(tmp_path, FakeSpec(head_ratio={"dram_bytes": ratio}), gates=f"{TIME}, {BYTES}"))

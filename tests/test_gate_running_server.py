@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import CONFIG
 from hand_made import scenario_file
+from stub_engine import bare_python
 
 from perfgate import gate as use_cases
 from perfgate.baseline.promotion import promote
@@ -84,7 +85,7 @@ def test_it_is_measured_beside_a_server_of_our_own(scenario: Path, running: Subj
     """That one has versions; the verdict advises all the same."""
     command = f'["{{python}}", "{STUB}", --port, "{{port}}"]'
     scenario.write_text(TEXT.replace("{config: model}", f"{{config: model}}, command: {command}"))
-    subjects = {"base": Subject(python=sys.executable), "head": running}
+    subjects = {"base": Subject(python=bare_python(scenario.parent / "env")), "head": running}
     finished = use_cases.run([scenario], subjects, runs=scenario.parent / "runs")
 
     assert finished.outcome.verdict == "advisory"

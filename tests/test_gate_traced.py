@@ -73,13 +73,13 @@ def only_record(folder: Path) -> Record:
 
 @pytest.mark.parametrize(
     ("traced", "verdict", "pairs"),
-    [(STEADY, "pass", 4), (SLOWER, "regressed", 6), (NOISY, "inconclusive", 12)],
+    [(STEADY, "pass", 6), (SLOWER, "regressed", 8), (NOISY, "inconclusive", 12)],
     ids=["same", "slower", "noisy"],
 )
 def test_a_run_takes_traced_pairs_until_the_kernel_gate_is_decided(
     tmp_path: Path, traced: FakeSpec, verdict: str, pairs: int
 ) -> None:
-    """A planted slowdown of one role blocks though the step is as long, and an unchanged one passes at four pairs."""
+    """A planted slowdown of one role blocks though the step is as long, and an unchanged one passes at six pairs."""
     (cell,) = finish(tmp_path, traced).outcome.cells
 
     assert [(gate.metric, gate.verdict) for gate in cell.gates] == [
@@ -97,7 +97,7 @@ def test_the_record_keeps_what_was_traced(tmp_path: Path) -> None:
     finished = finish(tmp_path, SLOWER)
 
     traced = [trial for trial in only_record(finished.folder).trials if trial.kind == "traced"]
-    assert len(traced) == 12
+    assert len(traced) == 16
     assert all(trial.decode is not None and len(trial.decode.step_ns) == 2 * 6 for trial in traced)
     assert use_cases.judge_folder(finished.folder) == finished.outcome
 
@@ -183,7 +183,7 @@ def test_more_adds_no_look_where_the_envelope_decided(tmp_path: Path) -> None:
     again = use_cases.resume(folder, more=4, collector=collector)
 
     assert [(one.verdict, one.traced_pairs) for one in again.outcome.cells] == [
-        ("not-comparable", 4),
+        ("not-comparable", 6),
         ("inconclusive", 16),
     ]
     assert [one.further_traced_looks for one in read_records(folder, read_run(folder))] == [(), (16,)]
@@ -250,7 +250,7 @@ def test_two_records_are_held_against_the_envelope(tmp_path: Path) -> None:
     assert (outcome.verdict, outcome.would_be) == ("advisory", "regressed")
     (reason,) = outcome.cells[0].reasons
     assert reason.code == "outside-envelope"
-    assert reason.text.startswith("head: 72 of 72 steps (kernels 327, not 326): one more copy kernel")
+    assert reason.text.startswith("head: 96 of 96 steps (kernels 327, not 326): one more copy kernel")
 
 
 def test_records_traced_by_other_rules_are_not_compared(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from conftest import CONFIG
 from perfgate_process import stub_words
+from stub_engine import bare_python
 
 from perfgate.cli.main import main
 from perfgate.metrics.trial import Trial
@@ -92,8 +92,10 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, never_late: None) -> 
     (tmp_path / "scenario.yaml").write_text(SERVER)
     monkeypatch.chdir(tmp_path)
 
+    python = bare_python(tmp_path / "env")
+
     def start(*more: str) -> Result:
-        base = ["--base", f"python={sys.executable}", "--base", f"path={package.parent}"]
+        base = ["--base", f"python={python}", "--base", f"path={package.parent}"]
         return CliRunner().invoke(main, ["run", "scenario.yaml", *base, "--seed", "1", *more])
 
     return start

@@ -190,8 +190,7 @@ def link_bytecode(folder: Path, path: ModulePath, without: Iterable[str] = ()) -
     folder.mkdir()
     installed = [root for root in path.folders if is_of_packages(root) and packages_of(root)]
     roots = dict.fromkeys((*path.libraries, *installed))
-    outermost = [root for root in roots if not any(root.startswith(f"{other}{os.sep}") for other in roots)]
-    links = (link for root in outermost if Path(root).is_absolute() for link in _bytecode_below(root, {*without}))
+    links = (link for root in roots if Path(root).is_absolute() for link in _bytecode_below(root, {*without}))
     made = ""
     for place, name in islice(links, _MOST_LINKS):
         to = f"{folder}{place}"  # as Python does
@@ -202,12 +201,16 @@ def link_bytecode(folder: Path, path: ModulePath, without: Iterable[str] = ()) -
 
 
 def _bytecode_below(root: str, without: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The files of bytecode below a folder, each with the folder that its source is in."""
+    """The files of bytecode below a folder and in no other root of modules, each with the folder of its source."""
     for place, folders, _ in os.walk(root):
         if place in without:
             folders.clear()
         is_there = "__pycache__" in folders
-        folders[:] = [name for name in folders if name not in _WITHOUT and not name.startswith(".")]
+        folders[:] = [
+            name for name in folders if not (name in _WITHOUT or name.startswith(".") or is_of_packages(name))
+        ]
         if is_there:
             with contextlib.suppress(OSError):  # it is compiled then
-                yield from ((place, name) for name in os.listdir(f"{place}/__pycache__") if name.endswith(".pyc"))  # noqa: PTH208
+                for name in os.listdir(f"{place}/__pycache__"):  # noqa: PTH208
+                    if name.endswith(".pyc") and ".opt-" not in name:
+                        yield place, name

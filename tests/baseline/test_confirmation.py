@@ -225,8 +225,6 @@ def test_pairs_in_the_folder_of_somebody_else_are_not_gone_on_with(measure: Meas
 
 def test_pairs_after_visits_pass_by_a_quarter_of_beta(measure: Measure) -> None:
     """What four pairs pass by all of beta has more of them taken, whatever their manifest declares."""
-    file = Path("tiny.yaml")
-    file.write_text(file.read_text().replace("iterations: 2}", "iterations: 2, looks: [4, 6, 8, 12]}"))
     ended = measure(*BASE, *SLOW, machine=1.1, head=1.02, spread=0.006, seed=203)
     pairs = run_of_pairs(newest())
     assert pairs is not None

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from commit_line import RECIPE, SCENARIO, CommitCollector, CommitLine
 from fake_nvml import FakeMachine, fake_uuid
-from stub_engine import write_stub
+from stub_engine import bare_python, write_stub
 
 from perfgate import gate
 from perfgate.bisect.bisection import State, read_state
@@ -353,7 +352,7 @@ def test_commits_have_engines_of_their_own(tmp_path: Path, monkeypatch: pytest.M
     bad = made.project.commit({"stub/vllm/__init__.py": engine.read_text().replace("sleep(0.001)", "sleep(0.004)")})
     monkeypatch.chdir(made.folder)
     ended = CliRunner().invoke(main, ["bisect", "scenario.yaml", "--good", good, "--bad", bad, "--seed", "1",
-                                      "--base", f"python={sys.executable}"])  # fmt: skip
+                                      "--base", f"python={bare_python(tmp_path / 'env')}"])  # fmt: skip
 
     assert ended.exit_code == 0, ended.stderr
     assert f"FOUND: {bad[:12]}" in ended.stdout

@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ import psutil
 import pytest
 from hand_made import gate, run
 from perfgate_process import DEADLINE_S, PerfgateProcess, marked_processes, stub_words
-from stub_engine import leave_two_traces, write_stub
+from stub_engine import bare_python, leave_two_traces, write_stub
 
 from perfgate.calls.call_difference import figure_lines
 from perfgate.capture.driver_protocol import Launch
@@ -59,9 +58,10 @@ def switched_on(nobody_parked: None, monkeypatch: pytest.MonkeyPatch) -> Iterato
 def subjects(tmp_path: Path) -> Callable[..., dict[Side, Subject]]:
     """A function that makes two builds of the stand-in, the head with a fault."""
     write_stub(tmp_path / "stub")
+    python = bare_python(tmp_path / "env")
 
     def both(mode: str = "") -> dict[Side, Subject]:
-        base = Subject(python=sys.executable, path=(str(tmp_path / "stub"),), env={"STUB_MODE": ""})
+        base = Subject(python=python, path=(str(tmp_path / "stub"),), env={"STUB_MODE": ""})
         return {"base": base, "head": base.model_copy(update={"env": {"STUB_MODE": mode}})}
 
     return both

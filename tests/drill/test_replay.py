@@ -92,7 +92,7 @@ def test_the_effect_of_a_plant_is_taken_out() -> None:
 
 def test_the_same_seed_gives_the_same_rows() -> None:
     """Draws are exact by their seed."""
-    truth = Truth("slower", {STEP: 0.0015}, STEP)
+    truth = Truth("slower", {STEP: 0.004}, STEP)
     rows = [Replay.of(QUIET, ONE_GATE, 60, seed).row(truth) for seed in (3, 3, 4)]
 
     assert rows[0] == rows[1] != rows[2]
@@ -111,7 +111,7 @@ def test_real_pairs_of_a_quiet_gpu() -> None:
     assert nothing.regressed.at_most == pytest.approx(1 - 0.05 ** (1 / 100))
     assert half.regressed.value > 0.95
     assert 7 < half.pairs <= 8
-    assert half.promised == pytest.approx(0.988, abs=0.002)
+    assert half.promised == pytest.approx(0.984, abs=0.002)
     assert [row.error for row in rows.values()] == ["false-blocks", "false-blocks", "false-passes", "false-passes"]
     assert not [row.broken for row in rows.values() if row.broken]
 

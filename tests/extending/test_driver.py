@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from hand_made import scenario_file
+from stub_engine import bare_python
 from toy_driver import ToyDriver
 
 from perfgate import gate
@@ -27,7 +27,7 @@ def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def finish(folder: Path, **head: int) -> gate.Finished:
     """A whole run of toys of 1,000 us a step, but for what is said of the head."""
-    base = Subject(python=sys.executable, args={"step_us": 1000})
+    base = Subject(python=bare_python(folder / "env"), args={"step_us": 1000})
     subjects: dict[Side, Subject] = {"base": base, "head": base.model_copy(update={"args": {**base.args, **head}})}
     gates = "{metric: itl_median, ignorable: 0.2%, must_catch: 1%}"
     file = scenario_file(folder, gates=gates)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hand_made import decode, scenario_file
+from stub_engine import bare_python
 from toy_driver import ToyDriver
 
 from perfgate import gate
@@ -68,9 +68,10 @@ def finish(folder: Path, head_us: int) -> gate.Finished:
     """A run of kernels alone; the gemm of a step takes almost all of it."""
     gates = "{metric: kernel_time_per_step, role: gemm, ignorable: 0.2%, must_catch: 1%}"
     scenario = scenario_file(folder, gates=gates, more="kernels: {traced: {iterations: 1}}")
+    python = bare_python(folder / "env")
     subjects: dict[Side, Subject] = {
-        "base": Subject(python=sys.executable, args={"step_us": 1000}),
-        "head": Subject(python=sys.executable, args={"step_us": head_us}),
+        "base": Subject(python=python, args={"step_us": 1000}),
+        "head": Subject(python=python, args={"step_us": head_us}),
     }
     return gate.run([scenario], subjects, runs=folder / "runs", seed=1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from click.testing import CliRunner
 from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, listed, serving, zipped
 from hand_made import scenario_file
 from perfgate_process import MARKED, marked_processes
+from stub_engine import bare_python
 
 from perfgate.cli.main import main
 from perfgate.errors import ExitStatus
@@ -389,7 +391,7 @@ def test_builds_of_the_base_branch(gate: Gate, tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv("PERFGATE_BUILDS", raising=False)
     monkeypatch.delenv("PERFGATE_CACHES")
     origin, trap = tmp_path / "origin", tmp_path / "trap"
-    build = f'[build]\npython = "{sys.executable}"\npath = "{{tree}}"\n'
+    build = f'[build]\npython = "{bare_python(tmp_path / "env")}"\npath = "{{tree}}"\n'
     for branch, text in (("main", build), ("pull-request/12", f'{build}commands = [["touch", "{trap}"]]\n')):
         git(origin, "checkout", "--quiet", branch)
         (origin / "perfgate.toml").write_text(text)
@@ -413,9 +415,12 @@ def test_builds_of_the_base_branch(gate: Gate, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_checkout_made_to_do_harm(gate: Gate, tmp_path: Path) -> None:
-    """Submodules that fetch by a command, links and packaging of the change do nothing and judge nothing."""
-    origin, trap, wide = tmp_path / "origin", tmp_path / "trap", tmp_path / "wide"
-    (origin / "perfgate.toml").write_text(f'[build]\npython = "{sys.executable}"\npath = "{{tree}}"\n')
+    """Submodules that fetch by a command, links and packaging of the change do nothing and judge nothing.
+
+    What its interpreter imports by itself runs as an engine does, and sees nothing of the job.
+    """
+    origin, trap, seen, wide = tmp_path / "origin", tmp_path / "trap", tmp_path / "seen", tmp_path / "wide"
+    (origin / "perfgate.toml").write_text(f'[build]\npython = "{bare_python(tmp_path / "env")}"\npath = "{{tree}}"\n')
     git(origin, "add", ".")
     git(origin, "commit", "--quiet", "-m", "how to build")
     git(origin, "checkout", "--quiet", "pull-request/12")
@@ -433,7 +438,7 @@ def test_a_checkout_made_to_do_harm(gate: Gate, tmp_path: Path) -> None:
     (origin / ".gitmodules").write_text(module)
     (origin / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "b"\nbackend-path = ["."]\n')
     (origin / "b.py").write_text(f"open({str(trap)!r}, 'w')\n")
-    (origin / "sitecustomize.py").write_text(f"open({str(trap)!r}, 'w')\n")
+    (origin / "sitecustomize.py").write_text(f"import os\nopen({str(seen)!r}, 'a').write(' '.join(os.environ))\n")
     git(origin, "add", ".")
     git(origin, "update-index", "--add", "--cacheinfo", f"160000,{git(origin, 'rev-parse', 'main')},m")
     git(origin, "commit", "--quiet", "-m", "harm")
@@ -445,6 +450,7 @@ def test_a_checkout_made_to_do_harm(gate: Gate, tmp_path: Path) -> None:
     assert "margins 0.1 %25 / 0.5 %25" in runner.steps["report"].log
     assert "alters what changes are judged by: baselines, perfgate.toml, scenarios" in runner.summary
     assert not trap.exists()
+    assert not re.search("GITHUB|ACTIONS|RUNNER|TOKEN", seen.read_text())
 
 
 def test_git_configuration_left_by_an_earlier_job(gate: Gate, tmp_path: Path) -> None:

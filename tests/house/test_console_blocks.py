@@ -28,6 +28,7 @@ from pathlib import Path
 import pytest
 from fake_collector import FakeCollector, FakeSpec
 from git_project import SETTINGS, GitProject
+from stub_engine import bare_python
 
 import perfgate.project.build  # noqa: F401 (it keeps its own name of what is replaced for `perfgate clean`)
 from perfgate.capture.job import Job
@@ -154,9 +155,8 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "perfgate"
     for name in COPIED:
         shutil.copytree(ROOT / name, folder / name)
-    for python in (folder / "envs/main/bin/python", folder / "envs/head/bin/python", tmp_path / "engine/bin/python"):
-        python.parent.mkdir(parents=True)
-        python.symlink_to(sys.executable)
+    for environment in (folder / "envs/main", folder / "envs/head", tmp_path / "engine"):
+        bare_python(environment)
     project = GitProject(folder)
     project.commit({"perfgate.toml": CONFIG, ".gitignore": "/runs/\n/envs/\n"})
     project.git("tag", "v0.9.0")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from fake_collector import FakeCollector
 from pages import blocks
+from stub_engine import bare_python
 
 from perfgate import __version__, gate
 from perfgate.cli.main import main
@@ -24,8 +24,7 @@ def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     """Every block of docs/python-api.md runs in order in one folder, with a fake in the engine's place."""
     shutil.copytree(ROOT / "scenarios", tmp_path / "scenarios")
     (tmp_path / "perfgate.toml").touch()
-    (tmp_path / "envs/main/bin").mkdir(parents=True)
-    (tmp_path / "envs/main/bin/python").symlink_to(sys.executable)
+    bare_python(tmp_path / "envs/main")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("perfgate.capture.session.EngineCollector", FakeCollector)
     monkeypatch.setattr("perfgate.doctor.preflight.locate", lambda *_: "no engine is in this environment")
