@@ -150,7 +150,10 @@ def marked_processes(run_name: str) -> list[psutil.Process]:
 
 def fake_words(folder: Path) -> list[str]:
     """Write a scenario for fake trials and return the words that run it: four pairs, tight margins."""
-    _write(folder, SCENARIO.format(name="fake", engine="", measure="", ignorable="0.1%", must_catch="0.5%"))
+    _write(
+        folder,
+        SCENARIO.format(name="fake", engine="", measure=", looks: [4, 6, 8, 12]", ignorable="0.1%", must_catch="0.5%"),
+    )
     return ["scenario.yaml", "--base", "python=/bin/true", "--head", "env.BUILD=new", "--seed", "1"]
 
 

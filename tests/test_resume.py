@@ -523,7 +523,7 @@ def test_budget_that_is_too_short(tmp_path: Path, clock: list[float], budget_s: 
     """It is told before the first engine where a trial's time is known, and at the end what the run gets on with."""
     told: list[object] = []
     scenario = scenario_file(tmp_path)
-    expected = scenario.read_text().replace("iterations: 2,", "iterations: 2, expect: {trial_s: 25, pair_sd: 1%},")
+    expected = scenario.read_text().replace("iterations: 2}", "iterations: 2, expect: {trial_s: 25, pair_sd: 1%}}")
     scenario.write_text(expected)
     means: dict[str, Any] = {"collector": Lasting(clock), "budget_s": budget_s}
 

@@ -158,9 +158,7 @@ def plugins_of(folder: str) -> list[str]:
 
 def places_of(folders: list[str]) -> list[tuple[str, int]]:
     """Each folder as it was named, and as it is without links, with its number."""
-    both = [
-        (str(path), number) for number, folder in enumerate(folders) for path in (Path(folder), Path(folder).resolve())
-    ]
+    both = [(path, n) for n, folder in enumerate(folders) for path in (str(Path(folder)), os.path.realpath(folder))]
     return [(path.rstrip(os.sep) + os.sep, number) for path, number in dict.fromkeys(both)]
 
 
