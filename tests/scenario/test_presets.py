@@ -169,7 +169,7 @@ def test_quick(declared: LoadedScenario, tmp_path: Path) -> None:
     assert (quick.measure.warmup_iterations, quick.measure.iterations) == (1, 2)
     file = tmp_path / "long.yaml"
     file.write_text(
-        declared.text.replace("iterations: 2,", "choose: {least: 8},").replace(
+        declared.text.replace(", iterations: 2}", ", choose: {least: 8}}").replace(
             "warmup_iterations: 1", "warmup_iterations: 3"
         )
     )
