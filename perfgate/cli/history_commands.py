@@ -29,7 +29,7 @@ NEEDED = ("duckdb", "ruptures")
 @click.pass_context
 def history(ctx: click.Context, sources: tuple[Path, ...], output: Path, metrics: tuple[str, ...],
             cache: Path | None) -> None:  # fmt: skip
-    """Write pages of how each metric moved: over days and builds, beside an anchor, with the changes that were found.
+    """Write pages of how each metric moved: over days and builds, beside an anchor, with the changes found.
 
     SOURCES are folders of runs and nights, baselines with their git history, and artifacts from GitHub (.zip). What
     cannot be read is named and left out. Ends with 21 where there is nothing to show.

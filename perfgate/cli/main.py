@@ -1,64 +1,88 @@
 """The command line: thin commands over :mod:`perfgate.gate`; results on stdout, progress on stderr.
 
-Slow imports are in the bodies of commands, so that ``--help`` answers at once.
+A command is imported when it is called, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Literal
+from importlib import import_module
+from typing import Any, Final
 
 import click
 
 from perfgate import __version__
-from perfgate.cli import completion
-from perfgate.cli.baseline_commands import baseline
-from perfgate.cli.bisecting import bisect
-from perfgate.cli.check import check
-from perfgate.cli.drilling import drill
-from perfgate.cli.envelope_commands import envelope
-from perfgate.cli.exact_profiles import profile
-from perfgate.cli.github_commands import github
-from perfgate.cli.history_commands import history
-from perfgate.cli.init import init
-from perfgate.cli.machine_commands import clean, clocks, doctor
 from perfgate.cli.outlet import Outlet, outlets
-from perfgate.cli.output_options import (
-    RUN_FOLDER,
-    RUNS,
-    RUNS_OPTION,
-    echo_document,
-    in_project,
-    reported,
-    run_named,
-    say,
-    terminal_width,
-)
-from perfgate.cli.planning import PLAN_OPTION, is_shard, judge_together, plan
-from perfgate.cli.profiles import counters, kernels
-from perfgate.cli.run_commands import nightly, run
-from perfgate.cli.verify import verify
-from perfgate.errors import ExitStatus, PerfgateError, ScenarioError, UsageError, stems_from_interrupt
-from perfgate.reasons import REASONS
+from perfgate.errors import ExitStatus, PerfgateError, ScenarioError, stems_from_interrupt
 
-if TYPE_CHECKING:
-    from perfgate.judge.outcome import Outcome
+COMMANDS: Final = {
+    "baseline": ("baseline_commands:baseline",
+        "What a build took on one class of machines, visit by visit, to hold later builds against."),
+    "bisect": ("bisecting:bisect", "Find the commit that made a metric worse, between a good commit and a bad one."),
+    "check": ("check:check", "Check scenario files; show what a run of each would measure, cost and detect."),
+    "clean": ("machine_commands:clean",
+        "End the engines that killed runs left behind; touches nothing that is not perfgate's."),
+    "clocks": ("machine_commands:clocks", "Show the clocks of GPUs, and undo locks that killed runs left."),
+    "compare": ("results:compare", "Compare two runs or records, or the two sides of a CSV."),
+    "counters": ("profiles:counters",
+        "Print what ncu counted, kernel by kernel: each counter in words, and how far the kernel is from its roof."),
+    "doctor": ("machine_commands:doctor",
+        "Find out whether this machine can measure, and say how to fix what is missing."),
+    "drill": ("drilling:drill",
+        "Test the gate itself: run a build against itself, and against itself with plants of known size."),
+    "envelope": ("envelope_commands:envelope",
+        "The kernels that a decode step may run: learn them from a build, check another against them."),
+    "explain": ("results:explain",
+        "Say why a run has its verdict, step by step; print the page of a reason code, or the list of all codes."),
+    "github": ("github_commands:github",
+        "The steps of a GitHub job: prepare, measure, report, enforce; and the comment on the pull request."),
+    "history": ("history_commands:history",
+        "Write pages of how each metric moved: over days and builds, beside an anchor, with the changes found."),
+    "init": ("init:init",
+        "Write what a repository begins with: a scenario, perfgate.toml, GitHub workflows, the runner's page."),
+    "judge": ("results:judge",
+        "Judge a run again from its records, the latest one if none is named; needs no engine and no GPU."),
+    "kernels": ("profiles:kernels", "Print what decode steps run, role by role and kernel by kernel."),
+    "list": ("results:list_runs",
+        "List the runs, the newest first: when each began, what it measured and its verdict."),
+    "nightly": ("run_commands:nightly",
+        "Measure the reference (--base) against itself, then the head against it, and name what may be promoted."),
+    "plan": ("planning:plan",
+        "Divide the cells of scenarios into shards, one for each machine, and print them as a JSON matrix."),
+    "profile": ("exact_profiles:profile",
+        "What repeats exactly in a decode step: keep it of one build, check another against it in one trial a kind."),
+    "report": ("results:report",
+        "Write a run, the latest one if none is named, as one HTML file: the verdict, the evidence and the cause."),
+    "run": ("run_commands:run",
+        "Measure builds in interleaved pairs and judge them: a base and a head, or a base and several heads."),
+    "schema": ("results:schema",
+        "Print the JSON Schema (draft-07) of scenario files, perfgate.toml, verdict.json or what doctor prints."),
+    "verify": ("verify:verify",
+        "Check what a run folder, a night or a baseline claims: digests, plan, chain, verdict, git."),
+}  # fmt: skip
+"""By name: the module below :mod:`perfgate.cli` with its attribute, and the first sentence of the command's help."""
 
 
-SCHEMAS = {
-    "scenario": "perfgate.scenario.declaration:json_schema",
-    "config": "perfgate.project.config:config_schema",
-    "verdict": "perfgate.judge.outcome:verdict_schema",
-    "doctor": "perfgate.doctor.diagnosis:diagnosis_schema",
-}
-"""What makes each schema, imported when it is asked for."""
+class _Commands(click.Group):
+    """Imports a command when it is called, and turns perfgate's errors into a message and an exit status."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
+        return sorted(COMMANDS)
 
-class _Errors(click.Group):
-    """Turns perfgate's errors into a message and an exit status; what it prints steers nothing."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's)
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(f"perfgate.cli.{module}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        names = self.list_commands(ctx)
+        room = formatter.width - 6 - max(map(len, names))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, click.Command(name, help=COMMANDS[name][1]).get_short_help_str(room)) for name in names]
+            )
 
     def main(self, *words: Any, **options: Any) -> Any:
         with outlets():
@@ -85,7 +109,7 @@ class _Errors(click.Group):
         return returned
 
 
-@click.group(cls=_Errors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="perfgate")
 def main() -> None:
     """Did decode get slower, where, and how sure are we?
@@ -97,196 +121,3 @@ def main() -> None:
     21 not comparable, 22 not measured, 2 usage or scenario error,
     1 internal error, 130 interrupted or out of budget.
     """  # noqa: D301 (click reads a real backspace: keep the lines)
-
-
-@main.command()
-@click.argument("folders", metavar="[RUN]...", nargs=-1, type=click.Path(path_type=Path, file_okay=False),
-                shell_complete=completion.runs)  # fmt: skip
-@PLAN_OPTION
-@RUNS_OPTION
-@reported
-def judge(folders: tuple[Path, ...], plan_file: Path | None, runs: Path) -> Outcome:
-    """Judge a run again from its records, the latest one if none is named; needs no engine and no GPU.
-
-    RUN is its folder, the folder's name, or the word latest. The shards of a plan are joined to one run and judged
-    together; what is missing of the plan is not measured. With --plan they must be of the plan that was printed.
-
-    \b
-    perfgate judge
-    perfgate judge shard-*/ --plan plan.json
-    """  # noqa: D301 (click reads a real backspace: keep the lines)
-    from perfgate import gate
-    from perfgate.report.run_folders import LATEST
-
-    words = folders or (Path(LATEST),)
-    alone = run_named(words[0], runs) if len(words) == 1 and plan_file is None else None
-    if alone is None or is_shard(alone):
-        run_folder, outcome = judge_together(words, runs, plan_file)
-        click.echo(f"run folder: {run_folder}", err=True)
-    else:
-        run_folder = alone
-        outcome = gate.judge_folder(run_folder, say)
-    click.get_current_context().meta[RUN_FOLDER] = run_folder
-    return outcome
-
-
-@main.command("list")
-@RUNS_OPTION
-def list_runs(runs: Path) -> None:
-    """List the runs, the newest first: when each began, what it measured and its verdict."""
-    from perfgate.report.run_folders import list_runs as list_all
-    from perfgate.report.run_folders import runs_document
-
-    listed = list_all(runs)
-    if listed:
-        echo_document(runs_document(listed), width=terminal_width())
-    else:
-        click.echo(f"{runs}/ holds no run")
-
-
-@main.command()
-@click.argument("files", nargs=-1, required=True, shell_complete=completion.runs)
-@click.option("--scenario", type=click.Path(path_type=Path), help="Gates for a CSV.")
-@click.option(
-    "--gate",
-    "gates",
-    multiple=True,
-    metavar="METRIC:IGNORABLE:MUST_CATCH",
-    help="A gate for a CSV, a role's like kernel_time_per_step[gemm]:1%:5%; may be given several times.",
-)
-@click.option(
-    "--order",
-    type=click.Choice(["randomised"]),
-    help="Of a CSV without a column order: a coin decided for each pair which side ran first, and both did.",
-)
-@RUNS_OPTION
-@reported
-def compare(
-    files: tuple[str, ...],
-    scenario: Path | None,
-    gates: tuple[str, ...],
-    order: Literal["randomised"] | None,
-    runs: Path,
-) -> Outcome:
-    """Compare two runs or records, or the two sides of a CSV.
-
-    \b
-    perfgate compare RUN_A RUN_B
-        unpaired, advisory; a run is a folder, its name, the word latest,
-        or one of its records; RUN:base or RUN:head picks a side
-    perfgate compare RUN BASELINE.json
-        against a stored baseline, which blocks from four visits on
-    perfgate compare A.json B.json
-        results of vllm bench, sglang.bench_serving, GuideLLM, aiperf,
-        genai-perf or llama-bench; advisory
-    perfgate compare FILE.csv --gate itl_median:0.1%:0.5%
-        columns pair,order,subject,metric,unit,value; without pair advisory;
-        order is the place in the pair, 1 or 2, without which nothing blocks
-    """  # noqa: D301 (click reads a real backspace: keep the lines)
-    from perfgate import gate
-    from perfgate.baseline.store import is_baseline
-    from perfgate.imports.two_results import compare_results
-    from perfgate.report.run_folders import find_record
-    from perfgate.scenario.declaration import load
-    from perfgate.scenario.plan import resolve_cells
-
-    if len(files) == 1 and files[0].endswith(".csv"):
-        planned = [gate.parse_gate(word) for word in gates]
-        planned += resolve_cells(load(scenario))[0].gates if scenario else ()
-        if not planned:
-            raise UsageError("a CSV needs gates", remedy="Give --scenario FILE or --gate itl_median:0.1%:0.5%.")
-        return gate.compare_table(Path(files[0]), planned, order)
-    if len(files) == 2:  # noqa: PLR2004 (base and head)
-        if scenario or gates or order:
-            raise UsageError("records carry their own gates; --scenario, --gate and --order are for a CSV")
-        if is_baseline(Path(files[1])):
-            return gate.compare_with_baseline(find_record(files[0], runs, say), Path(files[1]))
-        if (outcome := compare_results(Path(files[0]), Path(files[1]))) is not None:
-            return outcome
-        return gate.compare_records(*(find_record(word, runs, say) for word in files))
-    raise UsageError("expected two runs or records, or one file that ends in .csv")
-
-
-@main.command()
-@click.argument("folder", metavar="[RUN]", default="latest", type=click.Path(path_type=Path, file_okay=False),
-                shell_complete=completion.runs)  # fmt: skip
-@click.option("--output", "file", type=click.Path(path_type=Path, dir_okay=False),
-              help="Write the page to this file; by default report.html in the run's folder.")  # fmt: skip
-@RUNS_OPTION
-def report(folder: Path, file: Path | None, runs: Path) -> None:
-    """Write a run, the latest one if none is named, as one HTML file: the verdict, the evidence and the cause.
-
-    The file opens from disk and loads nothing. RUN is its folder, the folder's name, or the word latest.
-    """
-    from perfgate import gate
-    from perfgate.report.html import run_html
-    from perfgate.report.run_page import MeasuredRun
-
-    run_folder = run_named(folder, runs)
-    page = file or run_folder / "report.html"
-    page.write_text(run_html(MeasuredRun.of(gate.outcome_of(run_folder), run_folder)), encoding="utf-8")
-    click.echo(page)
-
-
-@main.command()
-@click.argument("what", metavar="[RUN|CODE]", required=False, shell_complete=completion.runs_and_codes)
-@RUNS_OPTION
-def explain(what: str | None, runs: Path) -> None:
-    """Say why a run has its verdict, step by step; print the page of a reason code, or the list of all codes.
-
-    RUN is its folder, the folder's name, or the word latest.
-    """
-    from perfgate import gate
-    from perfgate.record.run_names import RUN
-    from perfgate.record.stop import read_stop
-    from perfgate.report.explanation import explanation_document
-    from perfgate.report.reasons_page import render_page
-    from perfgate.report.run_folders import LATEST
-    from perfgate.scenario.yaml_document import did_you_mean
-
-    if what is None:
-        width = max(map(len, REASONS))
-        for reason in REASONS.values():
-            click.echo(f"{reason.code.ljust(width)}  {reason.meaning.split('. ')[0].rstrip('.')}.")
-    elif what in REASONS:
-        click.echo(render_page(REASONS[what]), nl=False)
-    elif what == LATEST or Path(what).is_dir() or (runs / what).is_dir():
-        folder = run_named(Path(what), runs)
-        outcome = gate.outcome_of(folder)
-        by_name = Path(in_project(RUNS), outcome.run).resolve() == folder.resolve()
-        document = explanation_document(outcome, "" if by_name else str(folder), read_stop(folder))
-        echo_document(document, width=terminal_width())
-    else:
-        near = did_you_mean(what, (*REASONS, *(file.parent.name for file in runs.glob(f"*/{RUN}"))))
-        remedy = "perfgate list shows the runs, perfgate explain the reason codes."
-        raise UsageError(f"{what!r} is neither a run in {runs}/ nor a reason code{near}", remedy=remedy)
-
-
-@main.command()
-@click.argument("what", type=click.Choice(list(SCHEMAS)), default="scenario")
-def schema(what: str) -> None:
-    """Print the JSON Schema (draft-07) of scenario files, perfgate.toml, verdict.json or what doctor prints."""
-    click.echo(json.dumps(resolve_name(SCHEMAS[what])(), indent=2))
-
-
-for command in (
-    run,
-    envelope,
-    check,
-    kernels,
-    counters,
-    doctor,
-    clocks,
-    clean,
-    baseline,
-    github,
-    nightly,
-    plan,
-    drill,
-    bisect,
-    history,
-    init,
-    profile,
-    verify,
-):
-    main.add_command(command)

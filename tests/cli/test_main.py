@@ -18,7 +18,7 @@ from hand_made import BASE, STEP_S, cell, gate, record, scenario_file, spread, t
 from perfgate import __version__
 from perfgate import gate as use_cases
 from perfgate.capture.job import Job
-from perfgate.cli.main import main
+from perfgate.cli.main import COMMANDS, main
 from perfgate.judge.outcome import Outcome, verdict_schema
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import write_record
@@ -494,12 +494,14 @@ def test_schema(invoke: Invoke, words: tuple[str, ...], title: str) -> None:
         assert schema == verdict_schema()
 
 
-@pytest.mark.parametrize("name", sorted(main.commands))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_help(invoke: Invoke, name: str) -> None:
     """Every command and every option of it has help text, and --help prints it."""
-    command = main.commands[name]
+    command = main.get_command(click.Context(main), name)
+    assert command
 
     assert command.help
+    assert command.get_short_help_str(200) == COMMANDS[name][1]
     assert all(option.help for option in command.params if isinstance(option, click.Option))
     result = invoke(name, "--help")
     assert result.exit_code == 0
@@ -511,8 +513,8 @@ def test_commands(invoke: Invoke) -> None:
     """The help lists the commands and the exit statuses; the version is the package's."""
     result = invoke("-h")
 
-    assert {"run", "check", "judge", "compare", "schema"} <= set(main.commands)
-    assert all(name in result.stdout for name in main.commands)
+    assert {"run", "check", "judge", "compare", "schema"} <= {*COMMANDS}
+    assert all(name in result.stdout for name in COMMANDS)
     assert "  Exit status: 0 pass, 10 regressed, 20 inconclusive or advisory,\n  21 not comparable, " in result.stdout
     assert invoke("--version").stdout == f"perfgate, version {__version__}\n"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from perfgate.cli.main import main
+from perfgate.cli.main import COMMANDS
+from perfgate.cli.profiles import kernels
 from perfgate.counters.launch_table import COUNTERS
 from perfgate.machine.telemetry import GpuTelemetry
 from perfgate.metrics.catalogue import METRICS
@@ -20,7 +21,7 @@ def known_words() -> set[str]:
     """Titles of figures, counters, telemetry, metrics, options of ``kernels``, and quoted titles of report columns."""
     words = {title for title, *_ in FIGURES} | {f"idle: {gap}" for gap in GAPS} | {f"copies {k}" for k in COPY_KINDS}
     words |= {*COUNTERS, *GpuTelemetry.model_fields, *METRICS, "telemetry"}
-    words |= {option for parameter in main.commands["kernels"].params for option in parameter.opts}
+    words |= {option for parameter in kernels.params for option in parameter.opts}
     for module in ("kernel_report", "trace_answers", "ranks_answer"):
         words |= set(re.findall(r'"([a-z][\w ]*)"', (ROOT / "perfgate/report" / f"{module}.py").read_text()))
     return words
@@ -30,7 +31,7 @@ def test_the_last_column_names_what_there_is() -> None:
     """What a reader is sent to exists under that name; of an option with values, its own name does."""
     rows = re.findall(r"^\|.*\| *(.+?) *\|$", (ROOT / "docs/other-tools.md").read_text(), re.MULTILINE)
     named = {word for row in rows for quoted in re.findall(r"`([^`]+)`", row) for word in options_of(quoted)}
-    commands = {f"perfgate {name}" for name in main.commands}
+    commands = {f"perfgate {name}" for name in COMMANDS}
     assert len(named) > 50
     assert sorted(named - known_words() - commands) == []
 
