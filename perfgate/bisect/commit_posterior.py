@@ -20,7 +20,8 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+
+from perfgate import scipy_special as special
 
 Floats = NDArray[np.float64]
 

@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 from scipy import stats as scipy_stats
 
+from perfgate import scipy_special as special
 from perfgate.stats.estimate import Floats
 
 Codes = NDArray[np.int8]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from scipy import special
-
+from perfgate import scipy_special as special
 from perfgate.baseline.lineage import Baseline, Entry
 from perfgate.baseline.stored_visit import BaselineVisit, Build, visits_of
 from perfgate.errors import RecordError

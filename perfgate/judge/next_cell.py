@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scipy import special
-
+from perfgate import scipy_special as special
 from perfgate.judge.next_pairs import Due, due
 from perfgate.judge.power import pair_spread
 from perfgate.metrics.catalogue import COLD_START

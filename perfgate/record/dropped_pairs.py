@@ -22,8 +22,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from scipy import special
-
+from perfgate import scipy_special as special
 from perfgate.metrics.trial import KINDS, Failure, Kind, Trial
 from perfgate.record.run_record import Record
 

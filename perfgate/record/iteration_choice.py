@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from pydantic import Field
-from scipy import special
 
+from perfgate import scipy_special as special
 from perfgate.metrics.catalogue import COLD_START, Metric
 from perfgate.metrics.trial import Trial, in_state, is_slow, readings_of
 from perfgate.models import Frozen

@@ -17,7 +17,8 @@ import numpy as np
 import ruptures
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
+
+from perfgate import scipy_special as special
 
 Floats = NDArray[np.float64]
 

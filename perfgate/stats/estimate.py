@@ -17,7 +17,8 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
+
+from perfgate import scipy_special as special
 
 Floats = NDArray[np.float64]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
+from perfgate import scipy_special as special
 from perfgate import stats
 
 FIRST_WARNING_VISITS = 4

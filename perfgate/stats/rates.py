@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scipy import special
+from perfgate import scipy_special as special
 
 
 def rate_bounds(events: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:

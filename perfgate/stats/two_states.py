@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
+from perfgate import scipy_special as special
 from perfgate.stats.estimate import Floats
 
 SLOW, FAST, CUT = 1, 0, -1
