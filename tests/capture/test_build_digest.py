@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from perfgate.capture import build_files
-from perfgate.capture.build_digest import Build, Builds
+from perfgate.capture.build_digest import Build, Builds, ModulePath
 from perfgate.capture.build_files import UnknownBuildError
 from perfgate.capture.watched_builds import link_bytecode
 from perfgate.scenario.subject import Subject
@@ -404,3 +404,17 @@ def test_bytecode_is_found_and_none_is_written_beside_sources(tmp_path: Path) ->
     subprocess.run([python, "-c", program], check=True, capture_output=True, env=variables)
     assert not old.is_symlink()
     assert there.read_bytes() == content
+
+
+def test_packages_below_a_library_that_nobody_imports(tmp_path: Path) -> None:
+    """An environment has the library of its interpreter on its path, and not the packages that lie in it."""
+    library = tmp_path / "lib"
+    for name in ("a.cpython-311", "a.cpython-311.opt-1", "json/b.cpython-311", "site-packages/c.cpython-311"):
+        file = library / Path(name).parent / "__pycache__" / f"{Path(name).name}.pyc"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    bytecode = tmp_path / "bytecode"
+    link_bytecode(bytecode, ModulePath("3.11", (str(tmp_path),), (str(library),)))
+
+    linked = {str(file.relative_to(f"{bytecode}{library}")) for file in bytecode.rglob("*.pyc")}
+    assert linked == {"a.cpython-311.pyc", "json/b.cpython-311.pyc"}
