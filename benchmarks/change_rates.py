@@ -1,7 +1,7 @@
 """Simulate nights beside an anchor: how often a change is told where there is none, and how soon one that there is.
 
-``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
-benchmarks/change_rates.py`` alone takes most of an hour and puts a fresh section into the page that is there.
+``python benchmarks/change_rates.py`` takes hours and puts a fresh section into docs/error-rates.md; ``error_rates.py``
+leaves the one there as it is.
 Every simulated night calls :func:`perfgate.stats.change_points.course` itself.
 """
 

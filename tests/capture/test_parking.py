@@ -674,7 +674,10 @@ def test_an_interrupt_with_a_parked_worker(measure: Measure, tmp_path: Path, pha
 
 
 def test_a_parked_worker_that_was_killed_is_replaced(measure: Measure) -> None:
-    """Somebody ends the parked worker during the trial: the next one starts its own and is measured."""
+    """Somebody ends the parked worker during the trial: the next one starts its own and is measured, and others park.
+
+    One that was ended before it had imported is the last of its engine; how far it was depends on the machine.
+    """
 
     def kill(step: Step) -> None:
         if (step.trial, step.phase) == (0, "iteration 3 of 3"):
@@ -686,7 +689,8 @@ def test_a_parked_worker_that_was_killed_is_replaced(measure: Measure) -> None:
     record = measure(pairs=1, tell=kill)
 
     assert [trial.failure for trial in record.trials] == [None] * 4
-    assert parked(record) == [False, False, True, True]
+    assert parked(record)[:2] == [False, False]
+    assert parked(record)[3]
 
 
 @pytest.mark.parametrize("mode", ["", "freezes its heap"])
