@@ -46,7 +46,7 @@ pairs, not what other visits would be like.
 FOOT = """## Reading it
 
 - On a GPU in one state no build that is not slower is blocked, and nearly every one that must be caught is. Between
-  `ignorable` and `must_catch` nothing is declared: most runs pass at four pairs before a later look could block, so the
+  `ignorable` and `must_catch` nothing is declared: most runs pass at six pairs before a later look could block, so the
   promise is 0.
 - The promised share is a lower bound: the chances to pass before are added up, and only the best look counts.
 - Where a GPU changes its state the declared rates hold too. What is lost are decisions: pairs of different states leave

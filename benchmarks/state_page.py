@@ -110,7 +110,7 @@ EFFECTS_WORDS = """
 
 All gates of the head are slower; margins 0.1 % and 0.5 %. The declared rate for the first three is that at most 5 %
 pass; a tenth of the gap is between the margins, where either verdict is right. What is slower by more than the states
-are apart is blocked at the first look with six pairs, whether these have a state in common or not.
+are apart is blocked at the first look that may block, at eight pairs, whether these have a state in common or not.
 """
 POWER_WORDS = """
 ### What tight margins catch
