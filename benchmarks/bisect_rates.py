@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from claimed_rate import ClaimedRate
 from numpy.typing import NDArray
+from page_sections import merged
 
 from perfgate import stats
 from perfgate.bisect.commit_posterior import Comparison, Evidence
@@ -266,13 +267,7 @@ def _percent(ratio: float) -> str:
 def main() -> None:
     """Simulate and put the section into the page, in the place of the one there, else before that of dropped pairs."""
     rows = [count(way, size) for size in SIZES for way in WAYS]
-    text = PAGE.read_text()
-    before, there, rest = text.partition(f"\n{TITLE}")
-    if there:
-        _, heading, after = rest.partition("\n## ")
-    else:
-        before, heading, after = text.partition("\n## Dropped pairs")
-    PAGE.write_text(f"{before.rstrip()}\n\n{section(rows)}{heading}{after}")
+    PAGE.write_text(merged(PAGE.read_text(), section(rows)))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from claimed_rate import ClaimedRate
 from numpy.typing import NDArray
+from page_sections import merged
 
 from perfgate.scenario.plan import BETA
 from perfgate.stats.change_points import FEWEST_NIGHTS, YEARLY, course
@@ -297,9 +298,7 @@ def main() -> None:
     parser.add_argument("--series", type=int, default=SERIES, help="simulated series with a change a row")
     parser.add_argument("--step", type=int, default=1, help="nights from one look to the next")
     words = parser.parse_args()
-    before, _, after = PAGE.read_text().partition(f"\n{TITLE}")
-    _, following, rest = after.partition("\n## ")
-    PAGE.write_text(f"{before.rstrip()}\n\n{simulate_all(words.years, words.step, words.series)}{following}{rest}")
+    PAGE.write_text(merged(PAGE.read_text(), simulate_all(words.years, words.step, words.series)))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from page_sections import merged
 from restart_models import normal, orders
 from rule_twin import Margins, decide_all
 
@@ -164,9 +165,7 @@ def simulate_all(runs: int = RUNS) -> list[DropRow]:
 
 def main() -> None:
     """Simulate and put the section into the page, in the place of the one there."""
-    before, _, rest = PAGE.read_text().partition(f"\n{TITLE}")
-    _, heading, after = rest.partition("\n## ")
-    PAGE.write_text(f"{before.rstrip()}\n\n{section(simulate_all())}{heading}{after}")
+    PAGE.write_text(merged(PAGE.read_text(), section(simulate_all())))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ page. Sections that other scripts wrote (shards, bisection, changes over many ni
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import order_rates
 import state_rates
 from claimed_rate import REFUTED, SHOWN, ClaimedRate
 from effect_picture import Panel, Point, draw
+from page_sections import merged
 from restart_models import MODELS, NOISY_PAIR_SD, PAIR_SD, Model, normal
 from rule_twin import Decisions, Margins, decide_all, disagreements
 from visit_rates import section
@@ -356,20 +356,6 @@ def percent(rate: float) -> str:
     return f"{rate * 100:.2f} %"
 
 
-def with_others(text: str, page: str) -> str:
-    """A text with the sections of a page that it lacks, each behind the one that it follows there."""
-    parts = re.split(r"(?m)^(?=## )", text.rstrip() + "\n\n")
-    titles = [part.partition("\n")[0] for part in parts]
-    place = 0
-    for part in re.split(r"(?m)^(?=## )", page.rstrip() + "\n\n"):
-        title = part.partition("\n")[0]
-        if title not in titles:
-            titles.insert(place + 1, title)
-            parts.insert(place + 1, part)
-        place = titles.index(title)
-    return "".join(parts).rstrip() + "\n"
-
-
 def main() -> int:
     """Simulate, check the twin, write the page and the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -397,7 +383,7 @@ def main() -> int:
          order_rates.section(orders))
     )  # fmt: skip
     file = words.folder / "error-rates.md"
-    file.write_text(with_others(text, file.read_text()) if file.exists() else text)
+    file.write_text(merged(file.read_text() if file.exists() else "", text))
     (words.folder / "error-rates.svg").write_text(draw(panels()))
     standings = [*(row.standing for row in rows), *(row.standing for row in imperfect)]
     standings += [row.standing for row in several]

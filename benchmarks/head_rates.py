@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 from claimed_rate import ClaimedRate
 from numpy.typing import NDArray
+from page_sections import merged
 from restart_models import PAIR_SD, PAIRS
 from rule_twin import Margins, holm_all, look_p
 
@@ -162,13 +163,7 @@ def simulate_all(runs: int = RUNS) -> list[HeadRow]:
 
 def main() -> None:
     """Simulate and put the section into the page, in the place of the one there, else before that of dropped pairs."""
-    text = PAGE.read_text()
-    before, there, rest = text.partition(f"\n{TITLE}")
-    if there:
-        _, heading, after = rest.partition("\n## ")
-    else:
-        before, heading, after = text.partition("\n## Dropped pairs")
-    PAGE.write_text(f"{before.rstrip()}\n\n{section(simulate_all())}{heading}{after}")
+    PAGE.write_text(merged(PAGE.read_text(), section(simulate_all())))
 
 
 if __name__ == "__main__":
