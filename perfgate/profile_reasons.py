@@ -20,6 +20,11 @@ PROFILE_REASONS = (
     Reason("launch-not-traced", "Kernels have no launching call in the trace: they were launched before the capture "
            "began, the calls were not traced, or several calls have one number.",
            "Begin the capture between steps, after a synchronisation, and trace the CUDA interface."),
+    Reason("host-slack-lost", "The head's host works longer per step and has less slack before the device waits, or "
+           "the device waits already, which it did not with the base. Added host work does not lengthen the step until "
+           "the slack is used up; from then on all of it does.",
+           "Look for additional work of the host between steps (scheduling, input preparation, sampling). A smaller or "
+           "faster model, or a slower CPU, has less slack to lose."),
     Reason("not-recorded", "The trace, or the result of another tool, does not record what a figure is made of, "
            "so it is left out, or what was asked for; or figures of a result contradict each other, so none is shown.",
            "Read what is missing or contradicts the rest; trace or measure again with it."),

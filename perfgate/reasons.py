@@ -353,20 +353,17 @@ _TABLE = (
            "A build that fails now and then is not healthy. If all failures are on one side, the remaining pairs "
            "show that side at its best."),
     Reason("subject-changed", "Files of a subject that an import can reach changed while it was measured, or since an "
-           "earlier visit: its trials are of two builds. As a caution: its packages' versions differ between trials.",
+           "earlier visit, so its trials are of two builds, and what it was measured with does not count. As a "
+           "caution: versions of its packages differ between trials or between machines.",
            "Let nobody edit or install what is measured, copy it first, or name a commit (ref=), which perfgate "
            "builds apart; then measure anew. What counts as a file of a subject: docs/configuration.md."),
     Reason("subject-unknown", "So much of a subject's files had been touched before a trial, or so much is there, that "
            "they were not read; or another file than a module came into a package of it. Whether the subject changed "
            "while it was measured is not known.",
-           "Let nobody touch what is measured, let tools write elsewhere, and name the package's own folder in path=."),
+           "Let nobody touch what is measured, and tools write elsewhere; name a smaller path=, or the folder that "
+           "holds the package alone."),
     Reason("fills-differ", "The sides' compile caches were filled on different days: each keeps what it drew then.",
            "For a fresh draw of both: PERFGATE_CACHES=0 perfgate run ..."),
-    Reason("host-slack-lost", "The head's host works longer per step and has less slack before the device waits, or "
-           "the device waits already, which it did not with the base. Added host work does not lengthen the step until "
-           "the slack is used up; from then on all of it does.",
-           "Look for additional work of the host between steps (scheduling, input preparation, sampling). A smaller or "
-           "faster model, or a slower CPU, has less slack to lose."),
     Reason("memory-grows", "The head's memory is higher after nearly every iteration than ever before, and grows more "
            "than the base's: the head keeps something of each batch. Chance says so of one cell in a hundred.",
            "Look for what is kept of finished requests: caches that nobody empties, lists that grow. To block it, gate "
