@@ -1,6 +1,6 @@
 """``perfgate drill``: is the gate still able to see, and does it stay silent where there is nothing.
 
-As in :mod:`perfgate.cli.main`, imports are in the bodies, so that ``--help`` answers at once.
+Slow imports are in the bodies, as in :mod:`perfgate.cli.results`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The commands that read what profilers left: kernels and their time, counters, and both side by side.
 
-Imports are in the command bodies, as in :mod:`perfgate.cli.main`.
+Slow imports are in the bodies, as in :mod:`perfgate.cli.results`.
 """
 
 from __future__ import annotations
