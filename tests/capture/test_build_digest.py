@@ -7,11 +7,11 @@ import hashlib
 import json
 import os
 import subprocess
-import venv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from stub_engine import bare_python
 
 from perfgate.capture import build_files
 from perfgate.capture.build_digest import Build, Builds, ModulePath
@@ -238,7 +238,7 @@ def test_no_interpreter(tmp_path: Path) -> None:
 
 def environment(folder: Path) -> Path:
     """The interpreter of an empty environment, and its packages."""
-    venv.create(folder, symlinks=True, with_pip=False)
+    bare_python(folder)
     (packages,) = folder.glob("lib/python*/site-packages")
     return packages
 

@@ -38,10 +38,21 @@ def register():
     torch.library.define("perfgate_tests::twice", "(Tensor x) -> Tensor")
     torch.library.impl("perfgate_tests::twice", "CPU", twice)
 """,
+    "replaced": """
+def register():
+    import vllm.v1.sample.sampler as module
+    class Sampler(module.Sampler): pass
+    module.Sampler = Sampler
+""",
+    "sets": """
+def register():
+    import vllm.v1.core.sched.utils as module
+    module.LIMIT = 3
+""",
 }
 
 
-@pytest.mark.engine(starts=6)
+@pytest.mark.engine(starts=8)
 def test_plugins(engine_python: str, engine_cache: Path, tmp_path: Path) -> None:
     """A folder that nothing used ends its head as not measured; of the others the one that does nothing is named."""
     scenario = write_engine_scenario(tmp_path, engine_cache)
