@@ -429,16 +429,17 @@ def table(folder: Path, slowdowns: list[float], *, paired: bool = True) -> Path:
 @pytest.mark.parametrize(
     ("slowdowns", "verdict", "status"),
     [
-        (spread(0.02, 0.0002, 6), "regressed", 10),
-        (spread(0.02, 0.0002, 5), "inconclusive", 20),
-        (spread(0.0, 0.0002, 4), "pass", 0),
+        (spread(0.02, 0.0002, 7), "regressed", 10),
+        (spread(0.02, 0.0002, 6), "inconclusive", 20),
+        (spread(0.0, 0.0002, 5), "pass", 0),
+        (spread(0.0, 0.0002, 4), "inconclusive", 20),
         (spread(0.003, 0.01, 8), "inconclusive", 20),
         ([0.0, 0.0, 0.0], "inconclusive", 20),
         ([0.0], "inconclusive", 20),
     ],
 )
 def test_compare_table(tmp_path: Path, slowdowns: list[float], verdict: str, status: int) -> None:
-    """A paired CSV is judged by the rule at one look, which passes from four pairs on and blocks from six on."""
+    """A paired CSV is judged by the rule at one look, which passes from five pairs on and blocks from seven on."""
     outcome = use_cases.compare_table(table(tmp_path, slowdowns), [use_cases.parse_gate("itl_median:0.1%:0.5%")])
 
     assert (outcome.verdict, outcome.exit_status) == (verdict, status)

@@ -12,7 +12,7 @@ from perfgate.errors import NotComparableError, RecordError, UsageError
 from perfgate.judge.cell_verdict import compare_sides, judge_advisory, judge_cells
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, Outcome, worst
-from perfgate.judge.pair_order import of_table, shown_of_table
+from perfgate.judge.pair_order import MOST_GATES, of_table, shown_of_table
 from perfgate.judge.rule import Series, judge_series
 from perfgate.judge.ungated import rows
 from perfgate.machine.atomic_files import sha256_hex
@@ -72,7 +72,7 @@ def _refuse_differences(base: str, base_record: Record, head: str, head_record: 
 def compare_table(file: Path, gates: Sequence[GatePlan], order: Literal["randomised"] | None = None) -> Outcome:
     """Compare the two sides of a CSV: by the rule at one look where it is paired, else advisory.
 
-    One look spends both error rates whole, which is right when the number of pairs was fixed before they were seen.
+    One look spends 0.8 of both error rates, which is right when the number of pairs was fixed before they were seen.
 
     Args:
         file: Read by :func:`perfgate.record.csv_table.read_table`.
@@ -82,18 +82,20 @@ def compare_table(file: Path, gates: Sequence[GatePlan], order: Literal["randomi
 
     Raises:
         RecordError: The file is not such a CSV, or has no values for a gate.
-        UsageError: An order is stated of what was not taken in pairs.
+        UsageError: An order is stated of what was not taken in pairs, or there are too many gates for any to block.
     """
     table = read_table(file)
     if order and not table.paired:
         raise UsageError(f"--order {order} is of pairs, and {file} has no column 'pair'")
+    if len(gates) > MOST_GATES:
+        raise UsageError(f"{len(gates)} gates of one table: of more than {MOST_GATES} none could block")
     series = []
     for gate in gates:
         values = table.metrics.get(gate.gate.measured.name)
         if values is None:
             raise RecordError(f"has no values of {gate.gate.measured.name}, which {gate.where} gates", where=str(file))
         if table.paired and len(values.base) > 1:
-            series.append(of_table(gate, values, drawn=bool(order)))
+            series.append(of_table(gate, values, drawn=bool(order), gates=len(gates)))
         else:
             series.append(Series(gate, values.base, values.head, resolution=values.resolution))
     plan = Plan(cells=(), seed=0)

@@ -20,38 +20,60 @@ from perfgate.judge.ungated import Shown
 from perfgate.metrics.catalogue import Metric
 from perfgate.models import Note
 from perfgate.record.csv_table import ORDER, Values
-from perfgate.scenario.plan import GatePlan
+from perfgate.scenario.plan import ALPHA, BETA, GatePlan
 from perfgate.stats.drift import night_sd
 from perfgate.units import signed_percent
 
 CODE = "order-unknown"
-FEWEST_FLIPPED = 8
-"""Fewer pairs have too few signs to prove anything at 1 %: six have 64 ways. There the t test keeps its level alone, as
-long as not all orders came out alike (docs/error-rates.md)."""
+ONE_LOOK = 0.8
+"""The share of either error rate that a table's one look spends. Some of the rest covers what Student's t errs by."""
+MOST_GATES = int(ALPHA * ONE_LOOK * 2**stats.MOST_FLIPPED)
+"""Gates of a table: at the level of each of more, no number of pairs blocks."""
 LEAN = 2.0
 """By how many standard deviations of fair coins the orders of a table may be uneven anywhere between its ends."""
 
 
-def of_table(gate: GatePlan, values: Values, *, drawn: bool) -> Series:
+def of_table(gate: GatePlan, values: Values, *, drawn: bool, gates: int = 1) -> Series:
     """The series of a gate whose values come from a paired table, judged at one look.
 
     Args:
         gate: Margins and their place.
         values: Of at least two pairs.
         drawn: Whether somebody says that a coin decided each pair's order.
+        gates: Of the table, all of which share alpha.
     """
-    once = stats.one_look(len(values.base))
-    series = Series(gate, values.base, values.head, once, resolution=values.resolution)
+    series = OfTable(gate, values.base, values.head, resolution=values.resolution)
+    margins = 1 if series.fault else len(stats.binding(series.allowed(gate.gate.must_catch, values.base)))
+    series = replace(series, schedule=one_look(len(values.base), gates, margins))
     why = why_unknown(values.head_first, drawn=drawn)
     if why:
         return Unordered(**vars(series), why=why)
-    return Ordered(**vars(series), head_first=values.head_first) if values.head_first else Drawn(**vars(series))
+    return Ordered(**vars(series), head_first=values.head_first) if values.head_first else series
+
+
+def one_look(pairs: int, gates: int = 1, margins: int = 1) -> stats.Schedule:
+    """The look of a table, and where it has too few pairs to pass or block, the number that could.
+
+    All pairs of a head whose restarts lie on two levels, on each as often, are on the slower one in one table of
+    2^pairs, and nothing in them tells of the other. So that must be rarer than the level at which they block, or pass:
+    of one gate seven pairs block and five pass, of eight gates ten block.
+
+    Args:
+        pairs: Of the table.
+        gates: Of the table, which share alpha.
+        margins: Of the gate, one or two that bind, which share its beta.
+    """
+    rates = (ALPHA / gates, BETA / margins)
+    blocking, passing = (max(pairs, math.ceil(-math.log2(rate * ONE_LOOK))) for rate in rates)
+    looks = sorted({pairs, passing, blocking})
+    block, pass_ = (tuple(ONE_LOOK * (look == first) for look in looks) for first in (blocking, passing))
+    return stats.Schedule(tuple(looks), block, pass_)
 
 
 def shown_of_table(metric: Metric, values: Values, *, drawn: bool, paired: bool) -> Shown:
     """The values of a metric that no gate judges: in an unknown order nothing is said of their difference."""
-    known = paired and len(values.base) >= stats.FIRST_PASSING_PAIRS and not why_unknown(values.head_first, drawn=drawn)
-    return Shown(metric, values.base, values.head, int(known), values.resolution)
+    known = paired and len(values.base) > 1 and not why_unknown(values.head_first, drawn=drawn)
+    return Shown(metric, values.base, values.head, int(known), values.resolution, by_signs=True)
 
 
 def why_unknown(head_first: Sequence[bool], *, drawn: bool) -> str:
@@ -78,8 +100,12 @@ def why_unknown(head_first: Sequence[bool], *, drawn: bool) -> str:
 
 
 @dataclass(frozen=True)
-class _OfTable(Series):
-    """The values of a gated metric in pairs of a table."""
+class OfTable(Series):
+    """The values of a gated metric in pairs of a table.
+
+    What is decided at one look must be right of a head whose restarts lie on two levels, so both decisions need the
+    signs of the pairs, too. Where coins decided the orders, those are what signs a drift and the place in a pair.
+    """
 
     def interim_looks(self) -> tuple[stats.Look, ...]:
         """The one look that there is."""
@@ -93,20 +119,20 @@ class _OfTable(Series):
         weights = (self.schedule.block[0], self.schedule.pass_[0])
         above = [estimate for row in over for estimate in self.above(row)]
         below = [self.below(row) for row in under]
-        estimate = stats.mean_estimate(d, self.resolution)
+        estimate = stats.flipped_estimate(d, self.resolution)
         return (stats.look_at(len(d), estimate, above, below, weights, carried=self.carried),)
 
     def above(self, d: stats.Floats) -> Iterator[stats.Estimate]:
         """All of what must be above zero to block."""
-        yield stats.mean_estimate(d, self.resolution)
+        yield stats.flipped_estimate(d, self.resolution)
 
     def below(self, d: stats.Floats) -> stats.Estimate:
         """What must be below zero to pass."""
-        return stats.mean_estimate(d, self.resolution)
+        return stats.flipped_estimate(d, self.resolution)
 
 
 @dataclass(frozen=True)
-class Ordered(_OfTable):
+class Ordered(OfTable):
     """Pairs whose order is known: a block needs the estimate with the place in the pair as a covariate, too.
 
     Both p values hold, so the larger one does: the paired test with whatever the place adds to the spread, and the test
@@ -122,45 +148,12 @@ class Ordered(_OfTable):
         """The mean, and the mean with the order as a covariate."""
         yield from super().above(d)
         if len(d) >= stats.FIRST_BLOCKING_PAIRS:
-            yield stats.order_adjusted(d, self.head_first, self.resolution)
+            adjusted = stats.order_adjusted(d, self.head_first, self.resolution)
+            yield stats.FlippedEstimate(**vars(adjusted), d=tuple(d.tolist()))
 
 
 @dataclass(frozen=True)
-class Drawn(_OfTable):
-    """Pairs of which somebody says that coins decided the orders: a block needs the test that rests on coins, too.
-
-    With free coins a large drift makes two groups of pairs, one each side of the truth, and the t test of a dozen pairs
-    then blocks 1.8 % in place of 1 %.
-    """
-
-    def interim_looks(self) -> tuple[stats.Look, ...]:
-        """The one look that there is."""
-        looks = super().interim_looks()
-        return tuple(replace(look, p_slower=max(look.p_slower, self._by_coins(look))) for look in looks)
-
-    def _by_coins(self, look: stats.Look) -> float:
-        if look.pairs < FEWEST_FLIPPED:
-            return 0.0
-        d = stats.log_ratios(self.base, self.head, self.metric.sign) - self.resolution
-        margins = stats.binding(self.allowed(self.gate.gate.ignorable, self.base))
-        return max(stats.sign_flips(d - np.log1p(row)) for row in margins)
-
-    def outcome(self, decision: Decision) -> GateOutcome:
-        """What was decided in figures and words, also where coins alone can explain what the t test rejects."""
-        found = super().outcome(decision)
-        (look,) = decision.looks or (None,)
-        if look is None or found.verdict != "inconclusive" or self._by_coins(look) <= decision.block_level:
-            return found
-        if look.over_ignorable.lower(decision.block_level * look.block_weight) <= 0:
-            return found
-        text = (
-            f"other orders of the same pairs have as slow a mean with probability {found.p:.2g}, so it does not block"
-        )
-        return found.model_copy(update={"reasons": (Note(code="undecided", text=text),)})
-
-
-@dataclass(frozen=True)
-class Unordered(_OfTable):
+class Unordered(OfTable):
     """Pairs of which nobody knows who ran first: they block nothing, and pass if the drift seen cannot change that.
 
     Were one side always first, a drift would add what both sides move from one trial to the next. The first pair and
@@ -201,11 +194,12 @@ class Unordered(_OfTable):
         if would_be := self._would_be(decision):
             note = Note(code=CODE, text=f"would {would_be}, but {self.why}, and {self._drift_told()}")
             return found.model_copy(update={"reasons": (note,)})
-        return found
+        note = Note(code=CODE, text=f"{self.why}, so no number of pairs blocks")
+        return found.model_copy(update={"reasons": (*found.reasons, note)})
 
     def _would_be(self, decision: Decision) -> str:
         """What the same values would be, were the order of each pair drawn."""
-        (look,) = Series.interim_looks(self)
+        (look,) = OfTable(**{name: vars(self)[name] for name in Series.__dataclass_fields__}).interim_looks()
         if look.p_slower <= decision.block_level:
             return "be regressed"
         return "pass" if look.p_equivalent <= decision.beta else ""
@@ -219,8 +213,8 @@ class Unordered(_OfTable):
         """The mean, moved by what both sides moved from one trial to the next, and known as badly as that is."""
         levels, steps = self._levels(), len(d) - 1
         moved, error = abs(levels[-1] - levels[0]) / (2 * steps), night_sd(levels.tolist()) / (math.sqrt(2) * steps)
-        own = stats.mean_estimate(d, self.resolution)
-        return replace(own, mean=own.mean + way * float(moved), standard_error=math.hypot(own.standard_error, error))
+        own = stats.flipped_estimate(d + way * float(moved), self.resolution)
+        return replace(own, standard_error=math.hypot(own.standard_error, error))
 
     def _drift_told(self) -> str:
         levels = self._levels()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ class Shown:
         looks: What part of the level a look may use, as one of so many; 0 where the values are not in pairs of known
             order, or no look is reached: then nothing is said of the difference.
         resolution: The instrument's step as a share of the values.
+        by_signs: Whether the signs of the pairs must agree, see :class:`perfgate.stats.estimate.FlippedEstimate`.
     """
 
     metric: Metric
@@ -31,6 +33,7 @@ class Shown:
     head: Sequence[float]
     looks: int = 0
     resolution: float = 0.0
+    by_signs: bool = False
 
     def row(self, level: float) -> MetricOutcome:
         """Both sides; with bounds of the change, each of which fails at any of the looks with probability ``level``."""
@@ -39,8 +42,11 @@ class Shown:
             return row
         sign = self.metric.sign
         d = stats.log_ratios(self.base, self.head, sign)
-        estimate, own = stats.mean_estimate(d, self.resolution), level / self.looks
+        estimated = stats.flipped_estimate if self.by_signs else stats.mean_estimate
+        estimate, own = estimated(d, self.resolution), level / self.looks
         low, high = sorted((sign * estimate.lower(own), sign * estimate.upper(own)))
+        if math.isinf(low):  # too few pairs for any bound
+            return row
         return row.model_copy(update={"change_low": stats.to_ratio(low), "change_high": stats.to_ratio(high)})
 
 

@@ -119,11 +119,7 @@ for rates that hold only where both sides spread alike."""
 
 
 def one_look(pairs: int) -> Schedule:
-    """A single look that spends both error rates whole: for data whose size was fixed before it was seen.
-
-    Tables of six pairs are often all that somebody has, so it decides from :data:`FIRST_PASSING_PAIRS` and
-    :data:`FIRST_BLOCKING_PAIRS` on, and of a head whose restarts lie on two levels neither rate is promised.
-    """
+    """A single look that spends both error rates whole: of trials that were not taken in pairs, hence advisory."""
     return Schedule((pairs,), (float(pairs >= FIRST_BLOCKING_PAIRS),), (float(pairs >= FIRST_PASSING_PAIRS),))
 
 

@@ -597,8 +597,8 @@ def write_table(slowdowns: list[float], *, paired: bool = True) -> str:
     ("slowdowns", "paired", "status"),
     [
         (spread(0.0, 0.0002, 6), True, 0),
-        (spread(0.02, 0.0002, 6), True, 10),
-        (spread(0.02, 0.0002, 4), True, 20),
+        (spread(0.02, 0.0002, 7), True, 10),
+        (spread(0.02, 0.0002, 6), True, 20),
         (spread(0.02, 0.0002, 6), False, 20),
         (spread(0.0, 0.0002, 6), False, 20),
     ],

@@ -72,15 +72,19 @@ def test_states_of_a_gpu_are_read_by_the_cards_they_used() -> None:
 
 def test_a_run_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     """By iteration and by trial the same restarts are one recording, the one that tells more."""
-    for file in (ITERATIONS, FIXTURES / "h200-llama-8b-same-build.csv"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-
-    (alone,) = read_recordings(FIXTURES / "h200-llama-8b-same-build.csv")
+    by_iteration = read_recordings(ITERATIONS)
+    (taken,) = (one.metrics[STEP] for one in by_iteration if one.name == "same build")
+    lines = [f"{pair},{side},itl_median,s,{value:.9f}" for side, values in (("base", taken.base), ("head", taken.head))
+             for pair, value in enumerate(values)]  # fmt: skip
+    by_trial = tmp_path / "same-build.csv"
+    by_trial.write_text("\n".join(["pair,subject,metric,unit,value", *lines]))
+    (alone,) = read_recordings(by_trial)
+    (tmp_path / ITERATIONS.name).write_bytes(ITERATIONS.read_bytes())
     found = read_recordings(tmp_path)
 
     assert alone.same_build
     assert alone.iterations is None
-    assert [one.name for one in found] == [one.name for one in read_recordings(ITERATIONS)]
+    assert [one.name for one in found] == [one.name for one in by_iteration]
     assert sum(same_run(one, alone) for one in found) == 1
 
 

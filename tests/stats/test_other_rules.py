@@ -170,7 +170,7 @@ def test_recordings() -> None:
     """Every recorded run of the fixtures is there once."""
     found = page.recordings(ROOT / "tests" / "fixtures")
 
-    assert len(found) == len({one.name for one in found}) == 11
+    assert len(found) == len({one.name for one in found}) == 13
 
 
 def recorded(tmp_path: Path, pairs: int, slower: float) -> Any:
