@@ -294,7 +294,7 @@ _TABLE = (
            "one build, and a GPU is taken to have two states. Trials on a further level are compared with none, or all "
            "are compared as they are and spread by what the levels are apart: few runs are decided so.",
            "Measure on another GPU. Or find what makes the level: another process on this GPU (MPS, MIG, a video "
-           "engine), or a clock that wanders (clocks: {mode: lock, sm_mhz: ...}); benchmarks/gpu_states.py shows "
+           "engine), or a clock that wanders (clocks: {mode: lock, sm_mhz: ...}); research/gpu_states.py shows "
            "levels without an engine, and docs/states.md says which two are known."),
     Reason("iterations-uneven", "An iteration took more than twice the median of its trial, though all do equal work: "
            "something else used the machine, or the engine compiled late. Percentiles and throughput include it.",

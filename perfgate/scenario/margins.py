@@ -91,7 +91,7 @@ class Gate(Strict):
         floor: Absolute change in the metric's unit below which nothing is a regression, like ``1ms``.
         draw_sd: Standard deviation of what compiling and tuning a build once more changes the metric by: restarts
             repeat one draw of each side, so its variance is in every error. It is taken as known: of few fills declare
-            the upper end of the interval that ``benchmarks/cold_fills.py`` prints.
+            the upper end of the interval that ``research/cold_fills.py`` prints.
     """
 
     metric: Annotated[

@@ -1,6 +1,6 @@
 """What memory differs by between starts of one build: by it margins of memory gates are chosen (docs/memory.md).
 
-``python benchmarks/same_memory.py RUN...`` reads run folders of a build against itself, and prints for each metric of
+``python research/same_memory.py RUN...`` reads run folders of a build against itself, and prints for each metric of
 memory the standard deviation and the largest of the pairs' log ratios, and how many runs had the caution
 ``memory-grows``.
 """

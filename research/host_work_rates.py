@@ -1,6 +1,6 @@
 """What a calibration loop as a covariate would bring for 50 us of host work more in a step (docs/measurements.md).
 
-``python benchmarks/host_work_rates.py [RUNS]`` simulates pairs of engines of an H200 whose hosts work 2.3 ms a step.
+``python research/host_work_rates.py [RUNS]`` simulates pairs of engines of an H200 whose hosts work 2.3 ms a step.
 Engines of one build differ by 79 us (docs/decisions.md), of which a CPU that is not always as fast makes all but 18.
 A loop of known length tells that speed, but for an error of its own. The decision is the usual one at 4, 6, 8 and 12
 pairs: blocked above 10 us at alpha 1 %, passed below 50 us at beta 5 %.

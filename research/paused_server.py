@@ -1,6 +1,6 @@
 """Coordinated omission: what is reported of a server that pauses, against the arithmetic from schedule.
 
-``python benchmarks/paused_server.py [--pause 2] [--rate 50] [--seconds 6]``
+``python research/paused_server.py [--pause 2] [--rate 50] [--seconds 6]``
 
 A server answers at once, but for a pause in the middle. A request that is due in the pause waits for its end: that is
 arithmetic. Answering all that waited takes the server a while, so it notes when it wrote each answer, and perfgate's

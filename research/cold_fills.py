@@ -1,6 +1,6 @@
 """How much separately compiled subjects of one build differ: cold fills of the compile caches, and restarts of each.
 
-``python benchmarks/cold_fills.py SCENARIO --base python=... --base path=... --gpus 0,1,2,3 --fills 8 --minutes 4``
+``python research/cold_fills.py SCENARIO --base python=... --base path=... --gpus 0,1,2,3 --fills 8 --minutes 4``
 
 A fill is a visit of a one-sided run: its caches are empty, one warm-up trial fills them, and ``--trials`` restarts use
 them. Fills are spread over the GPUs, one run a GPU, at the same time. Each GPU is a block, since GPUs of one host

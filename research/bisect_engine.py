@@ -1,6 +1,6 @@
 """Make a git repository of a vLLM plugin, one of whose 16 commits doubles the model's forward, for ``perfgate bisect``.
 
-``python benchmarks/bisect_engine.py FOLDER --python ENGINE`` makes the repository with a scenario and a recipe, and
+``python research/bisect_engine.py FOLDER --python ENGINE`` makes the repository with a scenario and a recipe, and
 searches it on the real engine, which takes some seventy starts of it. The other commits change little things: a
 constant, a comment, a function that nobody calls, a little work of the host in each step. One does not build.
 """

@@ -1,6 +1,6 @@
 """Where the noise of recorded restarts comes from (iterations, restarts, modes, drift), and how many iterations pay.
 
-``python benchmarks/variance.py tests/fixtures/h200-llama-8b-iterations.csv`` prints Markdown tables. The file has a
+``python research/variance.py tests/fixtures/h200-llama-8b-iterations.csv`` prints Markdown tables. The file has a
 line an iteration: run, trial, pair, subject, iteration, itl_ns, ttft_ns.
 """
 

@@ -1,6 +1,6 @@
 """Look for what makes a GPU jump between two levels of step time: try leads, one after another, on every GPU at once.
 
-``python benchmarks/gpu_states.py --gpus 0,1,2,3 --minutes 3.5 --into FOLDER`` on a host with torch and GPUs; no vLLM.
+``python research/gpu_states.py --gpus 0,1,2,3 --minutes 3.5 --into FOLDER`` on a host with torch and GPUs; no vLLM.
 
 Each GPU follows the same leads in the same order and begins at another one; the list is gone through until the time
 is up. A lead either acts inside a running process (``flush``, ``capture``) or is the way a new process is started

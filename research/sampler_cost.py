@@ -2,7 +2,7 @@
 
 The words are those of ``perfgate``, so on a GPU machine::
 
-    python benchmarks/sampler_cost.py run SCENARIO --base python=... --head python=...
+    python research/sampler_cost.py run SCENARIO --base python=... --head python=...
 
 A verdict of no difference within the scenario's margins is the result; docs/measurements.md keeps it.
 """

@@ -1,6 +1,6 @@
 """What makes a slow GPU fast soonest, once an engine is up: its own work, or graphs replayed without it.
 
-``python benchmarks/settle_ways.py SCENARIO --processes 6 --minutes 7 [--into FILE]`` on a host with vLLM and one GPU.
+``python research/settle_ways.py SCENARIO --processes 6 --minutes 7 [--into FILE]`` on a host with vLLM and one GPU.
 
 Each process starts the engine of a scenario, warms it up as a trial does, and goes one way until the probe reads fast
 or :data:`MOST_S` are over. Then it writes much on another stream, which makes a GPU slow (docs/states.md), and goes the

@@ -1,4 +1,4 @@
-"""What readings of ``benchmarks/gpu_states.py`` show: levels, jumps between them, and what each lead did.
+"""What readings of ``research/gpu_states.py`` show: levels, jumps between them, and what each lead did.
 
 A batch of replays counts as one reading, its median. Batches of one GPU are split in two where that leaves least
 variance within; the parts are levels if they are six within-level standard deviations apart and each holds one batch in

@@ -1,6 +1,6 @@
 """Whether hidden imports move what is measured: two one-sided tests of equivalence, in one run of one build.
 
-``python benchmarks/hidden_imports.py SCENARIO --base python=... --blocks 8 [--gpus 0,1] [--minutes 10]``
+``python research/hidden_imports.py SCENARIO --base python=... --blocks 8 [--gpus 0,1] [--minutes 10]``
 
 Restarts of one build, one after the other; of each four two are parked, and two, crosswise, have a parked worker beside
 them:

@@ -1,6 +1,6 @@
 """24 cells on three Ray nodes of this machine that lose their command, actor and a node, held beside a run alone.
 
-``python benchmarks/three_ray_nodes.py [--engine .engine/bin/python] [--cells 24] [--folder FOLDER]``
+``python research/three_ray_nodes.py [--engine .engine/bin/python] [--cells 24] [--folder FOLDER]``
 
 Base against base, each cell with four pairs or more and margins that no neighbour's work reaches. Without
 ``--engine`` the stand-in of ``tests/stub_engine.py`` generates. The command is killed once a tenth of the trials are

@@ -20,6 +20,8 @@ from perfgate.scenario.plan import Cell
 
 hidden: Any = importlib.import_module("hidden_imports")
 
+pytestmark = pytest.mark.slow
+
 
 def restarts(own: float, beside: float, levels: list[str], noise: Any = (0.0,)) -> list[Any]:
     """Restarts as the plan of blocks has them, each at the level of its card and state, with some noise."""

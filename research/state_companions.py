@@ -1,4 +1,4 @@
-"""Second processes of leads in ``benchmarks/gpu_states.py``: ``python benchmarks/state_companions.py context|nvml``."""
+"""Second processes of leads in ``research/gpu_states.py``: ``python research/state_companions.py context|nvml``."""
 
 from __future__ import annotations
 

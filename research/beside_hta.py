@@ -1,6 +1,6 @@
 """perfgate's figures of traces beside those of Holistic Trace Analysis (HTA), on the traces of HTA's own tests.
 
-``python benchmarks/beside_hta.py --hta VENV/bin/python --traces FOLDER``: VENV is an environment of its own with
+``python research/beside_hta.py --hta VENV/bin/python --traces FOLDER``: VENV is an environment of its own with
 ``HolisticTraceAnalysis==0.5.0`` and ``pandas<2.3``, with which its critical path works; FOLDER is ``tests/data`` of
 https://github.com/facebookresearch/HolisticTraceAnalysis at f4d0062c382f42bd8a74838bcdad1916c7d5d2da.
 

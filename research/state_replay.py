@@ -1,6 +1,6 @@
 """Replay a graph like a decode step and a small probe graph by turns on one GPU, try leads, and time all of it.
 
-One process of ``benchmarks/gpu_states.py``, which starts it; needs torch with CUDA, and reads clocks where pynvml is
+One process of ``research/gpu_states.py``, which starts it; needs torch with CUDA, and reads clocks where pynvml is
 there. A batch is one row of replays in the stream, so that the host runs ahead and no launch waits for it. Each is
 timed by events: the step, the probe right after it, and the probe once more. The step reads 15 GB of weights, far more
 than the second-level cache holds, so the first probe meets the cache as the step left it, and the second one finds what

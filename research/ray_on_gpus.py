@@ -1,6 +1,6 @@
 """Wall time of cells on the GPUs of a host as one Ray node, a cell on each at once, beside that of one GPU alone.
 
-``python benchmarks/ray_on_gpus.py SCENARIO... --base python=PYTHON --gpus 0,1 --minutes 12``
+``python research/ray_on_gpus.py SCENARIO... --base python=PYTHON --gpus 0,1 --minutes 12``
 
 Base against base, so both end with 0. A trial before them has read from the disk what engines import, and each keeps
 compile caches of its own, empty at first, so that both begin alike. ``--way ray`` or ``--way alone`` measures one of

@@ -1,6 +1,6 @@
 """What recorded iterations show of two levels of step time: levels, jumps, and pairs with and without them.
 
-``python benchmarks/recorded_states.py tests/fixtures/h200-x4-states.csv`` prints a Markdown table, a line a run and
+``python research/recorded_states.py tests/fixtures/h200-x4-states.csv`` prints a Markdown table, a line a run and
 side that has two levels in two trials or more. The file has a line an iteration: run, trial, pair, subject, iteration,
 itl_ns. Levels are those of ``state_summary.py``, found in each side alone: a head may be slower than its base by more
 than they are apart.

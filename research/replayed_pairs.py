@@ -1,6 +1,6 @@
 """Try the rule, and those of other gates, on recorded pairs of an H200: writes docs/drills-replay.md.
 
-``python benchmarks/replayed_pairs.py`` takes some four minutes on one core; the same seed and numpy give the same page.
+``python research/replayed_pairs.py`` takes some four minutes on one core; the same seed and numpy give the same page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARTS = (
 )
 HEAD = """# Replayed pairs
 
-Written by `benchmarks/replayed_pairs.py` (seed {seed}, {draws:,} draws a row); do not edit. The pairs are those in
+Written by `research/replayed_pairs.py` (seed {seed}, {draws:,} draws a row); do not edit. The pairs are those in
 `tests/fixtures`, measured on H200s ([measurements](measurements.md)). `perfgate drill SCENARIO --replay RECORDINGS`
 does the same with any run folder.
 

@@ -1,4 +1,4 @@
-"""What ``benchmarks/gpu_states.py`` plans, how its replays are labelled, and what its summary says of readings."""
+"""What ``research/gpu_states.py`` plans, how its replays are labelled, and what its summary says of readings."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ states: Any = importlib.import_module("gpu_states")
 replay: Any = importlib.import_module("state_replay")
 summaries: Any = importlib.import_module("state_summary")
 recorded: Any = importlib.import_module("recorded_states")
+
+pytestmark = pytest.mark.slow
 
 SLOW_US, FAST_US = 4000.0, 3850.0
 
@@ -77,7 +79,7 @@ def test_nothing_shares_a_process_with_a_variable_of_the_driver() -> None:
 
 def test_every_lead_can_be_acted_on() -> None:
     """Each lead of the catalogue is either a process of its own or an action that the replays know."""
-    source = (ROOT / "benchmarks" / "state_replay.py").read_text()
+    source = (ROOT / "research" / "state_replay.py").read_text()
 
     assert [name for name, lead in states.LEADS.items() if not lead.begins and f'"{name}": ' not in source] == []
 

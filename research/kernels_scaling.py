@@ -1,6 +1,6 @@
 """How long the kernel table of a large export takes, and how much memory, beside ``nsys stats -r nvtxkernsum``.
 
-``python benchmarks/kernels_scaling.py [--nsys PATH] [--millions 0.5 1 5]``: makes exports of so many kernels in the
+``python research/kernels_scaling.py [--nsys PATH] [--millions 0.5 1 5]``: makes exports of so many kernels in the
 layout of nsys 2022.4 (from the fixture, whose ranges give way to ours), in three shapes: ``graphs`` as in the H200
 capture (438 kernels a step, 419 from one graph launch), ``eager``, where each kernel has a launching call of its own,
 and ``calls``, where two more calls come with each. Each reading is a process of its own, timed from its start to its

@@ -1,4 +1,4 @@
-"""``benchmarks/ray_on_gpus.py``: two ways of measuring that begin alike, on a Ray node of its own."""
+"""``research/ray_on_gpus.py``: two ways of measuring that begin alike, on a Ray node of its own."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ import pytest
 from perfgate_process import wait_for
 
 benchmark: Any = importlib.import_module("ray_on_gpus")
+
+pytestmark = pytest.mark.slow
 
 RAY = """
 import json, os, subprocess, sys, time

@@ -1,4 +1,4 @@
-"""``benchmarks/cold_fills.py``: the variance between cold fills, from trials in visits with caches of their own."""
+"""``research/cold_fills.py``: the variance between cold fills, from trials in visits with caches of their own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perfgate.record.run_record import read_records
 ROOT = Path(__file__).parents[2]
 fills: Any = importlib.import_module("cold_fills")
 
-pytestmark = pytest.mark.usefixtures("no_orphans")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_orphans")]
 
 
 class Compiled(FakeCollector):
