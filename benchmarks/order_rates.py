@@ -23,7 +23,8 @@ from perfgate.judge.pair_order import ONE_LOOK, of_table, why_unknown
 from perfgate.judge.rule import decide
 from perfgate.record.csv_table import Values
 from perfgate.scenario.plan import ALPHA, BETA
-from perfgate.stats.estimate import MOST_FLIPPED, ROUNDING
+from perfgate.stats.estimate import ROUNDING
+from perfgate.stats.signs import MOST_FLIPPED
 
 Floats = NDArray[np.float64]
 Case = Literal["ignorable", "must_catch"]
@@ -199,7 +200,7 @@ def decided(order: str, base: Floats, head: Floats, first: NDArray[np.bool_]) ->
 
 
 def by_signs(d: Floats) -> Floats:
-    """One-sided p of the signs of tables, shape (tables,), as :class:`perfgate.stats.estimate.FlippedEstimate` has it.
+    """One-sided p of the signs of tables, shape (tables,), as :class:`perfgate.stats.signs.FlippedEstimate` has it.
 
     Args:
         d: Shape (tables, pairs).

@@ -25,7 +25,7 @@ class Shown:
         looks: What part of the level a look may use, as one of so many; 0 where the values are not in pairs of known
             order, or no look is reached: then nothing is said of the difference.
         resolution: The instrument's step as a share of the values.
-        by_signs: Whether the signs of the pairs must agree, see :class:`perfgate.stats.estimate.FlippedEstimate`.
+        by_signs: Whether the signs of the pairs must agree, see :class:`perfgate.stats.signs.FlippedEstimate`.
     """
 
     metric: Metric

@@ -2,3 +2,4 @@
 
 from perfgate.stats.estimate import *  # noqa: F403 (the arithmetic of every rule is named stats.NAME)
 from perfgate.stats.sequential import *  # noqa: F403
+from perfgate.stats.signs import *  # noqa: F403
