@@ -26,7 +26,7 @@ FIRST := $(addprefix tests/,baseline bisect calls counters judge metrics record 
 # instead of 0.6 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gate test lint first unit end-to-end slow drill engine debian fuzz golden docs screenshots lock clean
+.PHONY: gate test lint size first unit end-to-end slow drill engine debian fuzz golden docs screenshots lock clean
 
 gate: .venv/ready engine
 	.venv/bin/perfgate run scenarios/cpu-tiny.yaml \
@@ -41,7 +41,7 @@ test:
 first: .venv/ready
 	$(PYTEST) -n 2 -m "not engine and not gpu and not slow" $(FIRST)
 
-lint: .venv/ready
+lint: .venv/ready size
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
@@ -52,6 +52,10 @@ lint: .venv/ready
 	.venv/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	.venv/bin/check-jsonschema --builtin-schema vendor.github-issue-forms $(FORMS)
 	.ci/actionlint $(WORKFLOWS)
+
+# How large each part is; more than .ci/limits.toml allows is an error.
+size:
+	$(PYTHON) .ci/size
 
 unit: .venv/ready $(TOOLS)
 	$(PYTEST) -n $(WORKERS) -m "not engine and not gpu and not slow"
