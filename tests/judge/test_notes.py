@@ -46,8 +46,8 @@ def test_slower_than_ignorable() -> None:
 
 
 def test_estimates_disagree() -> None:
-    """One pair far from the others parts the mean from the Hodges-Lehmann estimate."""
-    even, uneven = (only(judged(trials([*spread(0.0, 0.0001, 7), last]))) for last in (0.0, 0.04))
+    """One pair of eight that is 1.6 % off parts mean and Hodges-Lehmann estimate by 0.2 %, half of the margins' gap."""
+    even, uneven = (only(judged(trials([*spread(0.0, 0.0001, 7), last]))) for last in (0.0155, 0.0165))
 
     assert "estimates-disagree" not in codes(even.cautions)
     assert "estimates-disagree" in codes(uneven.cautions)

@@ -467,6 +467,21 @@ def test_margins_by_pair() -> None:
     assert pytest.approx(expected) == look.p_slower
 
 
+def test_of_two_margins_both_must_be_exceeded_and_either_has_half_of_beta() -> None:
+    """The larger p counts for a block; for a pass the smaller one does, at half the weight."""
+    d = np.array(EXAMPLE[:6])
+    rows = np.array([np.linspace(0.0, 0.001, 6), np.linspace(0.002, 0.0, 6)])
+    far = rows + 0.02
+
+    (look,) = stats.interim_looks(d, WHOLE, rows, far)
+
+    over = [scipy_stats.ttest_1samp(d - np.log1p(row), 0.0, alternative="greater").pvalue for row in rows]
+    under = [scipy_stats.ttest_1samp(d - np.log1p(row), 0.0, alternative="less").pvalue for row in far]
+    assert look.p_slower == pytest.approx(max(over))
+    assert look.p_equivalent == pytest.approx(2 * min(under))
+    assert look.pass_weight == WHOLE.pass_[0] / 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [4, 6, 12, 24])
 def test_modes_in_normal_samples(size: int) -> None:
