@@ -21,15 +21,25 @@ def absent(value: object) -> bool:
 
 
 class Frozen(BaseModel):
-    """A value that cannot be changed; a key that it does not have is an error."""
+    """A value that cannot be changed; a key that it does not have is an error.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Each is built when it is first used: most commands use few of them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Strict(Frozen):
     """What a user writes: no value is converted to another type, and a field may be given by its own name."""
 
     model_config = ConfigDict(strict=True, populate_by_name=True)
+
+
+def build_models(kind: type[Frozen] = Frozen) -> None:
+    """Build every model that was not used yet: before version 2.14 pydantic may not do that in two threads at once."""
+    for model in kind.__subclasses__():
+        model.model_rebuild()
+        build_models(model)
 
 
 class Note(Frozen):

@@ -38,6 +38,7 @@ from perfgate.machine.orphans import end_orphans
 from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
 from perfgate.metrics.trial import Failure, Kind, Trial
+from perfgate.models import build_models
 from perfgate.project.subjects import replaced_path
 from perfgate.record.cost import newest_records, trial_seconds, with_iterations
 from perfgate.record.dropped_pairs import HOPELESS, OF_THE_GPU, met_unfit_caches, overdrawn, reopened
@@ -111,6 +112,7 @@ class Session:
                 processes="subreaper" if why_none(owner_mark(run.name)) else "cgroup",
                 stations=tuple(gpus.machine.gpus for gpus in found) if len(found) > 1 else (),
             )
+            build_models()  # stations are threads
             for name in ("trials", "records"):
                 (self._folder / name).mkdir(exist_ok=True)
             sweep(self._folder)

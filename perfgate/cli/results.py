@@ -124,27 +124,30 @@ def compare(
         columns pair,order,subject,metric,unit,value; without pair advisory;
         order is the place in the pair, 1 or 2, without which nothing blocks
     """  # noqa: D301 (click reads a real backspace: keep the lines)
-    from perfgate import gate
-    from perfgate.baseline.store import is_baseline
-    from perfgate.imports.two_results import compare_results
-    from perfgate.report.run_folders import find_record
+    from perfgate.judge.comparison import compare_records, compare_table, parse_gate
     from perfgate.scenario.declaration import load
     from perfgate.scenario.plan import resolve_cells
 
     if len(files) == 1 and files[0].endswith(".csv"):
-        planned = [gate.parse_gate(word) for word in gates]
+        planned = [parse_gate(word) for word in gates]
         planned += resolve_cells(load(scenario))[0].gates if scenario else ()
         if not planned:
             raise UsageError("a CSV needs gates", remedy="Give --scenario FILE or --gate itl_median:0.1%:0.5%.")
-        return gate.compare_table(Path(files[0]), planned, order)
+        return compare_table(Path(files[0]), planned, order)
     if len(files) == 2:  # noqa: PLR2004 (base and head)
         if scenario or gates or order:
             raise UsageError("records carry their own gates; --scenario, --gate and --order are for a CSV")
+        from perfgate.baseline.store import is_baseline
+        from perfgate.imports.two_results import compare_results
+        from perfgate.report.run_folders import find_record
+
         if is_baseline(Path(files[1])):
-            return gate.compare_with_baseline(find_record(files[0], runs, say), Path(files[1]))
+            from perfgate.baseline.visit_comparison import compare_with_baseline
+
+            return compare_with_baseline(find_record(files[0], runs, say), Path(files[1]))
         if (outcome := compare_results(Path(files[0]), Path(files[1]))) is not None:
             return outcome
-        return gate.compare_records(*(find_record(word, runs, say) for word in files))
+        return compare_records(*(find_record(word, runs, say) for word in files))
     raise UsageError("expected two runs or records, or one file that ends in .csv")
 
 

@@ -24,6 +24,7 @@ from perfgate.capture.session import Session
 from perfgate.machine.cpu_load import CpuLoad
 from perfgate.machine.processes import Orphan
 from perfgate.metrics.trial import Failure, Side, Trial
+from perfgate.models import Frozen
 from perfgate.record.run_record import Record, read_record, record_file
 from perfgate.scenario.declaration import Choose, Expect
 from perfgate.scenario.plan import Cell, Orders, Plan, head_first
@@ -115,6 +116,19 @@ def test_warm_up_trials_come_first(tmp_path: Path) -> None:
     assert [t.index for t in record.judged_trials("base") + record.judged_trials("head")] == [
         t.index for side in ("base", "head") for t in record.trials[2:] if t.subject == side
     ]
+
+
+def test_models_are_built_before_stations_are_threads(tmp_path: Path) -> None:
+    """A model that nobody used so far is built by a session, as two threads may not do that at once."""
+
+    class Unused(Frozen):
+        value: int
+
+    before = Unused.__pydantic_complete__
+    with session(tmp_path, FakeCollector(FakeSpec())):
+        built = Unused.__pydantic_complete__
+
+    assert (before, built) == (False, True)
 
 
 def test_caches_are_one_folder_a_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
