@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -36,19 +37,32 @@ SLOW = ("--head", "args.max_num_seqs=4")
 Measure = Callable[..., Result]
 
 
+def against_baseline(folder: Path, *words: str, collector: FakeCollector) -> Result:
+    """``perfgate run`` of the folder's scenario against its baseline."""
+    return CliRunner().invoke(main, ["run", str(folder / "tiny.yaml"), "--against", "baseline", *words], obj=collector)
+
+
+@pytest.fixture(scope="module")
+def visited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a baseline of eight visits of one build."""
+    folder = tmp_path_factory.mktemp("visited")
+    scenario_file(folder, gates="{metric: itl_median, ignorable: 1%, must_catch: 5%}")
+    with contextlib.chdir(folder):
+        for day in range(1, 9):
+            against_baseline(folder, *BASE, collector=FakeCollector(built(), day))
+            promote(of_day(day, newest()), folder / "baselines", reason="one more")
+    return folder
+
+
 @pytest.fixture
-def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
-    """Measures a head against eight visits of one build, on a machine of so many times the visits' step."""
+def measure(tmp_path: Path, visited: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """Measures a head against those visits, on a machine of so many times the visits' step."""
+    shutil.copytree(visited, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    file = scenario_file(tmp_path, gates="{metric: itl_median, ignorable: 1%, must_catch: 5%}")
 
     def run(*words: str, seed: int = 99, fake: type[FakeCollector] = FakeCollector, **spec: float) -> Result:
-        collector = fake(built(**spec), seed)
-        return CliRunner().invoke(main, ["run", str(file), "--against", "baseline", *words], obj=collector)
+        return against_baseline(tmp_path, *words, collector=fake(built(**spec), seed))
 
-    for day in range(1, 9):
-        run(*BASE, seed=day)
-        promote(of_day(day, newest()), tmp_path / "baselines", reason="one more")
     return run
 
 
