@@ -83,6 +83,7 @@ def said(recordings: list[Recording], declared: Declared, truth: str, draws: int
     return replay.row(found).broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("worsen", "recordings", "declared", "truth", "draws"),
     [

@@ -26,6 +26,7 @@ HEADS = {
 """Where the plant counts down, the changes by which it is named, and how often it does so in such a step."""
 
 
+@pytest.mark.slow
 @pytest.mark.engine(starts=3)
 def test_a_loop_in_the_scheduler_is_named(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
     """The plant makes no call and is in a function that was there; its lines alone are what the builds differ in.

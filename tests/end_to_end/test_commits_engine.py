@@ -130,6 +130,7 @@ def assert_the_slower_one_is_regressed(ended: Ended) -> list[Trial]:
     return taken
 
 
+@pytest.mark.slow
 @pytest.mark.engine(starts=18)
 def test_a_slower_commit_is_regressed(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
     """In engines that are driven by themselves."""
@@ -137,6 +138,7 @@ def test_a_slower_commit_is_regressed(tmp_path: Path, engine_cache: Path, engine
     assert_the_slower_one_is_regressed(run_commits(project, tmp_path / "builds"))
 
 
+@pytest.mark.slow
 @pytest.mark.engine(starts=2)
 def test_a_server_of_each_commit_is_measured(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
     """All answers are whole, the server tells its versions, cache and queue, and the slower one's gaps are longer."""

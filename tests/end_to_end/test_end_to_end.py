@@ -152,6 +152,7 @@ def assert_all_is_timed(trial: Trial) -> None:
     assert [(len(probe.before), len(probe.after)) for probe in probes] == [(1, 1)] * ITERATIONS
 
 
+@pytest.mark.slow
 @pytest.mark.engine(starts=4)
 def test_an_envelope_is_learnt_and_catches_a_kernel(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
     """What a build runs is written down; a head with one kernel more in one layer ends 10 with a diff that says so."""

@@ -32,6 +32,7 @@ def families() -> list[object]:
     return [pytest.param(name, marks=[*marks[name], *[lacks] * (name in FOUR_BITS)]) for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.engine(starts=1)
 @pytest.mark.parametrize("family", families())
 def test_a_family_decodes(family: str, tmp_path: Path, engine_cache: Path, engine_python: str) -> None:

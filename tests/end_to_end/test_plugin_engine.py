@@ -52,6 +52,7 @@ def register():
 }
 
 
+@pytest.mark.slow
 @pytest.mark.engine(starts=8)
 def test_plugins(engine_python: str, engine_cache: Path, tmp_path: Path) -> None:
     """A folder that nothing used ends its head as not measured; of the others the one that does nothing is named."""

@@ -118,6 +118,7 @@ def test_it_is_told_of_a_run() -> None:
     assert [line.split(":")[1] for line in steps(outcome.cells[0])] == [" a sign test over 12 pairs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("base_mean", "floor"), [(0.3, None), (2.0, None), (0.3, "2count"), (2.0, "2count")])
 def test_error_rates_hold(base_mean: float, floor: str | None) -> None:
     """Of heads slower by exactly ignorable, or exactly the floor, at most 1 % block; of those at must_catch 5 % pass.

@@ -321,6 +321,7 @@ def test_another_gate_of_the_cell_is_compared_within_states() -> None:
     assert found.verdict == "pass"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", [0.1, 0.5])
 @pytest.mark.parametrize("spread", [0.0002, 0.01])
 def test_states_that_a_margin_ignores_keep_the_rates(slow: float, spread: float) -> None:

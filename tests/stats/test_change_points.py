@@ -74,6 +74,7 @@ def test_equal_nights_are_no_change() -> None:
     assert [change.first for change in course([0.001] * 20 + [0.002] * 20).changes] == [20]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [model.name for model in rates.MODELS if model.claims])
 def test_quiet_nights_say_nothing(name: str) -> None:
     """Years in which nothing changed tell of no change, on every tenth night of four of them."""
@@ -91,6 +92,7 @@ def test_years_of_nights_keep_the_declared_rate(name: str) -> None:
     assert rates.false_alarms(model, 200).least <= YEARLY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sd", rates.ENOUGH)
 def test_a_third_of_a_percent_is_found(sd: float) -> None:
     """After as many nights as the page claims, at most so many are missed; and hardly any a month later."""

@@ -98,6 +98,7 @@ def test_vectorised_holm_with_weights(rows: list[tuple[float, int]]) -> None:
     assert stats.holm(p, 0.01, weights) == tuple(found[0])
 
 
+@pytest.mark.slow
 def test_shards_keep_the_rates() -> None:
     """No join takes back what a shard rejected; neither error is more frequent than declared, nor is a plan split."""
     found = [shards.simulate(case, layout, RUNS) for case in shards.CASES for layout in ((3, 2, 1), (2, 2, 3))]
@@ -118,6 +119,7 @@ def test_too_few_pairs() -> None:
 # --- the models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_spread_and_correlation(name: str) -> None:
     """Pairs of every model spread as it states around the true slowdown, and its gates are correlated."""
@@ -132,6 +134,7 @@ def test_spread_and_correlation(name: str) -> None:
     assert pytest.approx(expected, abs=0.06) == np.corrcoef(first, second)[0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_true_slowdown(name: str) -> None:
     """The mean of the pairs' log ratios is the slowdown asked for, also where only some restarts carry it."""
@@ -158,6 +161,7 @@ def test_drift_is_a_slower_second_trial() -> None:
     assert abs(d.mean()) < 5 * 0.01 / d.size**0.5
 
 
+@pytest.mark.slow
 def test_orders_that_may_be_all_alike_break_the_rates() -> None:
     """With free coins a steep drift blocks more often than declared, and far more is missed than by the plan."""
     free = np.random.default_rng(3).random((models.ORDERS, models.PAIRS)) < 0.5
@@ -173,6 +177,7 @@ def test_orders_that_may_be_all_alike_break_the_rates() -> None:
 # --- the declared rates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gates", [1, 8])
 @pytest.mark.parametrize("name", [name for name in NAMES if BY_NAME[name].claims])
 @pytest.mark.parametrize(("case", "margins"), rates.SECTIONS[1:], ids=str)
@@ -202,6 +207,7 @@ def test_seeded() -> None:
 # --- what is known imperfectly
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(instrument.CLAIMS)))
 def test_ties_and_floors_keep_the_rates(number: int) -> None:
     """Where values are ties, or a slowdown is exactly the floor, neither error is more frequent than declared."""
@@ -210,12 +216,14 @@ def test_ties_and_floors_keep_the_rates(number: int) -> None:
     assert row.least <= row.declared
 
 
+@pytest.mark.slow
 def test_ties_and_floors_taken_as_exact_do_not() -> None:
     """The rule that takes a timer's values and the first look's base as exact errs many times as often."""
     assert instrument.ties(0.003, 0.0, "must_catch", RUNS).exact > 5 * rates.BETA * RUNS
     assert instrument.at_the_floor(0.2, 0.02, "ignorable", RUNS).exact > 5 * rates.ALPHA * RUNS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", instrument.PROMISES)
 def test_detectable_is_blocked_as_promised(place: tuple[int, int, float]) -> None:
     """In 95 of 100, and less often where the spread of few pairs is taken as known."""
@@ -229,6 +237,7 @@ def test_detectable_is_blocked_as_promised(place: tuple[int, int, float]) -> Non
 # --- dropped pairs
 
 
+@pytest.mark.slow
 def test_a_head_that_throttles_itself() -> None:
     """With a cap a visit nearly every resumed run of such a head passed; over the whole record one in seven does."""
     row = drops.simulate(drops.DropModel("the head throttles itself in half", 0.0, 0.5), RUNS)
@@ -237,6 +246,7 @@ def test_a_head_that_throttles_itself() -> None:
     assert 0.12 < row.ended / RUNS < 0.18
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [model for model in drops.MODELS if model.base == model.head], ids=str)
 def test_a_fair_machine_is_not_called_one_sided(model: Any) -> None:
     """The binomial test ends at most 1 % of the runs of a machine that fails on either side alike."""
@@ -253,6 +263,7 @@ def test_failures_follow_the_order() -> None:
 # --- several heads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", heads.PLACES, ids=str)
 def test_several_heads_keep_the_rates(place: Any) -> None:
     """At most 1 % of runs block a head that is fine and at most 5 % pass a slow one, whatever the others are like."""
@@ -262,6 +273,7 @@ def test_several_heads_keep_the_rates(place: Any) -> None:
     assert row.trials < row.apart
 
 
+@pytest.mark.slow
 def test_the_twin_of_several_heads() -> None:
     """Decided look by look by the rule itself, with pairs taken only for heads that are open, runs end the same."""
     rng = np.random.default_rng(3)
@@ -288,6 +300,7 @@ def test_the_twin_of_several_heads() -> None:
 # --- pairs of a CSV
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", orders.CASES)
 @pytest.mark.parametrize("drift", orders.DRIFTS)
 @pytest.mark.parametrize("order", orders.ORDERS)
@@ -299,6 +312,7 @@ def test_orders_keep_the_rates(order: str, drift: str, case: str) -> None:
     assert not (order.startswith("unknown") and row.blocked), "an unknown order blocks nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drift", ["linear", "falling"])
 def test_an_order_that_is_believed_does_not(drift: str) -> None:
     """Where the base is always first and a machine drifts, the test of a drawn order errs in most tables."""
@@ -310,6 +324,7 @@ def test_an_order_that_is_believed_does_not(drift: str) -> None:
     assert believed.mean() > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", orders.ORDERS)
 def test_the_copy_of_the_rule_for_orders(order: str) -> None:
     """Table by table, the vectorised rule ends as the project's own functions do."""

@@ -27,6 +27,8 @@ summary: Any = importlib.import_module("state_summary")
 gaps: Any = importlib.import_module("gap_rates")
 prompts: Any = importlib.import_module("prompt_rates")
 
+pytestmark = pytest.mark.slow
+
 RUNS = 200
 CLAIMED = [place for place in places.PLACES if place.part == "claims" and place.model.claims]
 
@@ -44,7 +46,6 @@ def place(part: str, name: str, source: str, case: str = "no change") -> Any:
     return named[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("one", [one for one in CLAIMED if one.model in places.MAIN], ids=str_of)
 def test_twin(one: Any) -> None:
     """The vectorised rule ends every random run as the project's own functions do: run, pairs, and by the share."""
@@ -114,7 +115,6 @@ def test_what_is_claimed_of_the_shapes_of_pairs(name: str, further: tuple[int, .
         assert rate_bounds(passed, runs, 0.95)[0] > BETA
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("one", CLAIMED, ids=str_of)
 def test_claims(one: Any) -> None:
     """The simulated rate of the declared error is compatible with the declaration on every machine that claims it."""
@@ -122,7 +122,6 @@ def test_claims(one: Any) -> None:
         assert row.least <= row.declared
 
 
-@pytest.mark.slow
 def test_a_head_that_causes_the_state() -> None:
     """A head that is always slow is blocked; one that is so more often may pass within states, with a caution."""
     always = rates.simulate(place("caused", "never to always", "probe"), RUNS)
@@ -135,7 +134,6 @@ def test_a_head_that_causes_the_state() -> None:
     assert all(row.too_low / RUNS <= BETA for row in often)
 
 
-@pytest.mark.slow
 def test_subjects_that_differ_are_not_claimed() -> None:
     """A compiler's draw of 0.1 % a side breaks both rates, and an error that carries it keeps them."""
     for case, declared in (("ignorable", ALPHA), ("must_catch", BETA)):

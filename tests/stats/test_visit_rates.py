@@ -17,6 +17,8 @@ from perfgate.stats.rates import rate_bounds
 ROOT = Path(__file__).parents[2]
 rates: Any = importlib.import_module("visit_rates")
 
+pytestmark = pytest.mark.slow
+
 BY_NAME = {model.name: model for model in rates.MODELS}
 CLAIMED = [model.name for model in rates.MODELS if model.claim == "kept"]
 
