@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,13 @@ import fake_nvml as nvml_stand_in
 import pytest
 from browser import CHROMIUM, started
 from fake_nvml import FakeMachine
+from few_files import asked
 from filelock import FileLock
 from forking_perfgate import forking
 from hypothesis import settings
 from playwright.sync_api import Browser
 from terminal import Terminal
 
-from perfgate.capture.build_digest import ModulePath, ask
 from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.engine import allowed_environment
 from perfgate.capture.job import Job
@@ -44,9 +42,6 @@ settings.register_profile("long", max_examples=500, deadline=None, print_blob=Tr
 settings.register_profile("fuzz", max_examples=3000, deadline=None, print_blob=True)
 # A change is tried on the same few inputs each time, the night on many others; a test may ask for a multiple.
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
-
-MODULE_PATHS: dict[str, ModulePath] = {}
-"""What the interpreter of the tests answered, by the folders that were put in front."""
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 688,
@@ -153,23 +148,7 @@ def idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the interpreter of the tests has installed is of no build in them: a fake trial has none of 15,000 files.
-
-    It is asked once for each module path; what a test puts on one counts as ever.
-    """
-
-    def asked(subject: Subject, variables: Mapping[str, str], scratch: Path) -> ModulePath:
-        if subject.python != sys.executable:
-            return ask(subject, variables, scratch)
-        if "" not in MODULE_PATHS:
-            bare = {name: value for name, value in variables.items() if name != "PYTHONPATH"}
-            MODULE_PATHS[""] = ask(subject, bare, scratch)
-        added = variables.get("PYTHONPATH", "")
-        if added not in MODULE_PATHS:
-            MODULE_PATHS[added] = ask(subject, variables, scratch)
-        installed, found = MODULE_PATHS[""].folders, MODULE_PATHS[added]
-        return replace(found, folders=tuple(folder for folder in found.folders if folder not in installed))
-
+    """What is installed beside the tests is of no build in them, see :mod:`few_files`."""
     monkeypatch.setattr("perfgate.capture.build_digest.ask", asked)
 
 

@@ -51,13 +51,22 @@ def forking(folder: Path) -> Iterator[Path]:
 
 def serve(address: str) -> None:
     """Answer until killed; a child that has ended is nobody's to wait for."""
+    from few_files import SILENT, asked  # noqa: PLC0415
+
     from perfgate import gate, nightly  # noqa: F401, PLC0415 (imported once, for all children)
-    from perfgate.capture import session, station  # noqa: PLC0415
+    from perfgate.capture import build_digest, session, station  # noqa: PLC0415
     from perfgate.cli import github_commands  # noqa: F401, PLC0415
+    from perfgate.models import build_models  # noqa: PLC0415
+    from perfgate.scenario.subject import Subject  # noqa: PLC0415
 
     # Their runs leave the orphans of other tests alone, and the cores, as those in the tests' own process do.
     vars(session).update(end_orphans=tuple, look_at_cores=lambda: None)
     vars(station).update(end_orphans=lambda **_: (), find_orphans=lambda _: ())
+    vars(build_digest).update(ask=asked)
+    build_models()
+    for python in (sys.executable, SILENT):
+        with contextlib.suppress(build_digest.NoAnswerError):
+            asked(Subject(python=python), os.environ, Path(address).parent)
 
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)

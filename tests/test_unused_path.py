@@ -191,6 +191,7 @@ def test_a_server_of_which_one_process_uses_it(serve: Callable[..., Result], pla
     assert "path-u" not in ended.output
 
 
+@pytest.mark.slow
 def test_a_server_of_which_a_process_does_not_tell(
     serve: Callable[..., Result], plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

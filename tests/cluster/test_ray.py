@@ -71,6 +71,7 @@ def no_longer_held(folder: Path) -> None:
         file.unlink()
 
 
+@pytest.mark.slow
 def test_a_run_survives_its_command_its_actor_and_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """24 cells on three nodes: what is killed costs an unfinished pair, and the verdict is that of a run alone."""
     words = written(tmp_path)

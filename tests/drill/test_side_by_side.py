@@ -39,6 +39,7 @@ def test_stations_are_free_gpus(two_gpus: FakeMachine) -> None:
     assert stations(2, {}) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_gpus", "orphans_alone")
 def test_each_exercise_has_a_gpu(tmp_path: Path) -> None:
     """Exercises run at once, each in a process that sees one GPU, and end on one board; each says in its log how far

@@ -35,9 +35,12 @@ PROGRAM = f"""#!{sys.executable}
 import json, os, sys
 sys.path[:0] = {[str(ROOT), str(ROOT / "tests")]!r}
 from fake_collector import FakeCollector, FakeSpec
+from few_files import asked
+from perfgate.capture import build_digest
 from perfgate.cli.main import main
 from perfgate.errors import ExitStatus
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
+build_digest.ask = asked
 fake = json.loads(os.environ["FAKE"])
 fake["failures"] = {{int(trial): code for trial, code in fake.get("failures", {{}}).items()}}
 main(obj=FakeCollector(FakeSpec(**fake)), prog_name="perfgate")
