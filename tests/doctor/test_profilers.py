@@ -178,15 +178,19 @@ def ranges_of(*sources: str) -> list[str]:
     return [f"perfgate.doctor.{source}.{number}" for number in range(3) for source in sources]
 
 
+NSYS_LOST_ITS_AGENT = ("Connection to the Agent lost", "sem_open", "Local Endpoint is not available")
+"""What nsys says now and then on a busy machine, of its own two processes."""
+
+
 @needs_nsys
 def test_real_nsys_shows_the_ranges_of_a_real_program(place: Path) -> None:
     """Ranges opened by nvtx in a child come out of a real profile and export, without a GPU too."""
     path = [entry for entry in sys.path if "site-packages" in entry]
-    for attempt in range(3):  # nsys loses its own agent, or the semaphore between them, now and then on a busy machine
+    for attempt in range(3):
         own = place / str(attempt)
         own.mkdir()
         finding = try_nsys(subject(*map(Path, path)), own, gpu=False)
-        if "Connection to the Agent lost" not in finding.found and "sem_open" not in finding.found:
+        if not any(words in finding.found for words in NSYS_LOST_ITS_AGENT):
             break
     assert finding.status == "ok", finding.found
     assert "found again 3 ranges by nvtx" in finding.found
