@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from fake_collector import FakeCollector
 
-from perfgate import __version__
+from perfgate import __version__, gate
 from perfgate.capture.session import Session
-from perfgate.record.run_record import Run, record_file, write_run
+from perfgate.record.run_record import Run, record_file
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import make_plan
 from perfgate.scenario.subject import Subject
@@ -46,7 +46,6 @@ def make_record(folder: Path, seed: int) -> Path:
     subject = Subject(python=sys.executable)
     run = Run(name=f"speed-{seed}", plan=plan, subjects={"base": subject, "head": subject}, perfgate=__version__)
     (folder / "trials").mkdir()
-    write_run(folder, run)
     with Session(folder, run, FakeCollector(seed=seed), lambda _: None) as session:
         session.measure(plan.cells[0], PAIRS)
     return record_file(folder, plan.cells[0])
@@ -73,8 +72,10 @@ def main() -> None:
         records = [f"{make_record(folder, seed)}:head" for seed, folder in enumerate(folders)]
         size = Path(records[0].removesuffix(":head")).stat().st_size
         runs = Path(scratch) / "runs"
-        for number in range(LISTED):
-            shutil.copytree(folders[0], runs / f"speed-20260101T{number:06}Z-abcdef")
+        sides = {side: Subject(python=sys.executable) for side in ("base", "head")}
+        run = gate.run([folders[0] / "speed.yaml"], sides, runs=runs, seed=0, collector=FakeCollector()).folder
+        for number in range(1, LISTED):
+            shutil.copytree(run, runs / f"speed-20260101T{number:06}Z-abcdef")
         for label, limit, found in (
             ("perfgate --help", 0.15, seconds("--help", expected=0)),
             (f"perfgate list of {LISTED} runs", 0.4, seconds("list", "--runs", str(runs), expected=0)),
