@@ -14,9 +14,9 @@ ENGINE_PYTHON ?= $(ENGINE)/bin/python
 WORKFLOWS := $(wildcard .github/workflows/*.yml perfgate/templates/github/*.yml)
 ACTIONS := action.yml $(wildcard .github/actions/*/action.yml)
 FORMS := $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
-# Two workers more than there are cores: many tests wait for processes. Which tests are long is known only as they run.
+# A worker more than there are cores: many tests wait for processes. Which tests are long is known only as they run.
 PYTEST = .venv/bin/pytest --dist worksteal
-WORKERS ?= $(shell expr $$(nproc) + 2)
+WORKERS ?= $(shell expr $$(nproc) + 1)
 WITH_ENGINE = PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(PYTEST)
 PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
 # Rooms whose tests need neither an engine nor a program that TOOLS brings, and start few processes.
