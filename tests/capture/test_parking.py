@@ -695,7 +695,8 @@ def test_a_parked_worker_that_was_killed_is_replaced(measure: Measure, monkeypat
     record = measure(pairs=1, tell=kill)
 
     assert [trial.failure for trial in record.trials] == [None] * 4
-    assert parked(record) == [False, False, True, True]
+    # Whether the third can be parked in time depends on when the kill is seen.
+    assert [parked(record)[n] for n in (0, 1, 3)] == [False, False, True]
 
 
 @pytest.mark.parametrize("mode", ["", "freezes its heap"])
