@@ -1,7 +1,7 @@
 """Simulate CSVs of pairs: what a known order, a stated one and none make of drifts, and of a head on two levels.
 
 ``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
-benchmarks/order_rates.py`` alone takes a minute and puts a fresh section into the page that is there.
+benchmarks/order_rates.py`` alone takes a quarter of an hour and puts a fresh section into the page that is there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from claimed_rate import ClaimedRate
 from numpy.typing import NDArray
+from page_sections import merged
 from scipy import special
 
 from perfgate.judge.comparison import parse_gate
@@ -293,12 +294,8 @@ def cells(row: Row) -> list[str]:
 
 
 def main() -> None:
-    """Simulate and put the section into the page: in the place of the one there, else at its end."""
-    text = PAGE.read_text()
-    before, _, rest = text.partition(f"\n{TITLE}")
-    after = rest.partition("\n## ")[2]
-    tail = f"\n## {after}" if after else ""
-    PAGE.write_text(f"{before.rstrip()}\n\n{section(simulate_all())}{tail}")
+    """Simulate and put the section into the page."""
+    PAGE.write_text(merged(PAGE.read_text(), section(simulate_all())))
 
 
 if __name__ == "__main__":

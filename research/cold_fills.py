@@ -17,8 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import lanes
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -36,10 +35,9 @@ from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.job import Collector
 from perfgate.capture.pace import Step
 from perfgate.capture.session import Session
-from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError
+from perfgate.errors import InterruptedRunError, NotMeasuredError
 from perfgate.machine.locks import hold
 from perfgate.metrics.trial import SLOWER, tells_states
-from perfgate.project.subjects import resolve
 from perfgate.record.keeping import make_folder
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import Record, Run, read_records, write_run
@@ -271,14 +269,8 @@ def measure(options: argparse.Namespace) -> int:
     for gpu, fills in spread(options.fills, options.gpus).items():
         if not fills:
             continue
-        words = [
-            sys.executable, __file__, str(options.scenario), "--lane", str(deadline_s), "--fills", str(fills),
-            "--trials", str(options.trials), "--into", str(options.into / f"gpu-{gpu}"),
-            *(word for base in options.base for word in ("--base", base)),
-        ]  # fmt: skip
-        # "cpu" is the engine on the CPU: no GPU to name.
-        environment = {**os.environ, VARIABLE: "0", **({"CUDA_VISIBLE_DEVICES": gpu} if gpu != "cpu" else {})}
-        running.append(subprocess.Popen(words, env=environment))
+        words = ("--fills", str(fills), "--trials", str(options.trials))
+        running.append(lanes.start(__file__, options, gpu, deadline_s, words, {VARIABLE: "0"}))
     try:
         return sum(process.wait() != 0 for process in running)
     except KeyboardInterrupt:  # it came to them as well; what they measured is summarised
@@ -289,27 +281,15 @@ def measure(options: argparse.Namespace) -> int:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, summarise and print; 1 where a GPU's process failed or nothing can be estimated."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenario", type=Path)
-    parser.add_argument("--base", action="append", default=[], metavar="KEY=VALUE", help="the build, as perfgate run")
-    parser.add_argument("--gpus", type=lambda names: names.split(","), default=["0"], help="indices, or cpu")
+    parser = lanes.parser(__doc__, "cold-fills")
     parser.add_argument("--fills", type=int, default=8, help="of all GPUs together")
     parser.add_argument("--trials", type=int, default=2, help="restarts within a fill, after its warm-up trial")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no trial that would not end within this")
-    parser.add_argument("--into", type=Path, default=Path("cold-fills"), help="folder of the run folders")
-    parser.add_argument("--summarise", action="store_true", help="measure nothing: summarise what the folder holds")
-    parser.add_argument("--lane", type=float, help=argparse.SUPPRESS)  # one GPU's process: the deadline
     options = parser.parse_args(words)
     if options.lane is not None:
-        subject = resolve(options.base, (), {})["base"]
-        try:
-            take_fills(options.into, options.scenario, subject, (options.fills, options.trials), options.lane)
-        except InterruptedRunError as error:
-            print(f"{options.into.name}: {error}", file=sys.stderr)
-        except PerfgateError as error:
-            print(f"{options.into.name}: {error}", file=sys.stderr)
-            return 1
-        return 0
+        counts = (options.fills, options.trials)
+        return lanes.in_lane(
+            options, lambda base: take_fills(options.into, options.scenario, base, counts, options.lane)
+        )
     options.into.mkdir(parents=True, exist_ok=True)
     failed = 0 if options.summarise else measure(options)
     lines = summarised(options.into)

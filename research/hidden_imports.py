@@ -29,14 +29,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import lanes
 import numpy as np
 from scipy import stats
 
@@ -46,11 +45,9 @@ from perfgate.capture.pace import Step
 from perfgate.capture.parking import SWITCH
 from perfgate.capture.session import Session
 from perfgate.capture.trial_taking import EngineCollector
-from perfgate.errors import InterruptedRunError, PerfgateError
 from perfgate.machine.locks import hold
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import Failure, Trial, in_state, readings_of
-from perfgate.project.subjects import resolve
 from perfgate.record.keeping import make_folder
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import Record, Run, read_records, write_run
@@ -249,38 +246,20 @@ def measure(options: argparse.Namespace) -> int:
     deadline_s = time.monotonic() + options.minutes * 60
     running = []
     for gpu in options.gpus:
-        words = [
-            sys.executable, __file__, str(options.scenario), "--lane", str(deadline_s), "--blocks", str(options.blocks),
-            "--into", str(options.into / f"gpu-{gpu}"), *(word for base in options.base for word in ("--base", base)),
-        ]  # fmt: skip
-        # "cpu" is the engine on the CPU: no GPU to name.
-        environment = {**os.environ, SWITCH: "1", **({"CUDA_VISIBLE_DEVICES": gpu} if gpu != "cpu" else {})}
-        running.append(subprocess.Popen(words, env=environment))
+        words = ("--blocks", str(options.blocks))
+        running.append(lanes.start(__file__, options, gpu, deadline_s, words, {SWITCH: "1"}))
     return sum(process.wait() != 0 for process in running)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, and print the table; 1 where a GPU's process failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenario", type=Path)
-    parser.add_argument("--base", action="append", default=[], metavar="KEY=VALUE", help="the build, as perfgate run")
-    parser.add_argument("--gpus", type=lambda names: names.split(","), default=["0"], help="indices, or cpu")
+    parser = lanes.parser(__doc__, "hidden-imports")
     parser.add_argument("--blocks", type=int, default=8, help="of four trials, on each GPU")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no trial that would not end within this")
-    parser.add_argument("--into", type=Path, default=Path("hidden-imports"), help="folder of the run folders")
-    parser.add_argument("--summarise", action="store_true", help="measure nothing: summarise what the folder holds")
-    parser.add_argument("--lane", type=float, help=argparse.SUPPRESS)  # one GPU's process: the deadline
     options = parser.parse_args(words)
     if options.lane is not None:
-        try:
-            subject = resolve(options.base, (), {})["base"]
-            take_blocks(options.into, options.scenario, subject, options.blocks, options.lane)
-        except InterruptedRunError as error:
-            print(f"{options.into.name}: {error}", file=sys.stderr)
-        except PerfgateError as error:
-            print(f"{options.into.name}: {error}", file=sys.stderr)
-            return 1
-        return 0
+        return lanes.in_lane(
+            options, lambda base: take_blocks(options.into, options.scenario, base, options.blocks, options.lane)
+        )
     options.into.mkdir(parents=True, exist_ok=True)
     failed = 0 if options.summarise else measure(options)
     for line in table(options.into):

@@ -44,14 +44,14 @@ def of_table(gate: GatePlan, values: Values, *, drawn: bool, gates: int = 1) -> 
     """
     series = OfTable(gate, values.base, values.head, resolution=values.resolution)
     margins = 1 if series.fault else len(stats.binding(series.allowed(gate.gate.must_catch, values.base)))
-    series = replace(series, schedule=one_look(len(values.base), gates, margins))
+    series = replace(series, schedule=looks_of_table(len(values.base), gates, margins))
     why = why_unknown(values.head_first, drawn=drawn)
     if why:
         return Unordered(**vars(series), why=why)
     return Ordered(**vars(series), head_first=values.head_first) if values.head_first else series
 
 
-def one_look(pairs: int, gates: int = 1, margins: int = 1) -> stats.Schedule:
+def looks_of_table(pairs: int, gates: int = 1, margins: int = 1) -> stats.Schedule:
     """The look of a table, and where it has too few pairs to pass or block, the number that could.
 
     All pairs of a head whose restarts lie on two levels, on each as often, are on the slower one in one table of
