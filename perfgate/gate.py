@@ -22,17 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfgate import stats
-from perfgate.baseline.confirmation import decided_by_pairs
-from perfgate.baseline.exact_profile import find_profiles, keep_profiles, kept_profiles
-from perfgate.baseline.profile_comparison import judge_profiles
-from perfgate.baseline.store import Stored, find, keep, kept
-from perfgate.baseline.stored_visit import Build
-from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
+from perfgate import rooms, stats
+from perfgate.capture.engine import require_subjects
 from perfgate.capture.job import Collector
 from perfgate.capture.pace import Progress
 from perfgate.capture.session import Session
-from perfgate.doctor.preflight import preflight, require_subjects
 from perfgate.errors import NotComparableError, NotMeasuredError, UsageError, is_a_stop, stopped
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.comparison import compare_records, compare_table, parse_gate
@@ -54,7 +48,7 @@ from perfgate.record.shards import Assigned
 from perfgate.record.stop import failures_kept, forget_stop, keep_stop
 from perfgate.run_steps import RunSteps, short_of, take_steps
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
-from perfgate.scenario.plan import Cell, resolve_cells
+from perfgate.scenario.plan import resolve_cells
 from perfgate.scenario.subject import Builds, Subject, runs_already
 
 __all__ = [
@@ -130,15 +124,14 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     loaded = _loaded(scenarios)
     kind = {"kernels_only": kernels_only, "exact_only": exact_only, "host_profile": host_profile}
     manifest = new_run(loaded, subjects, seed, shard, quick=quick or runs_already(subjects), **kind)
-    known = find_profiles(profiles, manifest.cells) if profiles is not None else None
-    baselines = stored_for(against, manifest.cells, subjects, quick=quick) if against is not None else None
-    _look_ahead(loaded, subjects, progress, ask=collector is None)
+    held = against is not None or profiles is not None
+    references = rooms.use("references").found_for(manifest, subjects, against, profiles) if held else {}
+    look_ahead(loaded, subjects, progress, ask=collector is None)
     refuse_what_is_no_text(manifest)
     folder = runs / manifest.name
     with storage_failures(folder, "Fix that, or name another folder with --runs."), _interruptions(folder):
         make_folder(folder, loaded)
-        copies = {"against": baselines and keep(folder, baselines), "profiles": known and keep_profiles(folder, known)}
-        manifest = manifest.model_copy(update=copies)
+        manifest = manifest.model_copy(update={name: keep(folder) for name, keep in references.items()})
         write_begun(folder, manifest)
     return _visit(folder, manifest, progress, collector=collector, deadline_s=deadline_s, gpus=gpus)
 
@@ -232,12 +225,7 @@ def check_profiles(scenarios: Sequence[Path], subjects: dict[Side, Subject], fol
         NotComparableError: ``no-profile``: a cell has none, on whatever GPU.
         RecordError: A profile cannot be read.
     """
-    cells = [cell for file in scenarios for cell in resolve_cells(load(file))]
-    for cell in cells:
-        if not find_profiles(folder, [cell])[cell.cell_id]:
-            raise NotComparableError(
-                "there is no profile of this cell", where=f"{folder}: {cell.name}", code="no-profile"
-            )
+    rooms.use("references").require_profiles(folder, [cell for file in scenarios for cell in resolve_cells(load(file))])
     return run(scenarios, subjects, exact_only=True, profiles=folder, **options)
 
 
@@ -273,35 +261,35 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
     return with_kernels(loaded, union(blocks))
 
 
-def stored_for(
-    against: Path, cells: Iterable[Cell], subjects: Builds, *, quick: bool = False
-) -> dict[str, tuple[Stored, ...]]:
-    """The baselines that a head may be held against, by cell_id.
+def compare_with_baseline(word: str, file: Path) -> Outcome:
+    """Hold one side of what was measured against a stored baseline; from four visits on the verdict can block.
+
+    Args:
+        word: A record file or a run folder, with ``:base`` or ``:head`` behind it where it holds both sides; its gates
+            are judged.
+        file: The baseline's file.
 
     Raises:
-        UsageError: No verdict of a baseline could rest on such a run.
-        RecordError: A baseline is broken.
+        RecordError: The record cannot be read, or the baseline is broken.
+        UsageError: There are two sides and the word does not say which; or this perfgate has no baselines.
     """
-    if quick or runs_already(subjects):
-        raise UsageError("against a baseline a run is never quick, nor of a server that runs already")
-    if len(subjects) > 1 and Build.asked_for(subjects["base"], {}).opaque:
-        raise UsageError(
-            "the anchor has path= or env= of its own, by which two builds could be one name",
-            remedy="Install it into an environment of its own, or build it from a ref: [subjects.anchor] with ref=.",
-        )
-    return find(against, cells)
+    outcome: Outcome = rooms.use("references").compare_with_baseline(word, file)
+    return outcome
 
 
 def _loaded(scenarios: Iterable[Path | LoadedScenario]) -> tuple[LoadedScenario, ...]:
     return tuple(load(one) if isinstance(one, Path) else one for one in scenarios)
 
 
-def _look_ahead(loaded: Sequence[LoadedScenario], subjects: Builds, progress: Progress, *, ask: bool) -> None:
+def look_ahead(
+    loaded: Sequence[LoadedScenario], subjects: Builds, progress: Callable[[str], Any], *, ask: bool
+) -> None:
     """Refuse what no engine could run; what takes the trials in an engine's place has no interpreter to ask."""
     if ask:
         require_subjects(subjects)
-    for warning in preflight(loaded, subjects, ask=ask).warnings:
-        progress(f"warning: {warning}")
+    if preflight := rooms.offered("preflight"):
+        for warning in preflight(loaded, subjects, ask=ask).warnings:
+            progress(f"warning: {warning}")
 
 
 def _visit(
@@ -367,12 +355,9 @@ def judged(folder: Path, manifest: Run, records: Sequence[Record]) -> Outcome:
     """
     check_sequence(records)
     by_cell = {record.cell.cell_id: record for record in records}
-    if manifest.against is not None:
-        baselines = kept(folder, manifest)
-        outcome = judge_against(manifest, by_cell, baselines, kept_profiles(folder, manifest))
-        return decided_by_pairs(folder, manifest, outcome, by_cell, baselines)
-    if manifest.profiles is not None:
-        return judge_profiles(manifest, by_cell, kept_profiles(folder, manifest))
+    if manifest.against is not None or manifest.profiles is not None:
+        outcome: Outcome = rooms.use("references").judged(folder, manifest, by_cell)
+        return outcome
     return judge(manifest, by_cell)
 
 

@@ -53,9 +53,9 @@ def serve(address: str) -> None:
     """Answer until killed; a child that has ended is nobody's to wait for."""
     from few_files import SILENT, asked  # noqa: PLC0415
 
-    from perfgate import gate, nightly  # noqa: F401, PLC0415 (imported once, for all children)
+    from perfgate import gate  # noqa: F401, PLC0415 (imported once, for all children)
     from perfgate.capture import build_digest, session, station  # noqa: PLC0415
-    from perfgate.cli import github_commands  # noqa: F401, PLC0415
+    from perfgate.github import commands  # noqa: F401, PLC0415
     from perfgate.models import build_models  # noqa: PLC0415
     from perfgate.scenario.subject import Subject  # noqa: PLC0415
 

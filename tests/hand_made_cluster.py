@@ -11,11 +11,11 @@ from hand_made import scenario_file
 
 from perfgate.capture.job import Job
 from perfgate.capture.pace import Step
-from perfgate.cli.clustering import declared
 from perfgate.cli.measuring import Builds
 from perfgate.cluster.cell_task import Here, measure
 from perfgate.cluster.cells_folder import CellsFolder
 from perfgate.cluster.cluster_run import ClusterRun, Ending, Files, Piece
+from perfgate.cluster.commands import declared
 from perfgate.cluster.coordinator import Coordinator
 from perfgate.cluster.submission import Looking
 from perfgate.cluster.travelling import GrowingFolder

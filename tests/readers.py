@@ -24,6 +24,7 @@ from fake_github import listed
 from hand_made import BASE, cell, gate, run
 from whole_inputs import REPOSITORY, SHA, WHOLE
 
+from perfgate.baseline.baseline_page import baseline_document, log_document
 from perfgate.baseline.exact_profile import read_profile
 from perfgate.baseline.lineage import _digest
 from perfgate.baseline.store import read as read_baseline
@@ -41,6 +42,7 @@ from perfgate.drill.board import false_blocks, make_board, read_board
 from perfgate.drill.board_document import BoardReport
 from perfgate.drill.campaign import read_drill
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
+from perfgate.fleet.nightly import read_night
 from perfgate.github.api import Api, WorkflowRun
 from perfgate.github.artifact import read_member, unpack
 from perfgate.github.comment import comment, comment_body
@@ -58,10 +60,8 @@ from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.clock_lease import find_leases
 from perfgate.machine.locks import STATE
 from perfgate.machine.process_log import last_words
-from perfgate.nightly import read_night
 from perfgate.project.config import load_config
 from perfgate.record.run_record import read_record, read_run
-from perfgate.report.baseline_page import baseline_document, log_document
 from perfgate.report.formats import formats_of, render
 from perfgate.report.text import to_text
 from perfgate.scenario.declaration import load

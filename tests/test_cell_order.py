@@ -24,7 +24,7 @@ from perfgate.judge.slow_share import SLOW_SHARE
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, Run
 from perfgate.scenario.subject import Subject
-from perfgate.verification import verify_path
+from perfgate.verify.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -24,7 +24,7 @@ from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, read_records, read_run
 from perfgate.record.shards import read_shard_plan
 from perfgate.scenario.subject import Source, Subject
-from perfgate.verification import verify_path
+from perfgate.verify.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

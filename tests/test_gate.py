@@ -34,7 +34,7 @@ from perfgate.record.run_record import Record, Visit, read_record, read_records,
 from perfgate.report.outcome_document import outcome_document
 from perfgate.report.text import to_text
 from perfgate.run_steps import RunStep
-from perfgate.verification import verify_path
+from perfgate.verify.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

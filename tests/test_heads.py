@@ -32,7 +32,7 @@ from perfgate.report.outcome_document import outcome_document
 from perfgate.report.setting_lines import same_again
 from perfgate.report.text import to_text
 from perfgate.scenario.subject import Subject
-from perfgate.verification import verify_path
+from perfgate.verify.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

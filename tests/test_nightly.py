@@ -18,9 +18,7 @@ from perfgate.baseline.store import baseline_path
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
-from perfgate.judge.outcome import Outcome, Verdict, verdict_json
-from perfgate.metrics.trial import Side, Trial
-from perfgate.nightly import (
+from perfgate.fleet.nightly import (
     BESIDE,
     HALVES,
     candidate,
@@ -30,13 +28,15 @@ from perfgate.nightly import (
     run_night,
     run_of,
 )
+from perfgate.judge.outcome import Outcome, Verdict, verdict_json
+from perfgate.metrics.trial import Side, Trial
 from perfgate.record.run_record import read_records, read_run
 from perfgate.report.closing_sentence import closing
 from perfgate.run_steps import RunStep
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Source, Subject
-from perfgate.verification import verify_path
+from perfgate.verify.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -166,7 +166,7 @@ def test_a_reference_that_is_not_decided(
         judged = tuple(one.model_copy(update={"verdict": gates}) for one in cell.gates)
         return outcome.model_copy(update={"verdict": reference, "cells": (cell.model_copy(update={"gates": judged}),)})
 
-    monkeypatch.setattr("perfgate.nightly.gate.judge_folder", judged_as)
+    monkeypatch.setattr("perfgate.fleet.nightly.gate.judge_folder", judged_as)
 
     outcome = judge_night(folder)
 

@@ -21,16 +21,16 @@ from perfgate.baseline.promotion import promote
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.errors import ExitStatus, InterruptedRunError, NotComparableError, NotMeasuredError
-from perfgate.joined_nights import nights_joined
-from perfgate.joining import part_in
+from perfgate.fleet.joined_nights import nights_joined
+from perfgate.fleet.joining import part_in
+from perfgate.fleet.nightly import candidate, night_in, run_night
 from perfgate.judge.outcome import Outcome
 from perfgate.metrics.trial import Trial
-from perfgate.nightly import candidate, night_in, run_night
 from perfgate.record.run_record import read_run
 from perfgate.record.shards import ShardPlan, parse_shards_left, read_shard_plan
 from perfgate.scenario.declaration import load
 from perfgate.scenario.subject import Source, Subject
-from perfgate.verification import verify_path
+from perfgate.verify.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -23,11 +23,11 @@ from perfgate.calls.host_calls import FunctionCalls
 from perfgate.drill.board import Board, BoardRow
 from perfgate.drill.campaign import Drill, Exercise
 from perfgate.drill.plants import load_plant
+from perfgate.fleet.nightly import Night
 from perfgate.github.workflow_job import JobPlan
 from perfgate.judge.outcome import verdict_json
 from perfgate.machine.clock_lease import Lease
 from perfgate.models import Note
-from perfgate.nightly import Night
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import write_record, write_run
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from perfgate import stats
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.occupations import held_against
+from perfgate.baseline.store import find
 from perfgate.baseline.stored_visit import Build
 from perfgate.baseline.visit_series import drawn
 from perfgate.judge.power import CellPower
+from perfgate.record.identity import Measured
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.stats.prediction import RAISED, Prediction, predict
+from perfgate.units import bounded_percent
 
 
 @dataclass(frozen=True)
@@ -90,3 +94,30 @@ def _detectable(baseline: Baseline, cell: Cell, gate: GatePlan, anchor: Build | 
 
 def _logs(visits: Sequence[Sequence[float]]) -> list[stats.Floats]:
     return [stats.logs(visit) for visit in visits]
+
+
+def price_lines(cell: Cell, price: CellPower, gates_in_run: int, options: Mapping[str, Any]) -> Iterator[str]:
+    """What ``perfgate check`` says of a cell's baselines: a line for each way of holding a head against one.
+
+    Args:
+        cell: The cell.
+        price: What its trials cost.
+        gates_in_run: Gates of the whole run, which share alpha.
+        options: Those of the command; ``baselines`` is the folder.
+    """
+    for stored in find(options["baselines"], [cell])[cell.cell_id]:
+        if not stored.baseline.cell.differences(Measured.of(cell)):
+            for way in ways(stored.baseline, cell, price, gates_in_run):
+                yield _way_line(cell, way)
+
+
+def _way_line(cell: Cell, way: Way) -> str:
+    must_catch = {plan.gate.measured.name: plan.gate.must_catch for plan in cell.gates}
+    beside = f"in pairs with its anchor {way.anchor}" if way.anchor else "the head alone"
+    minutes = "unknown minutes" if way.minutes is None else f"{way.minutes:.0f} minutes"
+    effects = ", ".join(
+        f"{metric} {'nothing yet' if effect is None else bounded_percent(effect, must_catch[metric])}"
+        for metric, effect in way.detectable.items()
+    )
+    cost = f"{way.starts} engine starts, {minutes}"
+    return f"against the baseline of {way.machine_class}, {beside}: {cost}; detectable {effects}"

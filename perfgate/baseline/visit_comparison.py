@@ -1,21 +1,21 @@
 """Judge one measured side against stored baselines: unpaired, one look, the same margins.
 
 Visits never block: from four on a gate says that the head would regress, and pairs with the build that was promoted
-last decide that (:mod:`perfgate.confirming`). They pass from eight on. Everything else is advice by the same figures,
-with one visit advice that takes restarts for visits, as if machines never shifted. All gates of a run are one family of
-Holm's; those with fewer than four visits stay in it with p = 1, so that they loosen no other.
+last decide that (:mod:`perfgate.baseline.confirming`). They pass from eight on. Everything else is advice by the same
+figures, with one visit advice that takes restarts for visits, as if machines never shifted. All gates of a run are one
+family of Holm's; those with fewer than four visits stay in it with p = 1, so that they loosen no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from perfgate.baseline.exact_profile import Profile
 from perfgate.baseline.lineage import Baseline
-from perfgate.baseline.store import find
+from perfgate.baseline.store import find, is_baseline
 from perfgate.baseline.visit_evidence import VisitEvidence
 from perfgate.baseline.visit_series import VisitSeries
 from perfgate.judge.cell_facts import BaselineOutcome
@@ -181,6 +181,17 @@ def _too_few(visits: int, metric: str, evidence: VisitEvidence) -> str:
     without = f"; {len(seen) - carry} more say nothing of {metric}"
     alone = "; from one visit nobody knows how far visits spread, so only restarts are counted"
     return more + cards * (carry > visits) + without * (len(seen) > carry) + alone * (visits == 1)
+
+
+def compare_files(word: str, file: Path, found: Callable[[str], str]) -> Outcome | None:
+    """:func:`compare_with_baseline`, as one of the comparisons of ``perfgate compare``; ``None`` of another file.
+
+    Args:
+        word: What was measured, as a person calls it.
+        file: The baseline.
+        found: Says where what was measured is.
+    """
+    return compare_with_baseline(found(word), file) if is_baseline(file) else None
 
 
 def compare_with_baseline(word: str, file: Path) -> Outcome:

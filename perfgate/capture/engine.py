@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.capture.job import Job
+from perfgate.errors import UsageError
 from perfgate.machine.temporary_folder import temporary_folder
 from perfgate.metrics.trial import Failure
-from perfgate.scenario.subject import Subject
+from perfgate.scenario.subject import Builds, Subject
 
 LOG = "engine.log"
 
@@ -152,3 +153,15 @@ def find_subject(subject: Subject) -> Failure | None:
             what = "is a file; name the folder that it is in" if Path(folder).exists() else "no such folder"
             return Failure(code="subject-not-found", text=f"path={folder}: {what}")
     return None
+
+
+def require_subjects(subjects: Builds) -> None:
+    """See that every build is there before an engine of another is started.
+
+    Raises:
+        UsageError: ``subject-not-found``.
+    """
+    for label, subject in subjects.items():
+        missing = find_subject(subject)
+        if missing is not None:
+            raise UsageError(missing.text, where=label, code=missing.code)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfgate.cli.baseline_commands import BASELINES_OPTION
+from perfgate import rooms
 from perfgate.cli.measuring import BUDGET_OPTION, PRESET_OPTION, Builds, as_preset, naming_builds
 from perfgate.cli.output_options import echo_document
 from perfgate.units import plural
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
 @naming_builds
-@BASELINES_OPTION
+@rooms.with_options("check")
 @BUDGET_OPTION
 @PRESET_OPTION
 @click.option("--dump", is_flag=True, help="Print each scenario with its defaults filled in, as YAML.")
 def check(
     scenarios: tuple[Path, ...],
     builds: Builds,
-    baselines: Path,
     budget_s: float,
     preset: str | None,
     dump: bool,  # noqa: FBT001 (a flag)
+    **more: Any,
 ) -> None:
     """Check scenario files; show what a run of each would measure, cost and detect. No engine is started.
 
@@ -49,7 +49,6 @@ def check(
     perfgate check scenarios/*.yaml perfgate.toml
     perfgate check scenarios/cpu-tiny.yaml --base python=~/engine/bin/python
     """  # noqa: D301 (click reads a real backspace: keep the lines)
-    from perfgate.doctor.preflight import preflight
     from perfgate.project.config import CONFIG_FILE, load_config
     from perfgate.scenario.declaration import dump as dump_scenario
 
@@ -63,11 +62,13 @@ def check(
     if not loaded:
         return
     subjects = _subjects(builds)
-    checked = preflight(loaded, subjects)
-    for warning in checked.warnings:
+    preflight = rooms.offered("preflight")
+    checked = preflight(loaded, subjects) if preflight else None
+    for warning in checked.warnings if checked else ():
         click.echo(f"perfgate: warning: {warning}", err=True)
     heads = max(len(subjects) - 1, 1)
-    _show_prices(loaded, builds.runs, baselines, budget_s, checked.notes, heads)
+    notes = checked.notes if checked else ("what engines accept is not checked: perfgate/doctor is not installed",)
+    _show_prices(loaded, builds.runs, more, budget_s, notes, heads)
 
 
 def _summary(file: Path, config: Config) -> str:
@@ -81,7 +82,7 @@ def _subjects(builds: Builds) -> dict[str, Subject]:
     Raises:
         UsageError: A word is wrong, or what it or ``perfgate.toml`` names is not there.
     """
-    from perfgate.doctor.preflight import require_subjects
+    from perfgate.capture.engine import require_subjects
     from perfgate.project.config import load_config
 
     named, config = builds.base or builds.head, load_config()
@@ -102,17 +103,14 @@ def _is_of_a_push(config: Config) -> bool:
 def _show_prices(
     loaded: Sequence[LoadedScenario],
     runs: Path,
-    baselines: Path,
+    more: dict[str, Any],
     budget_s: float,
     notes: Sequence[str],
     heads: int,
 ) -> None:
-    from perfgate.baseline.foresight import ways
-    from perfgate.baseline.store import find
     from perfgate.judge.next_cell import soonest_first, told
     from perfgate.judge.power import cell_power
     from perfgate.record.cost import newest_records
-    from perfgate.record.identity import Measured
     from perfgate.report.power_report import power_document
     from perfgate.scenario.plan import ALPHA, BETA, resolve_cells
 
@@ -123,10 +121,8 @@ def _show_prices(
         gates = heads * sum(len(cell.gates) for cell in of_scenario)
         for cell in of_scenario:
             price = cell_power(cell, history[cell.cell_id], gates, heads)
-            stored = (entry.baseline for entry in find(baselines, [cell])[cell.cell_id])
-            fitting = [lineage for lineage in stored if not lineage.cell.differences(Measured.of(cell))]
-            against = [way for lineage in fitting for way in ways(lineage, cell, price, gates)]
-            echo_document(power_document(cell, price, against, budget_s))
+            ways = [rooms.bring(place)(cell, price, gates, more) for place in rooms.entries("prices").values()]
+            echo_document(power_document(cell, price, [line for way in ways for line in way], budget_s))
             if cell.cell_id in seen:
                 click.echo(f"  the same cell as {seen[cell.cell_id].name}: one run measures only one of them")
             seen.setdefault(cell.cell_id, cell)

@@ -1,24 +1,23 @@
-"""Commands about the machine rather than a measurement: is it fit, are its clocks free, is something left behind.
+"""Commands about the machine rather than a measurement: are its clocks free, is something left behind.
 
 Slow imports are in the bodies of commands, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from perfgate.cli.measuring import SCENARIOS, Builds, naming_builds, signals_as_interrupt
-from perfgate.cli.output_options import format_option
+from perfgate import rooms
 from perfgate.errors import NotMeasuredError, UsageError
-from perfgate.report.formats import render
 
 NO_GPU = "no NVIDIA driver here, so no clocks to hold"
 
 
 @click.command()
-@click.option("--job", is_flag=True, help="First end this GitHub job's runs that have an engine now.")
+@rooms.with_options("clean")
 @click.option(
     "--runs",
     "root",
@@ -35,19 +34,15 @@ NO_GPU = "no NVIDIA driver here, so no clocks to hold"
     show_default=True,
     help="A run folder in which nothing was measured for so long is old, and a build or cache that no run asked for.",
 )
-def clean(job: bool, root: Path | None, builds: bool, caches: bool, days: float) -> None:  # noqa: FBT001 (flags)
+def clean(root: Path | None, builds: bool, caches: bool, days: float, ended: Sequence[object] = ()) -> None:  # noqa: FBT001
     """End the engines that killed runs left behind; touches nothing that is not perfgate's."""
     from perfgate.capture.compile_caches import sweep_caches
-    from perfgate.github.workflow_job import GithubJob
     from perfgate.machine.cleanup import sweep
-    from perfgate.machine.orphans import end_orphans, end_runs, find_orphans
+    from perfgate.machine.orphans import end_orphans, find_orphans
     from perfgate.project.build import cache_folder, sweep_builds
     from perfgate.project.config import load_config
 
-    # Every process of a job has these in its environment and no other has: a runner takes one job at a time.
-    marks = ("RUNNER_NAME", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT") if job else ()
-    variables = {name: GithubJob.here().variable(name) for name in marks}
-    ended = [*(end_runs(variables) if job else ()), *end_orphans()]
+    ended = [*ended, *end_orphans()]
     for process in ended:
         click.echo(f"ended {process}")
     built = cache_folder(load_config()) if builds else None  # before anything is removed: the file may be wrong
@@ -107,34 +102,3 @@ def reset(uuids: tuple[str, ...]) -> None:
         click.echo(f"{lease.uuid}: undone: {lease}")
     if not undone:
         click.echo("no lock to undo")
-
-
-@click.command()
-@SCENARIOS
-@naming_builds
-@click.option("--deep", is_flag=True, help="Also run nsys and ncu on a tiny program; a minute or two each build.")
-@format_option("doctor")
-def doctor(scenarios: tuple[Path, ...], builds: Builds, deep: bool, form: str) -> None:  # noqa: FBT001 (a flag)
-    """Find out whether this machine can measure, and say how to fix what is missing. Nothing is changed.
-
-    With scenarios and subjects it also looks at their clocks, models and interpreters. Ends with 22 where a check
-    failed, else with 0.
-    """
-    from perfgate.doctor.machine_checks import diagnose
-    from perfgate.project.config import load_config
-    from perfgate.project.subjects import resolve
-    from perfgate.scenario.declaration import load
-
-    loaded = tuple(load(file) for file in scenarios)
-    tables = load_config().subjects
-    if not (builds.base or builds.head):  # nothing is built here, so what needs it is not looked at unasked
-        tables = {name: table for name, table in tables.items() if "ref" not in table}
-    subjects = resolve(builds.base, builds.head, tables) if builds.base or builds.head or tables else {}
-
-    def progress(text: str) -> None:
-        click.echo(f"perfgate: {text}", err=True)
-
-    with signals_as_interrupt():
-        diagnosis = diagnose(loaded, subjects, runs=builds.runs, deep=deep, progress=progress)
-    click.echo(render("doctor", form, diagnosis), nl=False)
-    click.get_current_context().exit(diagnosis.exit_status)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,6 +66,9 @@ PRESET_OPTION = click.option(
     help="quick: one short trial a subject of the first cell, no verdict. comprehensive: until decided, and where the "
     "host's time goes. scaling: a matrix over batch, lengths and tensor parallel size, shown as curves.",
 )
+
+USUAL = Path("scenarios")
+"""Where a scenario is looked for if none is named; ``perfgate init`` writes one there."""
 
 QUIET = "perfgate.quiet"
 """Where the context of a command keeps whether it is quiet."""
@@ -204,6 +208,42 @@ def as_preset(scenarios: Iterable[Path], preset: str | None) -> tuple[LoadedScen
     with connect() or contextlib.nullcontext() as nvml:
         gpus = len(nvml.gpus()) if nvml is not None else 1
     return tuple(with_preset(one, preset, gpus) for one in loaded)
+
+
+def how_to_measure(new: dict[str, Any]) -> dict[str, Any]:
+    """What the options of a new run say to :func:`perfgate.gate.run`."""
+    how = {name: new[name] for name in ("seed", "quick", "exact_only", "host_profile")}
+    how["quick"] |= new["preset"] == "quick"
+    how["host_profile"] |= new["preset"] == "comprehensive"
+    return how
+
+
+def names_a_reference(word: str | None) -> bool:
+    """Whether ``--against`` names stored baselines: ``baseline``, or the file of one; else it is a git ref."""
+    return word is not None and (word == "baseline" or word.endswith(".json"))
+
+
+def scenarios_or_usual(named: Sequence[Path]) -> tuple[Path, ...]:
+    """Those that were named, else the only one here."""
+    return (*named,) or (the_scenario(USUAL),)
+
+
+def the_scenario(folder: Path) -> Path:
+    """The only scenario in a folder.
+
+    Raises:
+        UsageError: There is none, or a choice.
+    """
+    scenarios = sorted(file for suffix in ("yaml", "yml") for file in folder.glob(f"*.{suffix}"))
+    if len(scenarios) == 1:
+        click.echo(f"perfgate: measuring {scenarios[0]}, the only scenario here", err=True)
+        return scenarios[0]
+    if not scenarios:
+        remedy = "Name scenario files, or begin with perfgate init. A run that was stopped goes on with --resume."
+        raise UsageError(f"nothing to measure: {folder}/ holds no scenario", remedy=remedy)
+    files = " ".join(shlex.quote(str(file)) for file in scenarios)
+    remedy = f"Name those to measure: perfgate run {shlex.quote(str(scenarios[0]))}, or all of them."
+    raise UsageError(f"which scenario? {folder}/ holds {len(scenarios)}: {files}", remedy=remedy)
 
 
 @contextlib.contextmanager

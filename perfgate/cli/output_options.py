@@ -11,17 +11,18 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from perfgate import rooms
 from perfgate.cli.outlet import Outlet, abandon, command
 from perfgate.errors import ExitStatus, UsageError
 from perfgate.report.document import Document
-from perfgate.report.formats import format_of, formats_of, render
+from perfgate.report.formats import format_of, formats, formats_of, render
 from perfgate.report.text import to_text
 
 if TYPE_CHECKING:
@@ -112,6 +113,18 @@ def echo_text(text: str) -> None:
         click.echo(text, nl=False)
 
 
+def show(name: str, report: object, form: str, outputs: Sequence[Path]) -> None:
+    """Print a report and write it to its files."""
+    click.echo(render(name, form, report, terminal_width()), nl=False)
+    for file in outputs:
+        file.write_text(render(name, format_of(file, name), report), encoding="utf-8")
+
+
+def lines(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+    """Lines of an action's input: one word a line, empty ones dropped."""
+    return tuple(filter(None, map(str.strip, value.splitlines())))
+
+
 def terminal_width() -> int | None:
     """Columns of the terminal that shows stdout; ``None`` elsewhere."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -161,7 +174,8 @@ def deliver(outcome: Outcome, form: str, outputs: tuple[Path, ...], *, exit_zero
             if form == "text":
                 echo_text(shown)
             else:
-                echo = command if form == "github" else click.echo  # which brackets what it did not write itself
+                # What a service reads as commands is bracketed by itself.
+                echo = command if formats()[form].deliver else click.echo
                 echo(shown.removesuffix("\n"))
         except OSError:
             abandon(sys.stdout)
@@ -169,11 +183,9 @@ def deliver(outcome: Outcome, form: str, outputs: tuple[Path, ...], *, exit_zero
     for file in outputs:
         with _noting(lost, f"--output {file}"):
             file.write_text(_rendered(outcome, format_of(file)), encoding="utf-8")
-    if form == "github":
-        from perfgate.github.job_steps import publish
-
+    if place := formats()[form].deliver:
         with _noting(lost, "the job's summary and outputs"):
-            publish(outcome, click.get_current_context().meta.get(RUN_FOLDER, ""))
+            rooms.bring(place)(outcome, click.get_current_context().meta.get(RUN_FOLDER, ""))
     status = ExitStatus.PASS if exit_zero else ExitStatus(outcome.exit_status)
     for report in lost:
         click.echo(f"perfgate: the report could not be written to {report}", err=True)

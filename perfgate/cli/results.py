@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Literal
 
 import click
 
+from perfgate import rooms
 from perfgate.cli import completion
 from perfgate.cli.output_options import (
     RUN_FOLDER,
@@ -24,7 +24,6 @@ from perfgate.cli.output_options import (
     say,
     terminal_width,
 )
-from perfgate.cli.planning import PLAN_OPTION, is_shard, judge_together
 from perfgate.errors import UsageError
 from perfgate.reasons import REASONS
 
@@ -35,18 +34,17 @@ SCHEMAS = {
     "scenario": "perfgate.scenario.declaration:json_schema",
     "config": "perfgate.project.config:config_schema",
     "verdict": "perfgate.judge.outcome:verdict_schema",
-    "doctor": "perfgate.doctor.diagnosis:diagnosis_schema",
 }
-"""What makes each schema, imported when it is asked for."""
+"""What makes each schema, imported when it is asked for; rooms bring more."""
 
 
 @click.command()
 @click.argument("folders", metavar="[RUN]...", nargs=-1, type=click.Path(path_type=Path, file_okay=False),
                 shell_complete=completion.runs)  # fmt: skip
-@PLAN_OPTION
 @RUNS_OPTION
 @reported
-def judge(folders: tuple[Path, ...], plan_file: Path | None, runs: Path) -> Outcome:
+@rooms.with_options("judge")
+def judge(folders: tuple[Path, ...], runs: Path) -> Outcome:
     """Judge a run again from its records, the latest one if none is named; needs no engine and no GPU.
 
     RUN is its folder, the folder's name, or the word latest. The shards of a plan are joined to one run and judged
@@ -57,18 +55,15 @@ def judge(folders: tuple[Path, ...], plan_file: Path | None, runs: Path) -> Outc
     perfgate judge shard-*/ --plan plan.json
     """  # noqa: D301 (click reads a real backspace: keep the lines)
     from perfgate import gate
+    from perfgate.record.shards import is_shard
     from perfgate.report.run_folders import LATEST
 
     words = folders or (Path(LATEST),)
-    alone = run_named(words[0], runs) if len(words) == 1 and plan_file is None else None
-    if alone is None or is_shard(alone):
-        run_folder, outcome = judge_together(words, runs, plan_file)
-        click.echo(f"run folder: {run_folder}", err=True)
-    else:
-        run_folder = alone
-        outcome = gate.judge_folder(run_folder, say)
+    run_folder = run_named(words[0], runs)
+    if len(words) > 1 or is_shard(run_folder):
+        raise rooms.missing("fleet", "the shards of a plan")
     click.get_current_context().meta[RUN_FOLDER] = run_folder
-    return outcome
+    return gate.judge_folder(run_folder, say)
 
 
 @click.command("list")
@@ -137,17 +132,16 @@ def compare(
     if len(files) == 2:  # noqa: PLR2004 (base and head)
         if scenario or gates or order:
             raise UsageError("records carry their own gates; --scenario, --gate and --order are for a CSV")
-        from perfgate.baseline.store import is_baseline
-        from perfgate.imports.two_results import compare_results
         from perfgate.report.run_folders import find_record
 
-        if is_baseline(Path(files[1])):
-            from perfgate.baseline.visit_comparison import compare_with_baseline
+        def found(word: str) -> str:
+            return find_record(word, runs, say)
 
-            return compare_with_baseline(find_record(files[0], runs, say), Path(files[1]))
-        if (outcome := compare_results(Path(files[0]), Path(files[1]))) is not None:
-            return outcome
-        return compare_records(*(find_record(word, runs, say) for word in files))
+        for place in rooms.entries("comparisons").values():
+            outcome: Outcome | None = rooms.bring(place)(files[0], Path(files[1]), found)
+            if outcome is not None:
+                return outcome
+        return compare_records(*map(found, files))
     raise UsageError("expected two runs or records, or one file that ends in .csv")
 
 
@@ -207,7 +201,7 @@ def explain(what: str | None, runs: Path) -> None:
 
 
 @click.command()
-@click.argument("what", type=click.Choice(list(SCHEMAS)), default="scenario")
+@click.argument("what", type=click.Choice([*SCHEMAS, *rooms.entries("schemas")]), default="scenario")
 def schema(what: str) -> None:
     """Print the JSON Schema (draft-07) of scenario files, perfgate.toml, verdict.json or what doctor prints."""
-    click.echo(json.dumps(resolve_name(SCHEMAS[what])(), indent=2))
+    click.echo(json.dumps(rooms.bring((SCHEMAS | rooms.entries("schemas"))[what])(), indent=2))

@@ -9,7 +9,7 @@ from typing import Final
 
 from perfgate.cluster.cluster_run import ClusterRun, Files, Piece
 from perfgate.cluster.travelling import GrowingFolder, put, read_for_later_pairs, read_piece
-from perfgate.joining import part_in
+from perfgate.fleet.joining import part_in
 from perfgate.judge.next_pairs import due
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.trial import Trial

@@ -30,8 +30,8 @@ from perfgate.cluster.placement import Node
 from perfgate.cluster.ray_tasks import alive_nodes
 from perfgate.cluster.task_driver import start
 from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError, RecordError, UsageError
+from perfgate.fleet.joining import agreed_in, join
 from perfgate.gate import Finished
-from perfgate.joining import agreed_in, join
 from perfgate.machine.locks import hold
 from perfgate.report.run_folders import LATEST
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfgate.capture.engine import allowed_environment, engine_settings, find_subject, subject_environment
+from perfgate.capture.engine import allowed_environment, engine_settings, subject_environment
 from perfgate.capture.window_reading import MOST_GAPS
 from perfgate.counters.model_shape import text_part
 from perfgate.counters.transformer import read_config, step_demand
@@ -386,15 +386,3 @@ def _cache_bytes(cell: _Cell) -> int:
         return UNKNOWN_CACHE_BYTES
     needed = 2 * demand.kv_written * sum(sizes.values())
     return max(LEAST_CACHE_BYTES, 1 << (int(needed) - 1).bit_length())
-
-
-def require_subjects(subjects: Builds) -> None:
-    """See that every build is there before an engine of another is started.
-
-    Raises:
-        UsageError: ``subject-not-found``.
-    """
-    for label, subject in subjects.items():
-        missing = find_subject(subject)
-        if missing is not None:
-            raise UsageError(missing.text, where=label, code=missing.code)

@@ -15,12 +15,12 @@ from pydantic import BaseModel
 from perfgate.errors import RecordError, UsageError
 from perfgate.github import artifact
 from perfgate.github.api import Api, ApiError, PullRequest, Repository, WorkflowRun
+from perfgate.github.github_markdown import COMMENT_BYTES, render_within
 from perfgate.github.policy import touched
 from perfgate.github.verdict import LIMIT_BYTES, read_verdict, unlinked
 from perfgate.github.workflow_job import PUSHED_REQUEST, GithubJob, JobPlan
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.versioned_json import parse_model
-from perfgate.report.github_markdown import COMMENT_BYTES, render_within
 from perfgate.report.markdown import escape
 from perfgate.units import listed
 

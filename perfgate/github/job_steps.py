@@ -1,4 +1,4 @@
-"""What the steps of a job do, apart from their options and what they print: :mod:`perfgate.cli.github_commands`."""
+"""What the steps of a job do, apart from their options and what they print: :mod:`perfgate.github.commands`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfgate.baseline.baseline_page import diff_document, log_document
 from perfgate.baseline.store import is_baseline, parse_as_of, read
+from perfgate.fleet.joined_nights import nights_joined
+from perfgate.fleet.nightly import MANIFEST, candidate, judge_night, night_of_the_head
 from perfgate.gate import judge_folder
 from perfgate.github import artifact
+from perfgate.github.github_markdown import SUMMARY_BYTES, render_within
 from perfgate.github.verdict import read_verdict
 from perfgate.github.workflow_job import GithubJob, JobPlan
-from perfgate.joined_nights import nights_joined
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.versioned_json import write_model
-from perfgate.nightly import MANIFEST, candidate, judge_night, night_of_the_head
-from perfgate.report.baseline_page import diff_document, log_document
-from perfgate.report.github_markdown import SUMMARY_BYTES, render_within
 from perfgate.report.html import run_html
 from perfgate.report.run_page import MeasuredRun
 from perfgate.report.text import to_text

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from perfgate.baseline.lineage import parse
 from perfgate.errors import PerfgateError, RecordError, UsageError
+from perfgate.fleet.nightly import BESIDE, HALVES, REFERENCE
 from perfgate.github.artifact import unpack
 from perfgate.history.baseline_versions import FORMATTED, Version, entries_in, versions
 from perfgate.history.point_table import PointTable
@@ -24,7 +25,6 @@ from perfgate.judge.outcome import Outcome
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import BASELINE, VERDICT
 from perfgate.machine.versioned_json import read_bytes, read_model
-from perfgate.nightly import BESIDE, HALVES, REFERENCE
 from perfgate.record.run_names import DRILL, NIGHT, RUN
 from perfgate.record.run_record import read_records, read_run, record_digest
 from perfgate.report.document import printable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,11 @@ TIMED: Final = ("benchmark_duration", "duration", "max_seconds", "max_duration",
 """What a run is asked, as a key or a kind, that ends by the clock: how many requests it has depends on the server."""
 
 Sides = Mapping[Side, Sequence[LoadRun]]
+
+
+def compare_files(base: str, head: Path, _: Callable[[str], str]) -> Outcome | None:
+    """:func:`compare_results`, as one of the comparisons of ``perfgate compare``."""
+    return compare_results(Path(base), head)
 
 
 def compare_results(base: Path, head: Path) -> Outcome | None:

@@ -21,6 +21,8 @@ from perfgate.machine.json_text import MANIFEST, parse_json
 from perfgate.machine.versioned_json import read_bytes, validated
 from perfgate.models import Frozen
 from perfgate.record.cost import kind_cost, newest_records
+from perfgate.record.run_names import RUN
+from perfgate.record.run_record import read_run
 from perfgate.scenario.part import Attempt, Part, RunName, plan_digest
 from perfgate.scenario.plan import BETA, Cell, ErrorRate, Plan
 
@@ -322,3 +324,10 @@ def _balanced(cells: Sequence[Cell], cost: Mapping[str, float], count: int) -> l
     places = {cell.name: place for place, cell in enumerate(cells)}
     filled = [sorted(shard, key=lambda cell: places[cell.name]) for shard in shards if shard]
     return sorted(filled, key=lambda shard: places[shard[0].name])
+
+
+def is_shard(folder: Path) -> bool:
+    """Whether a folder is that of a part of a plan, or holds one, and so is judged with the others only."""
+    manifests = [*folder.glob(RUN), *folder.glob(f"*/{RUN}")]
+    parts = [read_run(file.parent).part for file in manifests[:1]]
+    return any(part is not None and not part.joined for part in parts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from perfgate.baseline.foresight import Way
 from perfgate.judge.power import CellPower, GatePower
 from perfgate.record.cost import KindCost
 from perfgate.record.iteration_choice import IterationChoice
@@ -15,13 +14,13 @@ from perfgate.scenario.plan import Cell
 from perfgate.units import bounded_percent, percent
 
 
-def power_document(cell: Cell, price: CellPower, against: Iterable[Way] = (), budget_s: float = math.inf) -> Document:
+def power_document(cell: Cell, price: CellPower, more: Iterable[str] = (), budget_s: float = math.inf) -> Document:
     """One cell: its looks and its price until each of them, by kind of pairs; what each gate could detect at them.
 
     Args:
         cell: The cell.
         price: Of pairs.
-        against: The ways of holding a head against stored baselines instead.
+        more: Lines of rooms: other ways of judging a head, with what they cost and show.
         budget_s: Of a run of this cell alone, seconds.
     """
     lines = [
@@ -29,7 +28,7 @@ def power_document(cell: Cell, price: CellPower, against: Iterable[Way] = (), bu
         *_budget_lines(price.kinds, budget_s),
         *_choice_lines(cell, price),
         *(_gate_line(cell, gate) for gate in price.gates),
-        *(_way_line(cell, way) for way in against),
+        *more,
         *(f"warning: {gate.metric}: {gate.problem}" for gate in price.gates if gate.problem),
     ]
     title = f"{cell.name}  cell {cell.cell_id[:12]}  {cell.source}"
@@ -46,18 +45,6 @@ def _choice_lines(cell: Cell, price: CellPower) -> Iterator[str]:
         yield f"iterations: {between}, chosen by the warm-up trials; {cell.measure.iterations} in these"
     else:
         yield f"iterations: {price.chosen.iterations}, {between}: {price.chosen.reason}"
-
-
-def _way_line(cell: Cell, way: Way) -> str:
-    must_catch = {plan.gate.measured.name: plan.gate.must_catch for plan in cell.gates}
-    beside = f"in pairs with its anchor {way.anchor}" if way.anchor else "the head alone"
-    minutes = "unknown minutes" if way.minutes is None else f"{way.minutes:.0f} minutes"
-    effects = _list(
-        f"{metric} {'nothing yet' if effect is None else bounded_percent(effect, must_catch[metric])}"
-        for metric, effect in way.detectable.items()
-    )
-    cost = f"{way.starts} engine starts, {minutes}"
-    return f"against the baseline of {way.machine_class}, {beside}: {cost}; detectable {effects}"
 
 
 def _gate_line(cell: Cell, price: GatePower) -> str:

@@ -17,6 +17,7 @@ from hand_made import BASE, HEAD, MACHINE, STEP_S, codes, only, run, scenario_fi
 from stored import GATES, held_beside, measured, of_day, said, visit, visits_beside
 
 from perfgate import gate as use_cases
+from perfgate.baseline.baseline_page import list_document
 from perfgate.baseline.lineage import Baseline, draft
 from perfgate.baseline.promotion import promote
 from perfgate.baseline.store import Stored, read
@@ -26,7 +27,6 @@ from perfgate.errors import InterruptedRunError, UsageError
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.trial import Startup, Trial
 from perfgate.record.run_record import Record, Run, Visit
-from perfgate.report.baseline_page import list_document
 from perfgate.report.formats import render
 
 NIGHTS = (0.0, 0.08, -0.05, 0.12, 0.03, -0.09)

@@ -8,6 +8,7 @@ from typing import Any
 from hand_made import MACHINE, codes, only, run, trial
 from stored import GATES, alone, measured, said, visit
 
+from perfgate.baseline.baseline_page import list_document
 from perfgate.baseline.lineage import Baseline, Entry, draft
 from perfgate.baseline.occupations import held_against
 from perfgate.baseline.store import Stored
@@ -15,7 +16,6 @@ from perfgate.baseline.visit_comparison import judge_against
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.fingerprint import Gpu
 from perfgate.record.run_record import Record, Visit
-from perfgate.report.baseline_page import list_document
 
 SALT = "salt"
 SLOWER = {"A": 0.0, "B": 0.04, "C": -0.04, "D": 0.02, "E": 0.0}

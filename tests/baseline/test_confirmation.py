@@ -16,10 +16,10 @@ from hand_made import scenario_file
 from stored import of_day
 
 from perfgate import gate as use_cases
+from perfgate.baseline.confirming import in_pairs
 from perfgate.baseline.promotion import promote
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
-from perfgate.confirming import in_pairs
 from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.judge.cell_verdict import judge
 from perfgate.metrics.trial import Trial
@@ -28,7 +28,7 @@ from perfgate.record.run_record import read_records, read_run, record_file, writ
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import BETA
 from perfgate.scenario.subject import Subject
-from perfgate.verification import verify_path
+from perfgate.verify.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

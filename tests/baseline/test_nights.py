@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from hand_made import BASE, HEAD, MACHINE, STEP_S, scenario_file, trial
 from stored import GATES, measured
 
+from perfgate.baseline.drift_page import finding, measured_builds
 from perfgate.baseline.lineage import Baseline, Entry, draft
 from perfgate.baseline.night_series import Drift, drifts
 from perfgate.baseline.store import baseline_path
 from perfgate.cli.main import main
 from perfgate.record.run_record import Record, Visit
-from perfgate.report.drift_page import finding, measured_builds
 from perfgate.scenario.declaration import load
 from perfgate.scenario.margins import Budget
 from perfgate.scenario.plan import Cell, resolve_cells

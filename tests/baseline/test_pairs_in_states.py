@@ -15,6 +15,7 @@ from probed_runs import FIXTURES, probed
 from stored import held_beside, measured, said, visit, visits_beside
 
 from perfgate.baseline import promotion
+from perfgate.baseline.baseline_page import list_document
 from perfgate.baseline.lineage import Baseline, draft
 from perfgate.baseline.pairs_in_states import PairsInStates
 from perfgate.baseline.store import Stored, read
@@ -26,7 +27,6 @@ from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import PROBED_GPUS, Probes, Side, Trial
 from perfgate.record.run_record import Record, Visit
-from perfgate.report.baseline_page import list_document
 from perfgate.report.explanation import three_sentences
 from perfgate.scenario.plan import Plan, orders_bound
 

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored import alone, lineage, measured, said, visit
 
+from perfgate.baseline.baseline_page import baseline_document, diff_document
 from perfgate.baseline.lineage import Baseline, parse
 from perfgate.baseline.promotion import Promoted, promote
 from perfgate.baseline.store import baseline_path, files, read
@@ -31,7 +32,6 @@ from perfgate.machine.json_text import Size
 from perfgate.metrics.trial import Failure, Side
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, record_file, write_record, write_run
-from perfgate.report.baseline_page import baseline_document, diff_document
 from perfgate.report.text import to_text
 from perfgate.scenario.subject import Source, Subject
 

@@ -36,7 +36,7 @@ from perfgate.record.run_record import Record
 from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Subject
-from perfgate.verification import _tells
+from perfgate.verify.verification import _tells
 
 STUB = Path(__file__).parents[1] / "stub_server.py"
 STEP_US = 2000

@@ -37,7 +37,7 @@ from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell, prompts
 from perfgate.scenario.subject import Subject
-from perfgate.verification import _tells
+from perfgate.verify.verification import _tells
 
 ROOT = Path(__file__).parents[2]
 LIMITS = ", start_timeout: 20s, iteration_timeout: 20s"

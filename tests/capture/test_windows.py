@@ -31,7 +31,7 @@ from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import resolve_cells
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import AnyWorkload
-from perfgate.verification import _longest_line, _tells
+from perfgate.verify.verification import _longest_line, _tells
 
 TEXT = """
 schema: 1
@@ -166,8 +166,8 @@ def test_a_long_search_can_be_verified(job: Job, monkeypatch: pytest.MonkeyPatch
     known = Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,))
     longest = max(map(len, gzip.decompress(file.read_bytes()).splitlines(keepends=True)))
     with monkeypatch.context() as patch:
-        patch.setattr("perfgate.verification.MAX_ANSWER_BYTES", longest)
-        patch.setattr("perfgate.verification.BYTES_A_TOKEN", 0)
+        patch.setattr("perfgate.verify.verification.MAX_ANSWER_BYTES", longest)
+        patch.setattr("perfgate.verify.verification.BYTES_A_TOKEN", 0)
         assert _tells(file, known, trial)
     more = known.cell.workload.model_copy(update={"requests": None, "duration": 60.0})
     assert isinstance(more, Load)

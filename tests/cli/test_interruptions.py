@@ -327,7 +327,7 @@ perfgate.__main__.main()
 """
 
 
-@pytest.mark.parametrize("module", ["perfgate.cli.main", "click", "perfgate.scenario.plan", "pydantic"])
+@pytest.mark.parametrize("module", ["perfgate.cli.main", "click", "perfgate.scenario.declaration", "pydantic"])
 def test_interrupt_while_importing(module: str) -> None:
     """Ctrl-C before anything has begun says so and ends 130, wherever it comes."""
     command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]

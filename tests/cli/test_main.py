@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 from fake_collector import FakeCollector, FakeSpec
 from hand_made import BASE, STEP_S, cell, gate, record, scenario_file, spread, trial, trials
 
-from perfgate import __version__
+from perfgate import __version__, rooms
 from perfgate import gate as use_cases
 from perfgate.capture.job import Job
-from perfgate.cli.main import COMMANDS, main
+from perfgate.cli.main import main
 from perfgate.judge.outcome import Outcome, verdict_schema
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import write_record
@@ -32,6 +32,9 @@ NOISY = FakeSpec(restart_sd=0.02)
 TWO_SIDES = ("--base", "python=/bin/true", "--head", "env.BUILD=new", "--seed", "1")
 
 Invoke = Callable[..., Result]
+
+
+COMMANDS = rooms.entries("commands")
 
 
 @pytest.fixture
@@ -501,7 +504,7 @@ def test_help(invoke: Invoke, name: str) -> None:
     assert command
 
     assert command.help
-    assert command.get_short_help_str(200) == COMMANDS[name][1]
+    assert command.get_short_help_str(200) == COMMANDS[name]["help"]
     assert all(option.help for option in command.params if isinstance(option, click.Option))
     result = invoke(name, "--help")
     assert result.exit_code == 0

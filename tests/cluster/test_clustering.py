@@ -81,7 +81,7 @@ def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest
     """Ray is an extra: whoever has not got it is told its name."""
     scenario_file(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("perfgate.cli.clustering.find_spec", lambda _: None)
+    monkeypatch.setattr("perfgate.cluster.commands.find_spec", lambda _: None)
     result = CliRunner().invoke(main, ["run", *MEASURED, "--on", "auto"])
 
     assert (result.exit_code, "pip install 'perfgate[ray]'" in result.stderr) == (ExitStatus.USAGE, True)

@@ -18,10 +18,10 @@ from three_nodes import CLASS, Mixed, ThreeNodes, command, engines, kept, three_
 
 from perfgate.capture.engine import SOCKETS, TEMPORARY
 from perfgate.capture.pace import Step
-from perfgate.cli.clustering import declared
 from perfgate.cli.main import main
 from perfgate.cli.measuring import Builds
 from perfgate.cluster.cluster_run import ClusterRun
+from perfgate.cluster.commands import declared
 from perfgate.cluster.submission import connected, run_on
 from perfgate.errors import ExitStatus, InterruptedRunError
 from perfgate.judge.outcome import Outcome

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hand_made import cell, judged, spread, trials
 
+from perfgate import rooms
 from perfgate.cli.main import main
 from perfgate.judge.outcome import CellOutcome
 from perfgate.report import outcome_document
@@ -88,4 +89,5 @@ def test_a_section_is_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_report_has_text_and_markdown() -> None:
     """What the table names is there, and text and Markdown come first."""
-    assert {report: formats_of(report)[:2] for report in REPORTS} == dict.fromkeys(REPORTS, ("text", "markdown"))
+    reports = (*REPORTS, *rooms.entries("reports"))
+    assert {report: formats_of(report)[:2] for report in reports} == dict.fromkeys(reports, ("text", "markdown"))

@@ -14,7 +14,7 @@ import lzma
 import random
 import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -83,10 +83,10 @@ def entries() -> Iterator[tuple[str, Entry]]:
 
 def _recorded() -> Iterator[tuple[str, Entry]]:
     for name in RUNS:
-        yield f"run {name}", lambda _, name=name: outcome_facts(recorded(name).outcome)
+        yield f"run {name}", partial(_run_facts, name)
     yield "runs together", lambda _: outcome_facts(recorded_together().outcome)
     for name in exact()["records"]:
-        yield f"profile {name}", lambda _, name=name: exact_facts(name, exact()["records"][name])
+        yield f"profile {name}", partial(_profile_facts, name)
     for name in (*RUNS, "exact"):
         for number in range(MUTATIONS):
             yield f"changed {name} {number}", partial(changed, name, number)
@@ -126,20 +126,33 @@ def _files() -> Iterator[tuple[str, Entry]]:
 def _surfaces() -> Iterator[tuple[str, Entry]]:
     yield "commands", lambda _: commands(main)
     for schema in ("scenario", "config", "verdict", "doctor"):
-        yield f"schema {schema}", lambda _, schema=schema: without_words(json.loads(called("schema", schema)[1]))
-    yield (
-        "python",
-        lambda _: {
-            name: re.sub(" at 0x[0-9a-f]+", "", str(inspect.signature(getattr(api, name)))) for name in api.__all__
-        },
-    )
+        yield f"schema {schema}", partial(_schema, schema)
+    yield "python", lambda _: {name: signature(getattr(api, name)) for name in api.__all__}
     yield "action", lambda _: action()
     for table in (METRICS, ROLE_METRICS, COUNTER_METRICS, LOAD_METRICS):
-        yield (
-            f"metrics from {next(iter(table))}",
-            lambda _, table=table: {n: one.unit for n, one in sorted(table.items())},
-        )
+        yield f"metrics from {next(iter(table))}", partial(_units, table)
     yield "exit statuses", lambda _: {status.name: status.value for status in ExitStatus}
+
+
+def _run_facts(name: str, _: Path) -> Any:
+    return outcome_facts(recorded(name).outcome)
+
+
+def _profile_facts(name: str, _: Path) -> Any:
+    return exact_facts(name, exact()["records"][name])
+
+
+def _schema(name: str, _: Path) -> Any:
+    return without_words(json.loads(called("schema", name)[1]))
+
+
+def _units(table: Mapping[str, Any], _: Path) -> dict[str, str]:
+    return {name: metric.unit for name, metric in sorted(table.items())}
+
+
+def signature(function: Callable[..., Any]) -> str:
+    """Of a function: names, types and defaults of what it takes."""
+    return re.sub(" at 0x[0-9a-f]+", "", str(inspect.signature(function)))
 
 
 def outcome_facts(outcome: Outcome) -> Any:

@@ -19,13 +19,13 @@ from perfgate.cli.main import main
 from perfgate.errors import RecordError
 from perfgate.github.api import Repository, WorkflowRun
 from perfgate.github.comment import MARKER, SHOWN, comment_body, policy_note
+from perfgate.github.github_markdown import COMMENT_BYTES
 from perfgate.github.verdict import read_verdict
 from perfgate.github.workflow_job import JobPlan
 from perfgate.judge.cell_facts import BaselineOutcome
 from perfgate.judge.outcome import CellOutcome, CounterRow, CountersOutcome, GateOutcome, Outcome, verdict_json
 from perfgate.models import Note
 from perfgate.report.formats import render
-from perfgate.report.github_markdown import COMMENT_BYTES
 from perfgate.report.interval_strip import interval_lines
 from perfgate.report.markdown import NAME, fenced
 

@@ -234,7 +234,7 @@ def test_a_promoted_run_is_one_visit(tmp_path: Path) -> None:
 
 def test_without_the_extra_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where DuckDB or ruptures is not installed, the command names both the package and the extra."""
-    monkeypatch.setattr("perfgate.cli.history_commands.NEEDED", ("duckdb", "not_there"))
+    monkeypatch.setattr("perfgate.history.commands.NEEDED", ("duckdb", "not_there"))
 
     told = history(tmp_path, output=tmp_path / "site", cache=tmp_path / "c")
 

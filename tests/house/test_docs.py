@@ -11,8 +11,7 @@ from fake_collector import FakeCollector
 from pages import blocks
 from stub_engine import bare_python
 
-from perfgate import __version__, gate
-from perfgate.cli.main import COMMANDS
+from perfgate import __version__, gate, rooms
 from perfgate.scenario.declaration import load
 from perfgate.trace.families import ROLES
 
@@ -40,7 +39,7 @@ def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
 def test_every_command_is_on_the_page_of_commands() -> None:
     """A command that docs/commands.md does not name does not exist for users."""
     page = (ROOT / "docs" / "commands.md").read_text()
-    assert [name for name in COMMANDS if f"perfgate {name}" not in page] == []
+    assert [name for name in rooms.entries("commands") if f"perfgate {name}" not in page] == []
 
 
 def test_promises_name_tests_that_exist() -> None:

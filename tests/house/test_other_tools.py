@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from perfgate.cli.main import COMMANDS
+from perfgate import rooms
 from perfgate.cli.profiles import kernels
 from perfgate.counters.launch_table import COUNTERS
 from perfgate.machine.telemetry import GpuTelemetry
@@ -31,7 +31,7 @@ def test_the_last_column_names_what_there_is() -> None:
     """What a reader is sent to exists under that name; of an option with values, its own name does."""
     rows = re.findall(r"^\|.*\| *(.+?) *\|$", (ROOT / "docs/other-tools.md").read_text(), re.MULTILINE)
     named = {word for row in rows for quoted in re.findall(r"`([^`]+)`", row) for word in options_of(quoted)}
-    commands = {f"perfgate {name}" for name in COMMANDS}
+    commands = {f"perfgate {name}" for name in rooms.entries("commands")}
     assert len(named) > 50
     assert sorted(named - known_words() - commands) == []
 

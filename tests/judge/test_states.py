@@ -19,6 +19,7 @@ from probed_runs import FIXTURES, PROBED, probed
 from scipy.stats import binom
 
 from perfgate import stats
+from perfgate.github.github_markdown import annotate
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.machine_states import STATES, Labeller, Sample, follows_states
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
@@ -30,7 +31,6 @@ from perfgate.metrics.trial import PROBED_GPUS, Iteration, Probes, Side, Trial
 from perfgate.record.run_record import Visit
 from perfgate.report import explanation
 from perfgate.report.closing_sentence import closing
-from perfgate.report.github_markdown import annotate
 from perfgate.report.junit import render_junit
 from perfgate.report.outcome_lines import gate_name, notes, states_line
 from perfgate.scenario.plan import GatePlan

@@ -25,7 +25,7 @@ from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import read_record, write_record
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import make_plan
-from perfgate.verification import verify_path
+from perfgate.verify.verification import verify_path
 
 SLOWER = FakeSpec(head_ratio={"step": 1.01}, restart_sd=0.0003)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_runs import recorded, recorded_together
 
-from perfgate.report.github_markdown import render_within
+from perfgate.github.github_markdown import render_within
 from perfgate.report.interval_strip import COLUMNS, LEGEND, MOST_ROWS, interval_lines, strips
 
 

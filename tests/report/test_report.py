@@ -40,6 +40,7 @@ from perfgate.counters.launch_table import COUNTERS, KernelLaunch
 from perfgate.counters.roofline_bound import Floor
 from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import UsageError
+from perfgate.github.github_markdown import annotate, render_github, render_within
 from perfgate.judge.cell_verdict import compare_sides, judge, judge_advisory
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, MetricOutcome, Outcome, verdict_json
@@ -53,7 +54,6 @@ from perfgate.report.closing_sentence import closing
 from perfgate.report.document import printable
 from perfgate.report.explanation import causes
 from perfgate.report.formats import format_of, formats_of, render
-from perfgate.report.github_markdown import annotate, render_github, render_within
 from perfgate.report.interval_strip import interval_lines
 from perfgate.report.junit import render_junit
 from perfgate.report.markdown import CUT, escape, fenced, name

@@ -21,6 +21,7 @@ from perfgate.capture.window_reading import read_answer
 from perfgate.capture.windows import MORE_WARMUP
 from perfgate.capture.worker import MAX_ANSWER_BYTES
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError, UsageError
+from perfgate.fleet.nightly import BESIDE, HALVES, MANIFEST, check_halves, night_outcome, run_of
 from perfgate.gate import outcome_of
 from perfgate.judge.next_pairs import due
 from perfgate.judge.outcome import Outcome, verdict_json
@@ -30,7 +31,6 @@ from perfgate.machine.atomic_files import sha256_of
 from perfgate.machine.json_text import parse_json
 from perfgate.metrics.trial import SETTLED, Artifact, Iteration, Trial
 from perfgate.metrics.under_load import MAX_RATE
-from perfgate.nightly import BESIDE, HALVES, MANIFEST, check_halves, night_outcome, run_of
 from perfgate.record.dropped_pairs import CHANGED, UNKNOWN
 from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
 from perfgate.record.measured_builds import measured_digests, unlike_builds

@@ -5,30 +5,45 @@ Slow imports are in the bodies of commands, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfgate.cli.outlet import command
+from perfgate.cli.output_options import lines
 from perfgate.errors import ExitStatus, PerfgateError, RecordError, ScenarioError, UsageError
 
 if TYPE_CHECKING:
-    from perfgate.report.github_markdown import Level
-
-
-def lines(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
-    """Lines of an action's input: one word a line, empty ones dropped."""
-    return tuple(filter(None, map(str.strip, value.splitlines())))
+    from perfgate.github.github_markdown import Level
 
 
 SCENARIOS_OPTION = click.option(
     "--scenarios", callback=lines, default="scenarios/*.yaml", envvar="PERFGATE_SCENARIOS", show_default=True,
     help="Patterns of scenario files from the repository's root, one a line.",
 )  # fmt: skip
+
+
+def ending_jobs(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``perfgate clean`` its ``--job``."""
+
+    @click.option("--job", is_flag=True, help="First end this GitHub job's runs that have an engine now.")
+    @functools.wraps(command)
+    def with_job(*, job: bool, **rest: Any) -> Any:
+        from perfgate.github.workflow_job import GithubJob
+        from perfgate.machine.orphans import end_runs
+
+        # Every process of a job has these in its environment and no other has: a runner takes one job at a time.
+        marks = ("RUNNER_NAME", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT") if job else ()
+        variables = {name: GithubJob.here().variable(name) for name in marks}
+        return command(ended=end_runs(variables) if job else (), **rest)
+
+    return with_job
 
 
 @click.group()
@@ -88,7 +103,7 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
 @click.option("--shards", type=click.IntRange(1, 1000), required=True, envvar="PERFGATE_SHARDS", metavar="N")
 def plan(shards: int) -> None:
     """Divide the scenarios of the base branch, as prepared, into N shards at most, and give them as output matrix."""
-    from perfgate.cli.planning import divided
+    from perfgate.fleet.commands import divided
     from perfgate.github.workflow_job import GithubJob
 
     job = GithubJob.here()
@@ -111,7 +126,7 @@ def plan(shards: int) -> None:
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 def left(matrix: str, shard: str, folder: Path) -> None:
     """Give as output matrix what is left to measure of a plan, by the shards in FOLDER; empty where nothing is."""
-    from perfgate.cli.planning import entries_left
+    from perfgate.fleet.commands import entries_left
     from perfgate.github.workflow_job import GithubJob
     from perfgate.record.shards import parse_shard_plan
 
@@ -155,9 +170,9 @@ def measure(ctx: click.Context) -> None:
 def report() -> None:
     """Show what was measured: summary, annotations, outputs, and the small artifact that a comment is made from."""
     from perfgate.github.comment import policy_note
+    from perfgate.github.github_markdown import SUMMARY_BYTES, annotate, render_within
     from perfgate.github.job_steps import judged, promotable, write_issue, write_page, write_small_artifact
     from perfgate.github.workflow_job import GithubJob
-    from perfgate.report.github_markdown import SUMMARY_BYTES, annotate, render_within
 
     job = GithubJob.here()
     plan, status = job.read_plan(), job.status
@@ -213,10 +228,10 @@ def drift(baselines: Path, scenarios: tuple[str, ...], draw: Path | None) -> Non
 
     Ends with 10 where a budget is overdrawn. Too few nights, and scenarios without a budget, fail nothing here.
     """
+    from perfgate.baseline.drift_page import drift_document, finding, measured_builds
     from perfgate.baseline.night_series import held_to_budgets
+    from perfgate.github.github_markdown import SUMMARY_BYTES
     from perfgate.github.workflow_job import GithubJob
-    from perfgate.report.drift_page import drift_document, finding, measured_builds
-    from perfgate.report.github_markdown import SUMMARY_BYTES
     from perfgate.report.markdown import to_markdown
 
     files = [file for pattern in scenarios for file in sorted(Path().glob(pattern))]
@@ -289,13 +304,13 @@ def _perfgate(ctx: click.Context, words: list[str]) -> int:
 
 
 def _annotate(level: Level, text: str, file: str = "", line: int = 0) -> None:
-    from perfgate.report.github_markdown import Annotation
+    from perfgate.github.github_markdown import Annotation
 
     command(str(Annotation(level, "perfgate", text, file, line)))
 
 
 def _annotate_problems(error: ScenarioError, root: Path) -> None:
-    from perfgate.report.github_markdown import ANNOTATIONS
+    from perfgate.github.github_markdown import ANNOTATIONS
 
     for problem in error.problems[:ANNOTATIONS]:
         text = f"{problem.field}: {problem.text}" if problem.field else problem.text

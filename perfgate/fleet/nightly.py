@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from perfgate import __version__, gate
+from perfgate import __version__, gate, rooms
 from perfgate.capture.pace import Progress
 from perfgate.errors import InterruptedRunError, PerfgateError, RecordError, UsageError
 from perfgate.judge.outcome import WORST_FIRST, Outcome, Verdict, verdict_json, worst
@@ -101,7 +101,7 @@ def run_night(
         anchor: What both are measured beside, if anything.
         runs: Where the night's folder is made.
         seed: That of the shard, or drawn, where not given.
-        shard: The part of a plan that is measured here; :mod:`perfgate.joined_nights` makes one night of all.
+        shard: The part of a plan that is measured here; :mod:`perfgate.fleet.joined_nights` makes one night of all.
         means: See :func:`perfgate.gate.run`: ``collector``, ``progress``, and ``budget_s`` for all runs together.
 
     Raises:
@@ -115,7 +115,7 @@ def run_night(
         raise UsageError("a night needs a head", remedy=remedy)
     if anchor is not None:  # hours before the first run beside it begins
         cells = [cell for file in scenarios for cell in resolve_cells(load(file))]
-        gate.stored_for(BASELINES, cells, {"base": anchor, "head": subjects["head"]})
+        rooms.use("references").stored_for(BASELINES, cells, {"base": anchor, "head": subjects["head"]})
     name = stamped("night")
     drawn = shard.plan.seed if shard else secrets.randbits(32)
     night = Night(

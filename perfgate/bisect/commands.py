@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfgate.cli.drilling import show
 from perfgate.cli.measuring import (
     BASE_OPTION,
     BUDGET_OPTION,
@@ -21,7 +20,7 @@ from perfgate.cli.measuring import (
     measuring,
     resume_option,
 )
-from perfgate.cli.output_options import RUNS_OPTION, check_outputs, format_option
+from perfgate.cli.output_options import RUNS_OPTION, check_outputs, format_option, show
 from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError, UsageError
 
 if TYPE_CHECKING:

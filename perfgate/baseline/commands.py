@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from perfgate.cli.github_commands import lines
 from perfgate.cli.output_options import (
     RUNS_OPTION,
     echo_document,
     folder_option,
     format_option,
+    lines,
     run_named,
     terminal_width,
 )
@@ -61,8 +61,8 @@ def promote(folder: Path, baselines: Path, runs: Path, scenarios: tuple[str, ...
     The same build measured again, or one shown to be equivalent, adds its visits. Anything else needs a reason, and
     begins anew: visits before it count no longer.
     """
+    from perfgate.baseline.baseline_page import promoted_document
     from perfgate.baseline.promotion import promote as promote_run
-    from perfgate.report.baseline_page import promoted_document
 
     files = [file for pattern in scenarios for file in sorted(Path().glob(pattern)) if file.is_file()]
     promoted = promote_run(run_named(folder, runs), baselines, scenarios=files if scenarios else None, **how)
@@ -73,8 +73,8 @@ def promote(folder: Path, baselines: Path, runs: Path, scenarios: tuple[str, ...
 @BASELINES_OPTION
 def list_baselines(baselines: Path) -> None:
     """List the baselines, with their visits and whether they can block."""
+    from perfgate.baseline.baseline_page import list_document
     from perfgate.baseline.store import files, read
-    from perfgate.report.baseline_page import list_document
 
     lineages = [read(file) for file in files(baselines)]
     if lineages:
@@ -87,8 +87,8 @@ def list_baselines(baselines: Path) -> None:
 @click.argument("file", type=FILE)
 def show(file: Path) -> None:
     """Show a baseline: what, where, which build, and every metric with its spread between visits."""
+    from perfgate.baseline.baseline_page import baseline_document
     from perfgate.baseline.store import read
-    from perfgate.report.baseline_page import baseline_document
 
     echo_document(baseline_document(read(file).baseline))
 
@@ -97,8 +97,8 @@ def show(file: Path) -> None:
 @click.argument("file", type=FILE)
 def log(file: Path) -> None:
     """Show a baseline's lineage, the newest promotion first: who, when, why, from which record."""
+    from perfgate.baseline.baseline_page import log_document
     from perfgate.baseline.store import read
-    from perfgate.report.baseline_page import log_document
 
     echo_document(log_document(read(file).baseline))
 
@@ -128,8 +128,8 @@ def verify(files: tuple[Path, ...], baselines: Path, ref: str | None) -> None:
 @SINCE_OPTION
 def diff(file: Path, other: Path | None, ref: str | None) -> None:
     """Show what is between two baselines, or between one and what it was at a commit: promotions, cell, metrics."""
+    from perfgate.baseline.baseline_page import diff_document
     from perfgate.baseline.store import parse_as_of, read
-    from perfgate.report.baseline_page import diff_document
 
     if other is not None and ref is not None:
         raise UsageError("give another file or --since, not both")

@@ -13,9 +13,8 @@ import click
 from click.core import ParameterSource
 
 from perfgate.cli.measuring import BASE_OPTION, BUDGET_OPTION, QUIET_OPTION, Builds, measuring, resume_option
-from perfgate.cli.output_options import RUNS_OPTION, check_outputs, format_option, terminal_width
+from perfgate.cli.output_options import RUNS_OPTION, check_outputs, format_option, show
 from perfgate.errors import ExitStatus, InterruptedRunError, UsageError
-from perfgate.report.formats import format_of, render
 
 if TYPE_CHECKING:
     from perfgate.capture.job import Collector
@@ -148,13 +147,6 @@ def replay(scenario: Path, places: Sequence[Path], draws: int, seed: int, form: 
     report = replay_report(found, Declared.of(load(scenario)), draws=draws, seed=seed)
     show("replay", report, form, outputs)
     click.get_current_context().exit(ExitStatus.REGRESSED if report.broken else ExitStatus.PASS)
-
-
-def show(name: str, report: object, form: str, outputs: Sequence[Path]) -> None:
-    """Print a report and write it to its files."""
-    click.echo(render(name, form, report, terminal_width()), nl=False)
-    for file in outputs:
-        file.write_text(render(name, format_of(file, name), report), encoding="utf-8")
 
 
 def chosen_plants(catalogue: Path, words: Sequence[str]) -> list[tuple[Plant, tuple[str, ...]]]:

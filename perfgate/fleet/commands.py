@@ -5,6 +5,7 @@ Slow imports are in the bodies, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 from collections.abc import Callable, Sequence
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfgate.cli.output_options import RUNS_OPTION
+from perfgate.cli.measuring import names_a_reference
+from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION, run_named
 from perfgate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,13 +36,76 @@ ATTEMPT_OPTION = click.option(
 
 
 def sharded(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that measures ``--shard``, ``--plan`` and ``--left``; :func:`assigned` reads them."""
-    shard = click.option("--shard", "shard_word", metavar="K/N", help="Measure this part of the plan of --plan alone.")
-    left = click.option(
-        "--left", "left_file", type=_FILE, metavar="FILE",
+    """Give a command that measures ``--shard``, ``--plan``, ``--left`` and ``--attempt``; it gets the ``shard``."""
+
+    @click.option("--shard", "shard_word", metavar="K/N", help="Measure this part of the plan of --plan alone.")
+    @PLAN_OPTION
+    @click.option(
+        "--left",
+        "left_file",
+        type=_FILE,
+        metavar="FILE",
         help="What perfgate plan --left printed: of the shard only what is left of it.",
-    )  # fmt: skip
-    return shard(PLAN_OPTION(left(ATTEMPT_OPTION(command))))
+    )
+    @ATTEMPT_OPTION
+    @functools.wraps(command)
+    def with_shard(
+        *passed: Any, shard_word: str | None, plan_file: Path | None, left_file: Path | None, attempt: int, **rest: Any
+    ) -> Any:
+        return command(*passed, shard=assigned(shard_word, plan_file, left_file, attempt), **rest)
+
+    return with_shard  # fmt: skip
+
+
+def run_in_shards(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``perfgate run`` the same, and refuse what no part of a plan is measured with."""
+
+    @functools.wraps(command)
+    def checked(*passed: Any, shard: Assigned | None, **new: Any) -> Any:
+        if shard is not None:
+            _check_options(new)
+        return command(*passed, shard=shard, **new)
+
+    return sharded(checked)
+
+
+def _check_options(new: dict[str, Any]) -> None:
+    """Refuse what no part of a plan is measured with: parts are judged together, by pairs.
+
+    Raises:
+        UsageError: Such an option was given.
+    """
+    refused = {
+        "--quick": new["quick"],
+        "--preset": new["preset"],
+        "--profile-only": new["exact_only"],
+        "--seed": new["seed"] is not None,
+        f"--against {new['against']}": names_a_reference(new["against"]),
+        "--resume without a scenario": new["folder"] is not None and not new["scenarios"],
+    }
+    if given := [option for option, is_given in refused.items() if is_given]:
+        raise UsageError(f"--shard measures pairs by its plan: {', '.join(given)} cannot be given")
+
+
+def joining_shards(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``perfgate judge`` its ``--plan``: parts of a plan are joined, and judged together."""
+
+    @PLAN_OPTION
+    @functools.wraps(command)
+    def with_plan(folders: tuple[Path, ...], plan_file: Path | None, runs: Path) -> Any:
+        from perfgate.record.shards import is_shard
+        from perfgate.report.run_folders import LATEST
+
+        words = folders or (Path(LATEST),)
+        alone = run_named(words[0], runs) if len(words) == 1 and plan_file is None else None
+        if alone is not None and not is_shard(alone):
+            return command(folders=folders, runs=runs)
+        folder, outcome = judge_together(words, runs, plan_file)
+        click.echo(f"run folder: {folder}", err=True)
+        click.get_current_context().meta[RUN_FOLDER] = folder
+        return outcome
+
+    return with_plan
 
 
 def assigned(word: str | None, file: Path | None, left_file: Path | None, attempt: int) -> Assigned | None:
@@ -103,7 +168,7 @@ def plan(
 
 def entries_left(declared: ShardPlan, folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Those entries of a plan that are still to be measured, by the folders of what was."""
-    from perfgate.joined_nights import shards_left
+    from perfgate.fleet.joined_nights import shards_left
 
     return [entry.model_dump(mode="json") for entry in shards_left(declared, folders).include]
 
@@ -156,16 +221,6 @@ def class_of(config: Config, loaded: LoadedScenario) -> MachineClass:
     return MachineClass(named[0], config.machines[named[0]].labels)
 
 
-def is_shard(folder: Path) -> bool:
-    """Whether a folder is that of a part of a plan, or holds one, and so is judged with the others only."""
-    from perfgate.record.run_names import RUN
-    from perfgate.record.run_record import read_run
-
-    manifests = [*folder.glob(RUN), *folder.glob(f"*/{RUN}")]
-    parts = [read_run(file.parent).part for file in manifests[:1]]
-    return any(part is not None and not part.joined for part in parts)
-
-
 def judge_together(words: Sequence[Path], runs: Path, plan_file: Path | None) -> tuple[Path, Outcome]:
     """Join the shards of a plan, or the nights of its shards, and judge them; the folder of that, and the outcome.
 
@@ -175,12 +230,12 @@ def judge_together(words: Sequence[Path], runs: Path, plan_file: Path | None) ->
         plan_file: What ``perfgate plan`` printed, where they are held against that.
 
     Raises:
-        PerfgateError: See :func:`perfgate.joining.join` and :func:`perfgate.joined_nights.join_nights`.
+        PerfgateError: See :func:`perfgate.fleet.joining.join` and :func:`perfgate.fleet.joined_nights.join_nights`.
     """
     from perfgate import gate
-    from perfgate.joined_nights import join_nights
-    from perfgate.joining import agreed_in, join
-    from perfgate.nightly import MANIFEST, judge_night
+    from perfgate.fleet.joined_nights import join_nights
+    from perfgate.fleet.joining import agreed_in, join
+    from perfgate.fleet.nightly import MANIFEST, judge_night
     from perfgate.record.shards import read_shard_plan
 
     declared = read_shard_plan(plan_file) if plan_file is not None else None

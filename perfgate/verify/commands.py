@@ -25,7 +25,7 @@ def verify(ctx: click.Context, paths: tuple[Path, ...], runs: Path) -> None:
     A run is its folder, the folder's name or the word latest. A line a check: ok, FAILED, or unknown where this place
     cannot tell. Ends with 2 where one failed.
     """
-    from perfgate.verification import verify_path
+    from perfgate.verify.verification import verify_path
 
     failed = False
     for path in (run_named(word, runs) for word in paths):

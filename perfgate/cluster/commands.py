@@ -5,6 +5,7 @@ Slow imports are in the bodies, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate.cli.completion import runs as run_names
-from perfgate.cli.measuring import Builds, measuring
-from perfgate.cli.planning import class_of, planned
+from perfgate.cli.measuring import Builds, measured, measuring, names_a_reference, scenarios_or_usual
 from perfgate.errors import UsageError
+from perfgate.fleet.commands import class_of, planned
 
 if TYPE_CHECKING:
     from perfgate.capture.job import Collector
@@ -25,12 +26,36 @@ if TYPE_CHECKING:
 
 
 def on_clusters(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``--on`` and ``--attach``."""
-    text = "Measure on a Ray cluster, each cell where it has room: docs/ray.md."
-    on = click.option("--on", metavar="auto|ray://HOST:PORT", help=text)
-    text = "With --on: look on at this run, which the cluster measures or has measured."
+    """Give ``perfgate run`` its ``--on`` and ``--attach``, which take the call for themselves."""
     path: Any = click.Path(path_type=Path)
-    return on(click.option("--attach", type=path, metavar="RUN", shell_complete=run_names, help=text)(command))
+
+    @click.option(
+        "--on",
+        metavar="auto|ray://HOST:PORT",
+        help="Measure on a Ray cluster, each cell where it has room: docs/ray.md.",
+    )
+    @click.option(
+        "--attach",
+        type=path,
+        metavar="RUN",
+        shell_complete=run_names,
+        help="With --on: look on at this run, which the cluster measures or has measured.",
+    )
+    @functools.wraps(command)
+    def elsewhere(
+        collector: Collector | None,
+        scenarios: tuple[Path, ...],
+        builds: Builds,
+        on: str | None,
+        attach: Path | None,
+        **new: Any,
+    ) -> Any:
+        if on is None and attach is None:
+            return command(collector, scenarios=scenarios, builds=builds, **new)
+        options = {**new, "on": on, "attach": attach}
+        return measured(measured_on_cluster(scenarios, builds, options, collector))
+
+    return elsewhere  # fmt: skip
 
 
 def measured_on_cluster(
@@ -38,7 +63,6 @@ def measured_on_cluster(
     builds: Builds,
     new: dict[str, Any],
     collector: Collector | None,
-    usual: Callable[[], Path],
 ) -> Finished:
     """Do what ``perfgate run --on`` was asked for.
 
@@ -47,7 +71,6 @@ def measured_on_cluster(
         builds: What ``--base`` and ``--head`` say.
         new: The other options of ``perfgate run``.
         collector: Takes the trials; the real engine where there is none.
-        usual: The scenario where none is named.
 
     Raises:
         UsageError: Ray is missing, or an option does not go with ``--on``.
@@ -70,7 +93,7 @@ def measured_on_cluster(
         if new["folder"] is not None:
             return go_on(address, new["folder"], *means)
         gpus = partial(most_gpus, nodes=nodes_at(address)) if new["preset"] else None
-        return run_on(address, declared(scenarios or (usual(),), builds, new, progress, gpus), *means)
+        return run_on(address, declared(scenarios_or_usual(scenarios), builds, new, progress, gpus), *means)
 
 
 def declared(
@@ -96,7 +119,7 @@ def declared(
     from perfgate import __version__
     from perfgate.capture.engine import gpus_of
     from perfgate.cluster.cluster_run import ClusterRun, scaled
-    from perfgate.doctor.preflight import preflight
+    from perfgate.gate import look_ahead
     from perfgate.project.config import load_config
     from perfgate.record.shards import cell_by_cell
     from perfgate.scenario.declaration import load
@@ -106,8 +129,7 @@ def declared(
     files = [load(file) for file in scenarios]
     scaled_to = tuple(gpus(class_of(load_config(), one).name) for one in files) if gpus else ()
     loaded = scaled(files, scaled_to)
-    for warning in preflight(loaded, subjects, ask=False).warnings:  # nodes have the builds
-        progress(f"warning: {warning}")
+    look_ahead(loaded, subjects, progress, ask=False)  # nodes have the builds
     whole, name, classes = planned(loaded, new["seed"])
     if runs_already(subjects):
         raise UsageError("--on: a server that runs already is measured from one place", remedy="Leave --on out.")
@@ -129,7 +151,7 @@ def check_options(scenarios: Sequence[Path], builds: Builds, new: dict[str, Any]
     Raises:
         UsageError: Such an option was given.
     """
-    stored = new["against"] == "baseline" or (new["against"] or "").endswith(".json")
+    stored = names_a_reference(new["against"])
     going_on = new["folder"] is not None or new["attach"] is not None
     refused = {
         "--quick": new["quick"],

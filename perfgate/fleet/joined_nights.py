@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
-from perfgate.joining import MeasuredPart, agreed_in, join, sort_out
+from perfgate.fleet.joining import MeasuredPart, agreed_in, join, sort_out
+from perfgate.fleet.nightly import HALVES, HEAD, MANIFEST, REFERENCE, Night, night_in, read_night, run_of
 from perfgate.machine.versioned_json import write_model
-from perfgate.nightly import HALVES, HEAD, MANIFEST, REFERENCE, Night, night_in, read_night, run_of
 from perfgate.record.run_names import RUN
 from perfgate.record.shards import ShardPlan, ShardsLeft
 
@@ -28,7 +28,7 @@ def join_nights(folders: Sequence[Path], runs: Path, plan: ShardPlan) -> Path:
 
     Raises:
         NotMeasuredError: There is no night, or of none of them a first half.
-        PerfgateError: See :func:`perfgate.joining.join`.
+        PerfgateError: See :func:`perfgate.fleet.joining.join`.
     """
     found = [night for folder in folders if (night := night_in(folder)) is not None]
     if not found:
@@ -85,8 +85,8 @@ def _taken(nights: Sequence[Path], folder: Path, half: str) -> list[Path]:
 def shards_left(plan: ShardPlan, folders: Iterable[Path]) -> ShardsLeft:
     """The shards of a plan of which something can be measured anew on another machine, with those cells alone.
 
-    Nothing is that was decided, or could have been; see :meth:`perfgate.joining.MeasuredPart.left`. So what is measured
-    again does not depend on what was found, and no gate has a second chance.
+    Nothing is that was decided, or could have been: :meth:`perfgate.fleet.joining.MeasuredPart.left`. So what is
+    measured again does not depend on what was found, and no gate has a second chance.
 
     Args:
         plan: As it was printed.

@@ -1,0 +1,1 @@
+"""Plans in shards, nights, and runs that are joined from parts."""

@@ -1,0 +1,118 @@
+"""Optional rooms: folders beside this file with a ``room.toml`` that says what they bring, by name and where it is.
+
+A room joins by its table alone, so that a folder can be deleted or added and no other file changes. Tables are read
+when one is asked for, and what an entry names is imported when it is used: ``perfgate --help`` imports no room. Only
+folders of the installed package are rooms; what other packages bring never takes part in a verdict.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Final
+
+from perfgate.errors import UsageError
+
+FOLDER: Final = Path(__file__).parent
+TABLE: Final = "room.toml"
+
+SHIPPED: Final = {
+    "baseline": ("commands.baseline", "commands.profile", "uses.references"),
+    "bisect": ("commands.bisect", "reports.bisect"),
+    "cluster": (),
+    "doctor": ("commands.doctor", "uses.preflight", "schemas.doctor"),
+    "drill": ("commands.drill", "reports.drill", "reports.replay"),
+    "fleet": ("commands.plan", "commands.nightly", "uses.shards"),
+    "github": ("commands.github", "formats.github"),
+    "history": ("commands.history",),
+    "imports": (),
+    "verify": ("commands.verify",),
+}
+"""What rooms of a whole installation bring that may be asked for by name: where one was removed, errors name it."""
+
+
+@cache
+def tables() -> dict[str, dict[str, dict[str, Any]]]:
+    """The table of each room, by the room's name.
+
+    Raises:
+        UsageError: A table is no TOML.
+    """
+    found = {}
+    for file in sorted(FOLDER.glob(f"*/{TABLE}")):
+        try:
+            found[file.parent.name] = tomllib.loads(file.read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"the room {file.parent.name} is broken: {file}: {error}") from error
+    return found
+
+
+def entries(kind: str) -> dict[str, Any]:
+    """All entries of a kind (``commands``, ``reports``, ...) by name, over all rooms."""
+    return {name: entry for room in tables().values() for name, entry in room.get(kind, {}).items()}
+
+
+def home(kind: str, name: str) -> str:
+    """The room of a whole installation that brings an entry; empty where none does."""
+    return next((room for room, brought in SHIPPED.items() if f"{kind}.{name}" in brought), "")
+
+
+def entry(kind: str, name: str) -> Any:
+    """An entry.
+
+    Raises:
+        UsageError: No room brings it; the room that would is named.
+    """
+    known = entries(kind)
+    if name in known:
+        return known[name]
+    if room := home(kind, name):
+        raise missing(room, f"{kind} {name}")
+    raise UsageError(f"no room brings {kind} {name!r}; there are {', '.join(sorted(known)) or 'none'}")
+
+
+def missing(room: str, what: str) -> UsageError:
+    """The error for what needs a room that was removed."""
+    remedy = f"Install perfgate whole, or put perfgate/{room} back."
+    return UsageError(f"{what}: the room {room!r} is not in this installation of perfgate", remedy=remedy)
+
+
+def bring(place: str) -> Any:
+    """What ``module`` or ``module:name`` is, imported.
+
+    Raises:
+        UsageError: The room is broken: it names what is not there.
+    """
+    try:
+        return resolve_name(place)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"a room is broken: {place}: {error}") from error
+
+
+def use(name: str) -> Any:
+    """What a room brings for the core to use: a module or a function.
+
+    Raises:
+        UsageError: No room brings it; the room that would is named.
+    """
+    return bring(entry("uses", name))
+
+
+def offered(name: str) -> Any | None:
+    """The same, or ``None`` where it is not here and the core does without."""
+    return bring(entries("uses")[name]) if name in entries("uses") else None
+
+
+def with_options(command: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command of the core the options that rooms bring; in their order each may take the call for itself."""
+    brought = [room["options"][command] for room in tables().values() if command in room.get("options", {})]
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        for each in sorted(brought, key=lambda each: each["order"], reverse=True):
+            function = bring(each["by"])(function)
+        return function
+
+    return decorated

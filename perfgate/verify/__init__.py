@@ -1,0 +1,1 @@
+"""What a run folder, a night or a baseline claims, checked."""
