@@ -1,4 +1,4 @@
-"""The simulation behind docs/error-rates.txt, smaller: the declared rates hold, and its copy of the rule is the rule."""
+"""The simulation behind docs/error-rates.md, smaller: the declared rates hold, and its copy of the rule is the rule."""
 
 from __future__ import annotations
 

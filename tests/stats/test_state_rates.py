@@ -1,4 +1,4 @@
-"""The simulation of machines with two states behind docs/error-rates.txt, smaller: the declared rates hold there."""
+"""The simulation of machines with two states behind docs/error-rates.md, smaller: the declared rates hold there."""
 
 from __future__ import annotations
 

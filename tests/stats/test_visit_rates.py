@@ -1,4 +1,4 @@
-"""The simulation of stored baselines behind docs/error-rates.txt decides as perfgate does, and its claims hold."""
+"""The simulation of stored baselines behind docs/error-rates.md decides as perfgate does, and its claims hold."""
 
 from __future__ import annotations
 
