@@ -1,4 +1,4 @@
-"""Simulate searches for the commit that lost it: writes a section of docs/error-rates.md.
+"""Simulate searches for the commit that lost it: writes a section of docs/error-rates.txt.
 
 ``python benchmarks/bisect_rates.py`` takes twenty minutes and puts a fresh section into the page that is there. The
 decisions are those of ``perfgate bisect`` itself (:func:`perfgate.bisect.commit_search.next_step`), and the first and
@@ -27,7 +27,7 @@ from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
 Floats = NDArray[np.float64]
 
-PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
+PAGE = Path(__file__).parents[1] / "docs" / "error-rates.txt"
 TITLE = "## Which commit lost it\n"
 SEED = 20261128
 SEARCHES = 1000

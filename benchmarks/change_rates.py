@@ -1,6 +1,6 @@
 """Simulate nights beside an anchor: how often a change is told where there is none, and how soon one that there is.
 
-``python benchmarks/change_rates.py`` takes hours and puts a fresh section into docs/error-rates.md; ``error_rates.py``
+``python benchmarks/change_rates.py`` takes hours and puts a fresh section into docs/error-rates.txt; ``error_rates.py``
 leaves the one there as it is.
 Every simulated night calls :func:`perfgate.stats.change_points.course` itself.
 """
@@ -25,7 +25,7 @@ from perfgate.stats.change_points import FEWEST_NIGHTS, YEARLY, course
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Floats]
 
-PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
+PAGE = Path(__file__).parents[1] / "docs" / "error-rates.txt"
 TITLE = "## Changes of a level over many nights\n"
 SEED = 20261122
 YEAR = 365

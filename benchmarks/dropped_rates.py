@@ -1,6 +1,6 @@
 """Simulate dropped pairs: a machine that fails fairly, and a head that fails when it is slow.
 
-``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
+``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.txt; ``python
 benchmarks/dropped_rates.py`` alone takes seconds and puts a fresh section into the page that is there. The cap and the
 binomial test are those of :mod:`perfgate.record.dropped_pairs`, over every split of failures that can occur.
 """
@@ -22,7 +22,7 @@ from perfgate.record.dropped_pairs import LEVEL, chance
 
 Counts = NDArray[np.int64]
 
-PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
+PAGE = Path(__file__).parents[1] / "docs" / "error-rates.txt"
 TITLE = "## Dropped pairs\n"
 SEED = 20261122
 RUNS = 100_000

@@ -1,4 +1,4 @@
-"""Simulate how often the rule blocks what is fine and passes what is not: writes docs/error-rates.md and its picture.
+"""Simulate how often the rule blocks what is fine and passes what is not: writes docs/error-rates.txt and its picture.
 
 ``python benchmarks/error_rates.py --runs 20000`` takes half an hour on two cores; the same seed and numpy give the same
 page. Sections that other scripts wrote (shards, bisection, changes over many nights) stay as they are.
@@ -382,7 +382,7 @@ def main() -> int:
         (page(rows, compared, differing), known, head_rates.section(several), drops, states, section(visits),
          order_rates.section(orders))
     )  # fmt: skip
-    file = words.folder / "error-rates.md"
+    file = words.folder / "error-rates.txt"
     file.write_text(merged(file.read_text() if file.exists() else "", text))
     (words.folder / "error-rates.svg").write_text(draw(panels()))
     standings = [*(row.standing for row in rows), *(row.standing for row in imperfect)]

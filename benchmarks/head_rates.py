@@ -1,4 +1,4 @@
-"""Simulate runs of several heads beside one base: writes a section of docs/error-rates.md.
+"""Simulate runs of several heads beside one base: writes a section of docs/error-rates.txt.
 
 ``python benchmarks/head_rates.py`` takes about a minute and puts a fresh section into the page that is there. Rounds
 are taken as a run takes them: all heads that are undecided go on to the next look, and what a head showed when it was
@@ -29,7 +29,7 @@ from perfgate.stats.sequential import DEFAULT_SCHEDULE
 Floats = NDArray[np.float64]
 Case = Literal["all at the margin", "one far slower", "one at must_catch"]
 
-PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
+PAGE = Path(__file__).parents[1] / "docs" / "error-rates.txt"
 TITLE = "## Several heads beside one base\n"
 SEED = 20261125
 RUNS = 100_000

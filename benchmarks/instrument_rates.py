@@ -1,6 +1,6 @@
 """Simulate what the rule knows imperfectly: values that are ties of a timer, a floor's base, the spread of few pairs.
 
-``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
+``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.txt; ``python
 benchmarks/instrument_rates.py`` alone takes some minutes and puts a fresh section into the page that is there. Each
 row is decided twice: as perfgate does, and as if what is imperfectly known were exact.
 """
@@ -27,7 +27,7 @@ from perfgate.stats.sequential import DEFAULT_SCHEDULE
 Floats = NDArray[np.float64]
 Case = Literal["ignorable", "must_catch"]
 
-PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
+PAGE = Path(__file__).parents[1] / "docs" / "error-rates.txt"
 TITLE = "## What is known imperfectly\n"
 SEED = 20261122
 RUNS = 100_000

@@ -1,6 +1,6 @@
 """Simulate CSVs of pairs: what a known order, a stated one and none make of drifts, and of a head on two levels.
 
-``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
+``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.txt; ``python
 benchmarks/order_rates.py`` alone takes a quarter of an hour and puts a fresh section into the page that is there.
 """
 
@@ -30,7 +30,7 @@ from perfgate.stats.signs import MOST_FLIPPED
 Floats = NDArray[np.float64]
 Case = Literal["ignorable", "must_catch"]
 
-PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
+PAGE = Path(__file__).parents[1] / "docs" / "error-rates.txt"
 TITLE = "## Pairs of a CSV\n"
 SEED = 20261129
 RUNS = 20_000

@@ -1,4 +1,4 @@
-"""Decide the same restarts by the rules of other tools and by ours: writes docs/other-rules.md.
+"""Decide the same restarts by the rules of other tools and by ours: writes docs/other-rules.txt.
 
 ``python benchmarks/other_rules.py`` takes about five minutes on one core. The rules are in
 :mod:`perfgate.drill.peer_rules`.
@@ -204,7 +204,7 @@ RECORDED = """## Recorded restarts of an H200
 Comparisons blocked, of `itl_median` or the iterations behind it, in `tests/fixtures/h200-llama-8b-*.csv`. A recording
 holds as many comparisons as it has groups of trials of the size that a rule asks for; a rule that asks for more than
 there is gets what there is, as one comparison. Rules with stored runs get the base trials of the other recordings as
-history. A dash: single iterations were not kept. The change is that of all pairs. [Replayed pairs](drills-replay.md)
+history. A dash: single iterations were not kept. The change is that of all pairs. [Replayed pairs](drills-replay.txt)
 says more of the same recordings.
 
 """
@@ -292,7 +292,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "docs", help="where the page goes")
     words = parser.parse_args()
     text = page(words.runs)
-    (words.folder / "other-rules.md").write_text(text)
+    (words.folder / "other-rules.txt").write_text(text)
 
 
 if __name__ == "__main__":

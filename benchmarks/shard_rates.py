@@ -1,4 +1,4 @@
-"""Simulate plans that several machines measure in shards: writes a section of docs/error-rates.md.
+"""Simulate plans that several machines measure in shards: writes a section of docs/error-rates.txt.
 
 ``python benchmarks/shard_rates.py`` takes some minutes and puts a fresh section into the page that is there. A shard
 measures its cells one after the other, each look by look until it is decided, at the levels that the whole plan leaves:
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Case = Literal["all at the margin", "a cell of each shard far slower", "one at must_catch"]
 
-PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
+PAGE = Path(__file__).parents[1] / "docs" / "error-rates.txt"
 TITLE = "## Shards of one plan\n"
 SEED = 20261127
 RUNS = 40_000

@@ -1,4 +1,4 @@
-"""The section of docs/error-rates.md that ``benchmarks/state_rates.py`` writes, from its counted rows."""
+"""The section of docs/error-rates.txt that ``benchmarks/state_rates.py`` writes, from its counted rows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Simulate the rule within states of a machine: how often it blocks what is fine and passes what is not.
 
-``benchmarks/error_rates.py`` writes what :func:`simulate_all` makes into docs/error-rates.md; ``python
+``benchmarks/error_rates.py`` writes what :func:`simulate_all` makes into docs/error-rates.txt; ``python
 benchmarks/state_rates.py`` alone takes a quarter of an hour on two cores and puts a fresh section into the page that
 is there. Labels are made by the project's own functions, and its tests by a copy that is held against the project's.
 """
@@ -29,7 +29,7 @@ from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.rates import rate_bounds
 from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
-PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
+PAGE = Path(__file__).parents[1] / "docs" / "error-rates.txt"
 NEXT = visit_rates.TITLE
 RUNS = 4_000
 BATCH = 1_000

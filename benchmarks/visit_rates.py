@@ -1,6 +1,6 @@
 """Simulate one visit against a stored baseline's visits: how often it is blocked, by pairs, or passed wrongly.
 
-``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
+``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.txt; ``python
 benchmarks/visit_rates.py`` alone takes half a minute and puts a fresh section into the page that is there. All runs
 of a row are decided at once by :func:`decide_all`, the twin of :class:`perfgate.baseline.visit_series.VisitSeries`
 and :func:`perfgate.judge.rule.judge_series`; a test holds the two together.
@@ -32,7 +32,7 @@ from perfgate.stats.sequential import DEFAULT_SCHEDULE
 Floats = NDArray[np.float64]
 Case = Literal["ignorable", "must_catch"]
 
-PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
+PAGE = Path(__file__).parents[1] / "docs" / "error-rates.txt"
 TITLE = "## One visit against a stored baseline\n"
 SEED = 20261122
 RUNS = 40_000

@@ -5,7 +5,7 @@
 https://github.com/facebookresearch/HolisticTraceAnalysis at f4d0062c382f42bd8a74838bcdad1916c7d5d2da.
 
 HTA cuts the last ``ProfilerStep#`` off and rounds times to microseconds. So both read copies whose steps have another
-name, of which nothing is cut, and HTA is told not to round. It prints the tables of docs/kernels.md.
+name, of which nothing is cut, and HTA is told not to round. It prints tables; docs/kernels.md has what came out.
 """
 
 from __future__ import annotations

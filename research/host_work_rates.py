@@ -1,4 +1,4 @@
-"""What a calibration loop as a covariate would bring for 50 us of host work more in a step (docs/measurements.md).
+"""What a calibration loop as a covariate would bring for 50 us of host work more in a step (research/README.md).
 
 ``python research/host_work_rates.py [RUNS]`` simulates pairs of engines of an H200 whose hosts work 2.3 ms a step.
 Engines of one build differ by 79 us (docs/decisions.md), of which a CPU that is not always as fast makes all but 18.

@@ -1,7 +1,7 @@
 """What public traces give: steps, how they were found, and how much device time has no role.
 
 ``python research/public_traces.py FOLDER``: downloads the files below from GitHub into FOLDER, each at a pinned
-commit and held against its digest, and prints the table of docs/kernels.md. A file that is there already is taken as it
+commit and held against its digest, and prints a table. A file that is there already is taken as it
 is, if its digest is right. They are other projects' test data and are not part of this repository. Where ranges name
 four steps or more, the trace is read a second time without them: what is inferred is held against what the ranges say.
 """

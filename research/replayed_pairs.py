@@ -1,4 +1,4 @@
-"""Try the rule, and those of other gates, on recorded pairs of an H200: writes docs/drills-replay.md.
+"""Try the rule, and those of other gates, on recorded pairs of an H200: writes docs/drills-replay.txt.
 
 ``python research/replayed_pairs.py`` takes some four minutes on one core; the same seed and numpy give the same page.
 """
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=DRAWS, help="draws a row")
     parser.add_argument("--folder", type=Path, default=ROOT / "docs", help="where the page goes")
     words = parser.parse_args()
-    (words.folder / "drills-replay.md").write_text(page(words.draws), encoding="utf-8")
+    (words.folder / "drills-replay.txt").write_text(page(words.draws), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ The words are those of ``perfgate``, so on a GPU machine::
 
     python research/sampler_cost.py run SCENARIO --base python=... --head python=...
 
-A verdict of no difference within the scenario's margins is the result; docs/measurements.md keeps it.
+A verdict of no difference within the scenario's margins is the result; research/README.md keeps it.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def history(ctx: click.Context, sources: tuple[Path, ...], output: Path, metrics
     from perfgate.machine.user_folders import users_caches
 
     if unknown := [name for name in metrics if metric_of(name) is None]:
-        raise UsageError(f"--metric {unknown[0]}: there is no such metric", remedy="docs/commands.md lists them.")
+        raise UsageError(f"--metric {unknown[0]}: there is no such metric", remedy="docs/scenario.md lists them.")
     caches = users_caches()
     usual = caches / "history.duckdb" if caches else None
     with ExitStack() as held:

@@ -10,7 +10,7 @@ import pytest
 
 searches: Any = importlib.import_module("bisect_rates")
 
-PAGE = Path(__file__).parents[2] / "docs" / "error-rates.md"
+PAGE = Path(__file__).parents[2] / "docs" / "error-rates.txt"
 FEW, MANY = 12, 150
 
 

@@ -99,8 +99,8 @@ def test_what_a_replay_does_not_take_is_refused(words: list[str], text: str) -> 
 
 
 def test_the_committed_page_has_every_part() -> None:
-    """docs/drills-replay.md has the curve of each scenario and every rule, on quiet pairs and on those of states."""
-    page = (ROOT / "docs" / "drills-replay.md").read_text()
+    """docs/drills-replay.txt has the curve of each scenario and every rule, on quiet pairs and on those of states."""
+    page = (ROOT / "docs" / "drills-replay.txt").read_text()
 
     assert page.count("### detection curve of itl_median") == 4
     assert page.count("broken:") == 0

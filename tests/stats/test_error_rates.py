@@ -350,7 +350,7 @@ def test_refuted_claim_is_said() -> None:
 
 def test_committed_page() -> None:
     """The committed page holds a row for every model, number of gates and section, and no refuted claim unexplained."""
-    text = (ROOT / "docs" / "error-rates.md").read_text()
+    text = (ROOT / "docs" / "error-rates.txt").read_text()
 
     standings = tuple(f"| {words} |" for words in ("shown", "not refuted", "**refuted**", "none made", "advisory"))
     rows = [line for line in text.splitlines() if line.endswith(standings)]

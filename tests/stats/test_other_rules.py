@@ -1,4 +1,4 @@
-"""The rules of other tools that docs/other-rules.md compares with ours, on examples by hand."""
+"""The rules of other tools that docs/other-rules.txt compares with ours, on examples by hand."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_decided_on_what_there_is(tmp_path: Path) -> None:
 
 def test_committed_page() -> None:
     """The committed page shows every rule under both kinds of restarts and names where each was described."""
-    text = (ROOT / "docs" / "other-rules.md").read_text()
+    text = (ROOT / "docs" / "other-rules.txt").read_text()
 
     for rule in page.RULES:
         assert text.count(f"\n| {rule.name} |") == 4
