@@ -39,7 +39,7 @@ def tables() -> dict[str, dict[str, dict[str, Any]]]:
     """The table of each room, by the room's name.
 
     Raises:
-        UsageError: A table is no TOML.
+        UsageError: A table cannot be read.
     """
     found = {}
     for file in sorted(FOLDER.glob(f"*/{TABLE}")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -31,10 +32,15 @@ from perfgate.machine.locks import STATE
 from perfgate.machine.nvml import Nvml
 from perfgate.machine.processes import owner_mark
 from perfgate.metrics.trial import Kind, Side
+from perfgate.rooms import FOLDER, SHIPPED
 from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Subject
 
+REMOVED = {room for room in SHIPPED if not (FOLDER / room).is_dir()}
+"""Optional rooms that are not here; elsewhere than in a copy that a test made there are none."""
+SHARED = ("tests", "benchmarks", "research", "docs")
+"""Folders whose modules tests import."""
 ENGINE_PYTHON = "PERFGATE_ENGINE_PYTHON"
 
 settings.register_profile("short", max_examples=25, derandomize=True, deadline=None, database=None)
@@ -64,6 +70,22 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(trylast=True)  # when -m has chosen
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """A test goes with a room that it needs, wherever the test lies."""
+    return True if REMOVED and collection_path.suffix == ".py" and _needs_a_removed_room(collection_path) else None
+
+
+def _needs_a_removed_room(file: Path) -> bool:
+    """Whether a file imports a room that was removed, or something that the tests share does for it."""
+    files, needed = [file], set[str]()
+    for each in files:
+        modules = re.findall(r"^ *(?:from|import) ([\w.]+)", each.read_text(encoding="utf-8"), re.MULTILINE)
+        needed |= {name.split(".")[1] for name in modules if name.startswith("perfgate.")}
+        shared = (FOLDER.parent / folder / f"{name}.py" for folder in SHARED for name in modules)
+        files += [place for place in shared if place.is_file() and place not in files]
+    return bool(needed & REMOVED)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that need an engine begin the parts that pytest-xdist hands its workers, those with most starts first.
 
