@@ -29,6 +29,7 @@ SHIPPED: Final = {
     "github": ("commands.github", "formats.github"),
     "history": ("commands.history",),
     "imports": (),
+    "project": ("uses.config", "uses.builds", "uses.git", "schemas.config"),
     "verify": ("commands.verify",),
 }
 """What rooms of a whole installation bring that may be asked for by name: where one was removed, errors name it."""
@@ -36,17 +37,19 @@ SHIPPED: Final = {
 
 @cache
 def tables() -> dict[str, dict[str, dict[str, Any]]]:
-    """The table of each room, by the room's name.
+    """The table of each room, by the room's name; without those that stand on a room which is not here.
 
     Raises:
         UsageError: A table cannot be read.
     """
-    found = {}
+    found: dict[str, dict[str, dict[str, Any]]] = {}
     for file in sorted(FOLDER.glob(f"*/{TABLE}")):
         try:
             found[file.parent.name] = tomllib.loads(file.read_text(encoding="utf-8"))
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"the room {file.parent.name} is broken: {file}: {error}") from error
+    while lacking := [name for name, table in found.items() if {*table.get("needs", ())} - found.keys()]:
+        found = {name: table for name, table in found.items() if name not in lacking}
     return found
 
 
@@ -75,9 +78,14 @@ def entry(kind: str, name: str) -> Any:
 
 
 def missing(room: str, what: str) -> UsageError:
-    """The error for what needs a room that was removed."""
-    remedy = f"Install perfgate whole, or put perfgate/{room} back."
-    return UsageError(f"{what}: the room {room!r} is not in this installation of perfgate", remedy=remedy)
+    """The error for what needs a room that was removed, or that stands on one."""
+    file = FOLDER / room / TABLE
+    needs = tomllib.loads(file.read_text(encoding="utf-8")).get("needs", ()) if file.is_file() else ()
+    lacking = [name for name in needs if name not in tables()] or [room]
+    names = " and ".join(map(repr, lacking))
+    rooms = "rooms" if len(lacking) > 1 else "room"
+    remedy = f"Install perfgate whole, or put perfgate/{lacking[0]} back."
+    return UsageError(f"{what}: the {rooms} {names} {'are' if len(lacking) > 1 else 'is'} not here", remedy=remedy)
 
 
 def bring(place: str) -> Any:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from perfgate.errors import InterruptedRunError, PerfgateError
-from perfgate.project.subjects import resolve
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.subject_words import resolve
 
 
 def parser(about: str | None, into: str) -> argparse.ArgumentParser:

@@ -53,9 +53,8 @@ def serve(address: str) -> None:
     """Answer until killed; a child that has ended is nobody's to wait for."""
     from few_files import SILENT, asked  # noqa: PLC0415
 
-    from perfgate import gate  # noqa: F401, PLC0415 (imported once, for all children)
+    from perfgate import gate, rooms  # noqa: F401, PLC0415 (imported once, for all children)
     from perfgate.capture import build_digest, session, station  # noqa: PLC0415
-    from perfgate.github import commands  # noqa: F401, PLC0415
     from perfgate.models import build_models  # noqa: PLC0415
     from perfgate.scenario.subject import Subject  # noqa: PLC0415
 
@@ -64,6 +63,8 @@ def serve(address: str) -> None:
     vars(station).update(end_orphans=lambda **_: (), find_orphans=lambda _: ())
     vars(build_digest).update(ask=asked)
     build_models()
+    for command in rooms.entries("commands").values():
+        rooms.bring(command["run"])
     for python in (sys.executable, SILENT):
         with contextlib.suppress(build_digest.NoAnswerError):
             asked(Subject(python=python), os.environ, Path(address).parent)

@@ -24,7 +24,6 @@ from perfgate.errors import ExitStatus, InterruptedRunError, NotComparableError,
 from perfgate.judge.comparison import compare_records
 from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.trial import Failure, Trial
-from perfgate.project.subjects import resolve_several
 from perfgate.record.cost import newest_records
 from perfgate.record.manifest import check_sequence
 from perfgate.record.run_record import Record, read_records, read_run
@@ -32,6 +31,7 @@ from perfgate.report.outcome_document import outcome_document
 from perfgate.report.setting_lines import same_again
 from perfgate.report.text import to_text
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.subject_words import resolve_several
 from perfgate.verify.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")

@@ -19,7 +19,6 @@ from perfgate.baseline.stored_visit import Build
 from perfgate.capture.pace import Progress
 from perfgate.gate import Finished
 from perfgate.judge.outcome import CellOutcome
-from perfgate.project.subjects import words
 from perfgate.record.manifest import read_manifest
 from perfgate.record.nested_pairs import FOLDER, run_of_pairs
 from perfgate.record.run_record import Run, read_records
@@ -27,6 +26,7 @@ from perfgate.record.shards import Assigned, MachineClass, printed
 from perfgate.scenario.declaration import LoadedScenario
 from perfgate.scenario.plan import make_plan
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.subject_words import words
 from perfgate.stats.prediction import PAIRS_SHARE
 
 

@@ -27,11 +27,11 @@ from perfgate.machine.versioned_json import parse_content, read_bytes, validated
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Code, Kind, Side, Trial
 from perfgate.models import Frozen
-from perfgate.project.subjects import same_build
 from perfgate.record.identity import Measured
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import Record, Run, read_records, record_digest
 from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject_words import same_build
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.launch_difference import by_rank
 

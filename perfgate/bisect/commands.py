@@ -176,8 +176,7 @@ def begun(
     from perfgate.bisect.searching import begin
     from perfgate.project.build import Builder
     from perfgate.project.config import load_config
-    from perfgate.project.git import WORKING_TREE
-    from perfgate.project.subjects import anchored
+    from perfgate.scenario.subject_words import WORKING_TREE, anchored
 
     words = anchored(about.pop("words"), Path.cwd())
     if any(word.startswith("ref=") for word in words):

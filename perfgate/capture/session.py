@@ -39,12 +39,12 @@ from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
 from perfgate.metrics.trial import Failure, Kind, Trial
 from perfgate.models import build_models
-from perfgate.project.subjects import replaced_path
 from perfgate.record.cost import newest_records, trial_seconds, with_iterations
 from perfgate.record.dropped_pairs import HOPELESS, OF_THE_GPU, met_unfit_caches, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, record_file, write_record
 from perfgate.record.unused_folders import ends
 from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject_words import replaced_path
 
 
 class Session:

@@ -17,7 +17,6 @@ from perfgate.cli.output_options import echo_document
 from perfgate.units import plural
 
 if TYPE_CHECKING:
-    from perfgate.project.config import Config
     from perfgate.scenario.declaration import LoadedScenario
     from perfgate.scenario.plan import Cell
     from perfgate.scenario.subject import Subject
@@ -49,13 +48,13 @@ def check(
     perfgate check scenarios/*.yaml perfgate.toml
     perfgate check scenarios/cpu-tiny.yaml --base python=~/engine/bin/python
     """  # noqa: D301 (click reads a real backspace: keep the lines)
-    from perfgate.project.config import CONFIG_FILE, load_config
     from perfgate.scenario.declaration import dump as dump_scenario
+    from perfgate.scenario.subject_words import CONFIG_FILE
 
     configs = [file for file in scenarios if file.name == CONFIG_FILE]
     loaded = as_preset((file for file in scenarios if file not in configs), preset)
     for file in configs:
-        click.echo(_summary(file, load_config(file)))
+        click.echo(_summary(file, rooms.use("config").load_config(file)))
     if dump:
         click.echo("---\n".join(dump_scenario(file.scenario) for file in loaded), nl=False)
         return
@@ -71,7 +70,7 @@ def check(
     _show_prices(loaded, builds.runs, more, budget_s, notes, heads)
 
 
-def _summary(file: Path, config: Config) -> str:
+def _summary(file: Path, config: Any) -> str:
     recipe = "[build] is valid, not tried" if config.build else "no [build]"
     return f"{file}: subjects: {', '.join(config.subjects) or 'none'}; {recipe}"
 
@@ -83,20 +82,21 @@ def _subjects(builds: Builds) -> dict[str, Subject]:
         UsageError: A word is wrong, or what it or ``perfgate.toml`` names is not there.
     """
     from perfgate.capture.engine import require_subjects
-    from perfgate.project.config import load_config
+    from perfgate.cli.output_options import subject_tables
+    from perfgate.scenario.subject_words import find_config
 
-    named, config = builds.base or builds.head, load_config()
-    if not named and "base" not in config.subjects:
+    named = builds.base or builds.head
+    if not named and "base" not in subject_tables():
         return {}
     subjects = builds.with_heads(lambda _: None, build=False)
-    if named or not _is_of_a_push(config):
+    if named or not _is_of_a_push(find_config()):
         require_subjects({name: subject for name, subject in subjects.items() if subject.built_from is None})
     return subjects
 
 
-def _is_of_a_push(config: Config) -> bool:
+def _is_of_a_push(config: Path | None) -> bool:
     """Whether a file is in the copy of a commit that the pre-push hook has checked: no environments are beside it."""
-    git = (config.file.parent if config.file else Path.cwd()) / ".git"
+    git = (config.parent if config else Path.cwd()) / ".git"
     return git.is_dir() and not any(git.iterdir())
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def subjects(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """The subjects of ``perfgate.toml``, and the keys of those that are written out."""
-    from perfgate.project.config import load_config
+    from perfgate.cli.output_options import subject_tables
 
     try:
-        named = list(load_config().subjects)
+        named = [*subject_tables()]
     except UsageError:  # check says what is wrong with it
         named = []
     return [word for word in (*named, "python=", "path=", "env.", "args.", "ref=") if word.startswith(begun)]

@@ -16,7 +16,7 @@ import click
 from perfgate.errors import UsageError
 
 if TYPE_CHECKING:
-    from perfgate.project.scaffold import Answers, Done, StarterFile
+    from perfgate.cli.scaffold import Answers, Done, StarterFile
 
 
 @click.command()
@@ -37,7 +37,7 @@ def init(folder: Path, *, pre_push: bool, yes: bool, force: bool, **given: str |
 
     What is there already is left as it is.
     """
-    from perfgate.project import scaffold
+    from perfgate.cli import scaffold
 
     answer = partial(_answer, not yes and sys.stdin.isatty())
     chosen = answer("Scenario", given["scenario"], _fitting)
@@ -79,7 +79,7 @@ def _fitting() -> str:
 
 def _next(folder: Path, answers: Answers, done: list[tuple[StarterFile, Done]]) -> tuple[str, str, str]:
     """How to get a verdict, how to compare a branch, how to have it on GitHub."""
-    from perfgate.project.scaffold import not_ignored
+    from perfgate.cli.scaffold import not_ignored
 
     scenario = f"scenarios/{answers.scenario}.yaml"
     engine = folder.absolute() / Path(answers.python).expanduser()

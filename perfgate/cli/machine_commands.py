@@ -39,16 +39,15 @@ def clean(root: Path | None, builds: bool, caches: bool, days: float, ended: Seq
     from perfgate.capture.compile_caches import sweep_caches
     from perfgate.machine.cleanup import sweep
     from perfgate.machine.orphans import end_orphans, find_orphans
-    from perfgate.project.build import cache_folder, sweep_builds
-    from perfgate.project.config import load_config
 
     ended = [*ended, *end_orphans()]
     for process in ended:
         click.echo(f"ended {process}")
-    built = cache_folder(load_config()) if builds else None  # before anything is removed: the file may be wrong
+    # Before anything is removed: the file may be wrong.
+    built = rooms.use("builds").cache_folder(rooms.use("config").load_config()) if builds else None
     swept = list(sweep(root, days)) if root else []
     if built:
-        swept += sweep_builds(built, days)
+        swept += rooms.use("builds").sweep_builds(built, days)
     if caches:
         swept += sweep_caches(days)
     for folder in swept:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perfgate import rooms
 from perfgate.cli import completion
-from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION
+from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION, subject_tables
 from perfgate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from perfgate.gate import Finished
     from perfgate.judge.outcome import Outcome
     from perfgate.metrics.trial import Side
-    from perfgate.project.config import Config
     from perfgate.record.run_record import Run
     from perfgate.scenario.declaration import LoadedScenario
     from perfgate.scenario.subject import Subject
@@ -117,10 +117,10 @@ class Builds:
             UsageError: A scenario, ``perfgate.toml`` or a word is wrong, or there are several heads.
             NotMeasuredError: ``build-failed``.
         """
-        from perfgate.project.subjects import resolve
+        from perfgate.scenario.subject_words import resolve
 
-        config, make = self._making(progress, scenarios, build=build)
-        return resolve(self.base, self.head, config.subjects, make)
+        make = self._making(progress, scenarios, build=build)
+        return resolve(self.base, self.head, subject_tables(), make)
 
     def with_heads(
         self,
@@ -136,47 +136,42 @@ class Builds:
             UsageError: As above; or ``ref`` has several heads to take the merge base of.
             NotMeasuredError: ``build-failed``.
         """
-        from perfgate.project.subjects import against, resolve_several, words_by_head
+        from perfgate.scenario.subject_words import against, resolve_several, words_by_head
 
-        config, make = self._making(progress, scenarios, build=build)
+        make, tables = self._making(progress, scenarios, build=build), subject_tables()
         words = (self.base, self.head)
         if ref is not None:
-            heads = words_by_head(self.head, config.subjects)
+            heads = words_by_head(self.head, tables)
             if len(heads) > 1:
                 remedy = f"Name the base of all: --base ref={ref}"
                 raise UsageError(f"--against {ref} takes one head, and there are {', '.join(heads)}", remedy=remedy)
-            words = against(ref, self.base, heads[""], config.subjects)
-        return resolve_several(*words, config.subjects, make)
+            words = against(ref, self.base, heads[""], tables)
+        return resolve_several(*words, tables, make)
 
     def _making(
-        self, progress: Callable[[str], None], scenarios: Sequence[Path], *, build: bool
-    ) -> tuple[Config, Callable[[str], Mapping[str, Any]]]:
-        from perfgate.project.build import Builder
-        from perfgate.project.config import load_config
+        self, progress: Callable[[str], None], scenarios: Sequence[Path], *, build: bool = True
+    ) -> Callable[[str], Mapping[str, Any]] | None:
+        """What makes builds of refs; ``None`` where this perfgate has nothing that does."""
         from perfgate.scenario.declaration import load
 
         for file in scenarios:
             load(file)
-        config = load_config()
-        builder = Builder(config, progress, (self.runs,))
-        return config, builder if build else builder.planned
+        if (builds := rooms.offered("builds")) is None:
+            return None
+        builder = builds.Builder(rooms.use("config").load_config(), progress, (self.runs,))
+        made: Callable[[str], Mapping[str, Any]] = builder if build else builder.planned
+        return made
 
     def names_a_base(self, subjects: Mapping[str, Subject]) -> bool:
         """Whether a base beside the heads was named, by words or in ``perfgate.toml``: else perfgate's own serves."""
-        from perfgate.project.config import load_config
-
-        return len(subjects) > 1 and bool(self.base or "base" in load_config().subjects)
+        return len(subjects) > 1 and bool(self.base or "base" in subject_tables())
 
     def anchor(self, progress: Callable[[str], None]) -> Subject | None:
         """``[subjects.anchor]``, which heads are measured beside; ``None`` where there is none."""
-        from perfgate.project.build import Builder
-        from perfgate.project.config import load_config
-        from perfgate.project.subjects import resolve
+        from perfgate.scenario.subject_words import resolve
 
-        config = load_config()
-        if "anchor" not in config.subjects:
-            return None
-        return resolve(("anchor",), (), config.subjects, Builder(config, progress, (self.runs,)))["base"]
+        tables = subject_tables()
+        return resolve(("anchor",), (), tables, self._making(progress, ()))["base"] if "anchor" in tables else None
 
 
 def naming_builds(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -287,9 +282,6 @@ def restore_builds(progress: Callable[[str], None], run: Run) -> None:
 
     It raises what :meth:`perfgate.project.build.Builder.restore` does.
     """
-    from perfgate.project.build import Builder
-    from perfgate.project.config import load_config
-
     for subject in run.built.values():
         if subject.built_from:
-            Builder(load_config(), progress).restore(subject)
+            rooms.use("builds").Builder(rooms.use("config").load_config(), progress).restore(subject)

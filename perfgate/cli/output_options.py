@@ -11,7 +11,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,10 +34,24 @@ RUN_FOLDER = "perfgate.run_folder"
 
 def in_project(name: str) -> str:
     """A folder of the project, as it is called from here: beside the ``perfgate.toml`` that holds here, else here."""
-    from perfgate.project.config import find_config
+    from perfgate.scenario.subject_words import find_config
 
     file = find_config()
     return name if file is None else os.path.relpath(file.parent / name)
+
+
+def subject_tables() -> Mapping[str, dict[str, Any]]:
+    """The subjects that ``perfgate.toml`` declares, by name.
+
+    Raises:
+        UsageError: The file is wrong, or is there and this perfgate cannot read it.
+    """
+    from perfgate.scenario.subject_words import find_config
+
+    if find_config() is None:
+        return {}
+    tables: Mapping[str, dict[str, Any]] = rooms.use("config").load_config().subjects
+    return tables
 
 
 def folder_option(name: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 SCHEMAS = {
     "scenario": "perfgate.scenario.declaration:json_schema",
-    "config": "perfgate.project.config:config_schema",
     "verdict": "perfgate.judge.outcome:verdict_schema",
 }
 """What makes each schema, imported when it is asked for; rooms bring more."""

@@ -24,8 +24,8 @@ def doctor(scenarios: tuple[Path, ...], builds: Builds, deep: bool, form: str) -
     """
     from perfgate.doctor.machine_checks import diagnose
     from perfgate.project.config import load_config
-    from perfgate.project.subjects import resolve
     from perfgate.scenario.declaration import load
+    from perfgate.scenario.subject_words import resolve
 
     loaded = tuple(load(file) for file in scenarios)
     tables = load_config().subjects

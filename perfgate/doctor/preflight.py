@@ -32,13 +32,13 @@ from perfgate.load.shape import Load
 from perfgate.machine.json_text import RECORD
 from perfgate.metrics.trial import SIDES
 from perfgate.models import FieldPath
-from perfgate.project.subjects import replaced_path
 from perfgate.scenario.cache_size import PINNED, cannot_hold
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder
 from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.plan import points
 from perfgate.scenario.served import SERVER
 from perfgate.scenario.subject import Builds, Subject, runs_already
+from perfgate.scenario.subject_words import replaced_path
 from perfgate.scenario.workload import AnyWorkload, images_of, no_folder
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.units import NS_PER_S

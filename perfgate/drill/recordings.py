@@ -21,11 +21,11 @@ from perfgate.errors import RecordError
 from perfgate.machine.fingerprint import machine_class
 from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.metrics.trial import SIDES, Trial
-from perfgate.project.subjects import same_build
 from perfgate.record.csv_table import Values, read_table
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, read_records
+from perfgate.scenario.subject_words import same_build
 from perfgate.units import NS_PER_S
 
 STEP = "itl_median"

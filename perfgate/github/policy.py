@@ -22,11 +22,11 @@ from perfgate.github.api import Api, ApiError, MergeGroup, PullRequest, Reposito
 from perfgate.github.workflow_job import PUSHED_REQUEST, Command, GithubJob, JobPlan
 from perfgate.machine.atomic_files import canonical_json, write_atomically
 from perfgate.project.git import Git
-from perfgate.project.subjects import anchored
 from perfgate.record.shards import Assigned, parse_shard_plan, parse_shards_left
 from perfgate.scenario.declaration import load
 from perfgate.scenario.fields import file_pattern
 from perfgate.scenario.plan import resolve_cells
+from perfgate.scenario.subject_words import anchored
 
 Against = Literal["merge-base", "baseline"]
 ALWAYS = ("perfgate.toml", "baselines")

@@ -14,9 +14,9 @@ from perfgate.machine.telemetry import GpuTelemetry
 from perfgate.metrics.catalogue import Metric, split_name, trial_value
 from perfgate.metrics.trial import KINDS, SIDES, Side, Trial, key_of
 from perfgate.models import Note
-from perfgate.project.subjects import same_build
 from perfgate.record.dropped_pairs import unevenness
 from perfgate.record.run_record import Record
+from perfgate.scenario.subject_words import same_build
 from perfgate.trace.decode_step import STEADY
 from perfgate.units import format_value, plural
 

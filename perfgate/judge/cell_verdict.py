@@ -42,10 +42,10 @@ from perfgate.metrics.summaries import step_median
 from perfgate.metrics.trial import KINDS, Kind, Side, key_of
 from perfgate.metrics.under_load import met_requests, write_objective
 from perfgate.models import Note
-from perfgate.project.subjects import revisions
 from perfgate.record.run_record import Record, Run
 from perfgate.scenario.part import Part
 from perfgate.scenario.plan import Cell, Plan
+from perfgate.scenario.subject_words import revisions
 from perfgate.trace.attribution import Attribution, attribute
 from perfgate.units import plural
 

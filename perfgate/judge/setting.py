@@ -10,9 +10,9 @@ from perfgate.judge.evidence import Evidence
 from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import Machine
 from perfgate.metrics.trial import Side
-from perfgate.project.subjects import words
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import SHOWN, Subject
+from perfgate.scenario.subject_words import words
 from perfgate.scenario.workload import AnyWorkload
 from perfgate.scenario.yaml_document import in_flow
 from perfgate.units import plural

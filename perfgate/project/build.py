@@ -36,9 +36,8 @@ from perfgate.machine.processes import owner_mark
 from perfgate.machine.user_folders import users_caches, users_home
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
-from perfgate.project.config import CONFIG_FILE, Config, Recipe, absolute_paths
+from perfgate.project.config import Config, Recipe
 from perfgate.project.git import (
-    WORKING_TREE,
     Commit,
     NoRepositoryError,
     Repository,
@@ -47,6 +46,7 @@ from perfgate.project.git import (
     remove_worktree,
 )
 from perfgate.scenario.subject import Source, Subject, absolute
+from perfgate.scenario.subject_words import CONFIG_FILE, WORKING_TREE, absolute_paths
 
 CACHE = "PERFGATE_BUILDS"
 """The variable that names another folder for builds."""

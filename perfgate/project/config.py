@@ -7,7 +7,6 @@ asked for, see :mod:`perfgate.project.build`.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import tomllib
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -30,10 +29,10 @@ from pydantic import (
 from perfgate.errors import UsageError
 from perfgate.models import Duration, FieldPath, Listed, Strict
 from perfgate.scenario.fields import Arguments, Variables, file_pattern
-from perfgate.scenario.subject import ServerUrl, absolute
+from perfgate.scenario.subject import ServerUrl
+from perfgate.scenario.subject_words import CONFIG_FILE, absolute_paths, find_config
 from perfgate.scenario.yaml_document import MAX_DEPTH, MAX_DIGITS, Document, describe_fields, dotted, draft_07
 
-CONFIG_FILE = "perfgate.toml"
 PLACEHOLDERS: Mapping[str, str] = {
     "tree": "the folder that the commit is checked out into",
     "env": "a folder for whatever the commands make; it is not there before them",
@@ -220,12 +219,6 @@ class Config:
         ]
 
 
-def find_config() -> Path | None:
-    """The nearest ``perfgate.toml`` from the working directory up."""
-    above = (folder / CONFIG_FILE for folder in (Path.cwd(), *Path.cwd().parents))
-    return next(filter(Path.is_file, above), None)
-
-
 def load_config(file: Path | None = None) -> Config:
     """What ``perfgate.toml`` says: the one named, else the nearest from the working directory up; nothing without one.
 
@@ -283,21 +276,6 @@ def config_schema() -> dict[str, Any]:
     recipe = schema["definitions"]["Recipe"]["properties"]
     recipe["timeout"]["default"] = Recipe(path=("{tree}",)).model_dump(mode="json")["timeout"]
     return {**schema, "title": "perfgate.toml"}
-
-
-IN_FRONT: Final = "+"
-"""How a folder of ``path`` begins that is put in front of those of the base or the build, and does not replace them."""
-
-
-def absolute_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A subject's table with its paths taken from ``folder``; the bare name of a program is left to PATH."""
-    read = dict(table)
-    if "path" in read:
-        begun = [(entry[:1] == IN_FRONT, entry.removeprefix(IN_FRONT)) for entry in read["path"]]
-        read["path"] = [IN_FRONT * added + absolute(folder, entry) for added, entry in begun if entry]
-    if os.sep in (read.get("python") or ""):
-        read["python"] = absolute(folder, read["python"])
-    return read
 
 
 def _in_words(file: Path, content: dict[str, Any], error: ValidationError) -> str:

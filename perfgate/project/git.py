@@ -20,9 +20,8 @@ from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
 from perfgate.machine.cleanup import remove_tree
 from perfgate.models import Frozen
 from perfgate.scenario.subject import SHOWN, Revision
+from perfgate.scenario.subject_words import WORKING_TREE
 
-WORKING_TREE = "."
-"""As a ref: HEAD with everything that is not committed; no branch or tag of git can have this name."""
 TITLE = 72
 """Characters of a commit's first line that are kept; git's own advice is to write no more."""
 

@@ -8,9 +8,9 @@ from typing import Final, Literal
 
 from perfgate.metrics.path_use import FolderUse, ProcessUse
 from perfgate.metrics.trial import Failure, Side
-from perfgate.project.subjects import same_build
 from perfgate.record.run_record import Record
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.subject_words import same_build
 from perfgate.units import listed, plural
 
 UNUSED: Final = "path-unused"

@@ -12,13 +12,13 @@ from perfgate.judge.outcome import Outcome
 from perfgate.machine.json_text import RECORD
 from perfgate.machine.versioned_json import read_model
 from perfgate.metrics.trial import Side
-from perfgate.project.subjects import words
 from perfgate.record.run_names import NIGHT, RUN, begun_of
 from perfgate.record.run_record import read_run
 from perfgate.record.run_state import measured_anything, state_of
 from perfgate.record.stop import read_stop
 from perfgate.report.document import Document, Section
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.subject_words import words
 
 LATEST = "latest"
 """The word for the newest run folder."""

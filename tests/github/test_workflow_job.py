@@ -21,13 +21,13 @@ from stored import lineage
 
 from perfgate import __version__
 from perfgate.cli.main import main
+from perfgate.cli.scaffold import LABELS, workflows
 from perfgate.errors import RecordError, UsageError
 from perfgate.github.api import Api, ApiError, PullRequest
 from perfgate.github.artifact import of_earlier_attempt, read_member, unpack
 from perfgate.github.policy import touched
 from perfgate.github.proposal import Proposal, propose
 from perfgate.github.workflow_job import GithubJob
-from perfgate.project.scaffold import LABELS, workflows
 
 PROPOSAL = Proposal("main", "Promote", "why")
 

@@ -6,19 +6,22 @@ import ast
 import functools
 import graphlib
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+from perfgate.rooms import SHIPPED, TABLE
 
 PACKAGE = Path(__file__).parents[2] / "perfgate"
 
 CORE = (
     "reason_code", "profile_reasons", "reasons", "errors", "units", "models", "rooms", "scipy_special", "stats",
-    "machine", "load", "trace", "counters", "calls", "metrics", "scenario", "project", "record", "capture", "judge",
+    "machine", "load", "trace", "counters", "calls", "metrics", "scenario", "record", "capture", "judge",
     "report", "run_steps", "gate", "cli",
 )  # fmt: skip
 """From the ground up: a room, or a module at the root, imports only from those before it."""
 OPTIONAL = (
-    "imports", "doctor", "baseline", "fleet", "cluster", "bisect", "drill", "verify", "github", "history",
+    "imports", "project", "doctor", "baseline", "fleet", "cluster", "bisect", "drill", "verify", "github", "history",
 )  # fmt: skip
 """Rooms that can be deleted: nothing of the core imports them, and they import only from the core and those before."""
 ROOMS = (*CORE, *OPTIONAL, "__main__")
@@ -102,6 +105,15 @@ def test_rooms_import_only_what_is_below_them() -> None:
     assert {room(module) for module in FILES} - {"__init__"} == {*ROOMS}
     arrows = {(module, target) for module in FILES for target in imports(module) if room(module) != room(target)}
     assert not [(a, b) for a, b in arrows if ROOMS.index(room(b)) >= ROOMS.index(room(a))]
+
+
+def test_rooms_say_which_others_they_stand_on() -> None:
+    """The table of an optional room names the optional rooms that it imports, and no others."""
+    for name in OPTIONAL:
+        table = tomllib.loads((PACKAGE / name / TABLE).read_text(encoding="utf-8"))
+        imported = {room(target) for module in FILES if room(module) == name for target in imports(module)}
+        assert {*table.get("needs", ())} == imported & {*OPTIONAL} - {name}, name
+    assert {*OPTIONAL} == {*SHIPPED}
 
 
 def test_no_imports_run_in_a_circle() -> None:

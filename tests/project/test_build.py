@@ -25,7 +25,7 @@ from perfgate.machine.locks import hold_named
 from perfgate.machine.orphans import find_orphans
 from perfgate.project.build import CACHE, Builder, cache_folder, sweep_builds
 from perfgate.project.config import Config, load_config
-from perfgate.project.subjects import resolve
+from perfgate.scenario.subject_words import resolve
 
 COPY = """
 [build]

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfgate.errors import ExitStatus, UsageError
-from perfgate.project.subjects import (
+from perfgate.scenario.subject import Source, Subject
+from perfgate.scenario.subject_words import (
     MOST_HEADS,
     against,
     anchored,
@@ -22,7 +23,6 @@ from perfgate.project.subjects import (
     same_build,
     words,
 )
-from perfgate.scenario.subject import Source, Subject
 
 Tables = dict[str, dict[str, Any]]
 

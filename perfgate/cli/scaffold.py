@@ -18,11 +18,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from perfgate import __version__
+from perfgate import __version__, rooms
 from perfgate.errors import UsageError
 from perfgate.machine.atomic_files import write_atomically
-from perfgate.project.config import CONFIG_FILE
-from perfgate.project.git import Repository
+from perfgate.scenario.subject_words import CONFIG_FILE
 
 Done = Literal["wrote", "replaced", "left"]
 SCENARIOS: Mapping[str, str] = {"cpu-tiny": "llama-tiny", "llama-8b-decode": "llama-8b"}
@@ -108,7 +107,7 @@ def starter_files(folder: Path, answers: Answers) -> tuple[StarterFile, ...]:
     if answers.pre_push:
         if top is None:
             raise UsageError("a pre-push hook needs a git repository", where=str(folder), remedy="git init first.")
-        planned.append(_hook(Repository(folder).hook("pre-push"), folder))
+        planned.append(_hook(rooms.use("git").Repository(folder).hook("pre-push"), folder))
     return tuple(planned)
 
 
@@ -168,7 +167,7 @@ def installed_action() -> str:
 def _top(folder: Path) -> Path | None:
     nearest = next(above for above in (folder, *folder.absolute().parents) if above.is_dir())
     try:
-        return Repository(nearest).folder.resolve()
+        return Path(rooms.use("git").Repository(nearest).folder).resolve()
     except UsageError:
         return None  # no repository yet, or no git at all: nothing that is written here needs one
 

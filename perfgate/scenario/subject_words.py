@@ -17,10 +17,13 @@ from ruamel.yaml.error import YAMLError
 from perfgate.errors import UsageError
 from perfgate.machine.versioned_json import first_problem
 from perfgate.metrics.trial import HEAD_NAME, Side
-from perfgate.project.config import CONFIG_FILE, IN_FRONT, absolute_paths
-from perfgate.project.git import WORKING_TREE
-from perfgate.scenario.subject import SHOWN, Subject, data_apart, entries
+from perfgate.scenario.subject import SHOWN, Subject, absolute, data_apart, entries
 
+CONFIG_FILE: Final = "perfgate.toml"
+WORKING_TREE: Final = "."
+"""The ref of what is not committed."""
+IN_FRONT: Final = "+"
+"""How a folder of ``path`` begins that is put in front of those of the base or the build, and does not replace them."""
 KEYS = ("python", "path", "env", "args", "ref", "url")
 _OF_A_HEAD = re.compile(rf"([^:=]+):((?:{'|'.join(KEYS)})(?:\.[^=]*)?=.*)", re.DOTALL)
 """``NAME:key=value``; no engine argument and no variable has a colon in its name."""
@@ -138,6 +141,23 @@ def against(
     tip = "HEAD" if head_ref in (None, WORKING_TREE) else head_ref
     base = (*serves, *base_words, f"ref={ref}...{tip}")
     return base, tuple(head_words) if head_ref else (f"ref={WORKING_TREE}", *head_words)
+
+
+def find_config() -> Path | None:
+    """The nearest ``perfgate.toml`` from the working directory up."""
+    above = (folder / CONFIG_FILE for folder in (Path.cwd(), *Path.cwd().parents))
+    return next(filter(Path.is_file, above), None)
+
+
+def absolute_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A subject's table with its paths taken from ``folder``; the bare name of a program is left to PATH."""
+    read = dict(table)
+    if "path" in read:
+        begun = [(entry[:1] == IN_FRONT, entry.removeprefix(IN_FRONT)) for entry in read["path"]]
+        read["path"] = [IN_FRONT * added + absolute(folder, entry) for added, entry in begun if entry]
+    if os.sep in (read.get("python") or ""):
+        read["python"] = absolute(folder, read["python"])
+    return read
 
 
 def anchored(words: Sequence[str], folder: Path) -> tuple[str, ...]:

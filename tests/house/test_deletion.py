@@ -1,0 +1,115 @@
+"""Optional rooms can be deleted: nothing of the core needs them, and what does need them names them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from perfgate_process import stub_words
+from test_rooms import CORE, OPTIONAL
+
+from perfgate.rooms import SHIPPED
+
+ROOT = Path(__file__).parents[2]
+LOOK = """
+import importlib, pkgutil, sys
+from click.testing import CliRunner
+from perfgate import rooms
+from perfgate.cli.main import main
+import perfgate
+core, removed, commands = (set(word.split(",")) for word in sys.argv[1:])
+subject_side = {"call_counter", "host_sampler", "system_counters"}
+for module in pkgutil.walk_packages(perfgate.__path__, "perfgate."):
+    name = module.name.split(".")
+    if name[1] in core and name[-1] not in subject_side and not name[-1].startswith("vllm_"):
+        importlib.import_module(module.name)
+listed = CliRunner().invoke(main, ["--help"]).stdout
+for command in commands - {""}:
+    assert f"\\n  {command} " not in listed, command
+    refused = CliRunner().invoke(main, [command])
+    assert refused.exit_code == 2, refused.stderr
+    assert any(f"'{room}'" in refused.stderr for room in removed) and " not here" in refused.stderr, refused.stderr
+for command in ("check", "compare", "init", "judge", "list", "report", "run"):
+    assert f"\\n  {command} " in listed, command
+    assert CliRunner().invoke(main, [command, "--help"]).exit_code == 0, command
+"""
+"""Imports every module of the core, and asks the command line for what is there and what is not."""
+
+
+def without(rooms: Iterable[str], folder: Path) -> Path:
+    """A copy of perfgate and its tests in which these rooms were removed."""
+    ignore = shutil.ignore_patterns("__pycache__", *(f"test_{room}.py" for room in rooms))
+    for name in ("perfgate", "tests"):
+        shutil.copytree(ROOT / name, folder / name, copy_function=os.link, ignore=ignore)
+        for room in rooms:
+            shutil.rmtree(folder / name / room, ignore_errors=True)
+    for name in ("benchmarks", "research", "docs", "scenarios", "drills", "pyproject.toml"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def called(tree: Path, *words: str, here: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Python, with the copy in front."""
+    variables = {**os.environ, "PYTHONPATH": str(tree)}
+    return subprocess.run(
+        [sys.executable, *words], cwd=here or tree, env=variables, capture_output=True, text=True, check=False
+    )
+
+
+def refused_by_name(tree: Path, rooms: Iterable[str]) -> None:
+    """The core imports, and what the rooms brought is not there or names them."""
+    brought = [entry.partition(".") for room in rooms for entry in SHIPPED[room]]
+    commands = ",".join(name for kind, _, name in brought if kind == "commands")
+    looked = called(tree, "-c", LOOK, ",".join(CORE), ",".join(rooms), commands)
+    assert looked.returncode == 0, looked.stderr
+
+
+@pytest.mark.parametrize("room", OPTIONAL)
+def test_a_room_can_be_deleted(room: str, tmp_path: Path) -> None:
+    """Without its folder the core imports, the command line has all else, and what it brought is refused by name."""
+    refused_by_name(without([room], tmp_path / "tree"), [room])
+
+
+def test_the_core_alone_measures_and_judges(tmp_path: Path) -> None:
+    """Without any optional room a run on the stand-in engine passes, and is judged, listed, reported and compared."""
+    tree = without(OPTIONAL, tmp_path / "tree")
+    refused_by_name(tree, OPTIONAL)
+    words = stub_words(tmp_path)  # with a perfgate.toml, which nothing of the core reads
+    refused = called(tree, "-m", "perfgate", "run", *words, here=tmp_path)
+    assert (refused.returncode, "the room 'project' is not here" in refused.stderr) == (2, True), refused.stderr
+    (tmp_path / "perfgate.toml").unlink()
+    refused = called(tree, "-m", "perfgate", "run", *words, "--against", "baseline", here=tmp_path)
+    assert (refused.returncode, "the room 'baseline' is not here" in refused.stderr) == (2, True), refused.stderr
+
+    ran = called(tree, "-m", "perfgate", "run", *words, here=tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    for words in (
+        ["judge"],
+        ["list"],
+        ["report"],
+        ["explain"],
+        ["compare", f"{run}:base", f"{run}:head", "--exit-zero"],
+    ):
+        ended = called(tree, "-m", "perfgate", *words, here=tmp_path)
+        assert ended.returncode == 0, (words, ended.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [*OPTIONAL, "all of them"])
+def test_tests_of_the_core_pass_without_it(room: str, tmp_path: Path) -> None:
+    """Every test that does not need the room passes where it was removed."""
+    tree = without(OPTIONAL if room not in OPTIONAL else [room], tmp_path / "tree")
+    folders = [f"tests/{name}" for name in CORE if (tree / "tests" / name).is_dir()]
+
+    ended = called(
+        tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not engine and not gpu", *folders
+    )
+
+    assert ended.returncode == 0, ended.stdout[-5000:]
