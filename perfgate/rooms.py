@@ -37,7 +37,7 @@ SHIPPED: Final = {
 
 @cache
 def tables() -> dict[str, dict[str, dict[str, Any]]]:
-    """The table of each room, by the room's name; without those that stand on a room which is not here.
+    """The table of each room, by the room's name; a room goes with each room that it needs.
 
     Raises:
         UsageError: A table cannot be read.
@@ -78,7 +78,7 @@ def entry(kind: str, name: str) -> Any:
 
 
 def missing(room: str, what: str) -> UsageError:
-    """The error for what needs a room that was removed, or that stands on one."""
+    """The error for what a room would bring that was removed, or that needs a removed room."""
     file = FOLDER / room / TABLE
     needs = tomllib.loads(file.read_text(encoding="utf-8")).get("needs", ()) if file.is_file() else ()
     lacking = [name for name in needs if name not in tables()] or [room]

@@ -11,9 +11,9 @@ from typing import Self
 from perfgate.capture.engine import gpus_of
 from perfgate.capture.job import Job
 from perfgate.errors import NotMeasuredError, UsageError
+from perfgate.machine.accelerator import Accelerators, GpuError, connect
 from perfgate.machine.clocks import ClockGuard, undo_stale
 from perfgate.machine.fingerprint import Machine, comparable, read_machine
-from perfgate.machine.nvml import GpuError, Nvml, connect
 from perfgate.machine.processes import carries_mark
 from perfgate.machine.sampler import Sampler, company
 from perfgate.machine.telemetry import disturbance
@@ -40,7 +40,7 @@ class Gpus:
     """
 
     def __init__(
-        self, run: Run, environment: Mapping[str, str], tell: Callable[[str], object], nvml: Nvml | None
+        self, run: Run, environment: Mapping[str, str], tell: Callable[[str], object], nvml: Accelerators | None
     ) -> None:
         self._run = run
         self.environment = environment
@@ -135,7 +135,7 @@ class Gpus:
             return Failure(code=error.code, text=error.finding)
         return Failure(code="foreign-process", text=f"after the engine's end: {busy}") if busy else None
 
-    def _find(self, nvml: Nvml | None) -> Machine:
+    def _find(self, nvml: Accelerators | None) -> Machine:
         """This machine, with these GPUs; none where they are hidden on purpose."""
         visible = self.environment.get(VISIBLE)
         elsewhere = all(subject.url for subject in self._run.built.values())

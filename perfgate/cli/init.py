@@ -68,7 +68,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 def _fitting() -> str:
     """The scenario that this machine can run: a GPU's where the driver shows one."""
-    from perfgate.machine.nvml import connect
+    from perfgate.machine.accelerator import connect
 
     nvml = connect()
     if nvml is None:

@@ -66,8 +66,8 @@ def clocks() -> None:
 @clocks.command()
 def show() -> None:
     """Per visible GPU: its clocks now, those it can hold, and who holds them."""
+    from perfgate.machine.accelerator import connect
     from perfgate.machine.clocks import describe
-    from perfgate.machine.nvml import connect
 
     nvml = connect()
     if nvml is None:
@@ -85,8 +85,8 @@ def reset(uuids: tuple[str, ...]) -> None:
 
     A lock whose owner still runs is left alone, and is an error that names the owner.
     """
+    from perfgate.machine.accelerator import connect
     from perfgate.machine.clocks import reset as reset_clocks
-    from perfgate.machine.nvml import connect
 
     nvml = connect()
     if nvml is None:

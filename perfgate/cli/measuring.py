@@ -193,7 +193,7 @@ def as_preset(scenarios: Iterable[Path], preset: str | None) -> tuple[LoadedScen
     Raises:
         UsageError: A scenario is wrong, or has nothing that the preset could scale.
     """
-    from perfgate.machine.nvml import connect
+    from perfgate.machine.accelerator import connect
     from perfgate.scenario.declaration import load
     from perfgate.scenario.presets import with_preset
 

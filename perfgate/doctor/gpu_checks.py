@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from perfgate.capture.neighbours import known
 from perfgate.doctor.diagnosis import Check, Finding
 from perfgate.doctor.profilers import CAP_SYS_ADMIN, has_capability
+from perfgate.machine.accelerator import Accelerators, GpuError, connect
 from perfgate.machine.clock_helper import helper_command, is_permitted
 from perfgate.machine.clock_lease import Lease, find_leases, owner_lives
 from perfgate.machine.clocks import check_supported
 from perfgate.machine.fingerprint import Gpu, read_machine
-from perfgate.machine.nvml import GpuError, Nvml, connect
 from perfgate.machine.sampler import company
 from perfgate.scenario.declaration import Clocks, LoadedScenario, Scenario
 from perfgate.units import gib
@@ -52,7 +52,7 @@ def _without_gpu(why: str, locking: Sequence[Scenario]) -> list[Finding]:
     ]
 
 
-def _look(nvml: Nvml, gpus: Sequence[Gpu], locking: Sequence[Scenario]) -> Iterator[Finding]:
+def _look(nvml: Accelerators, gpus: Sequence[Gpu], locking: Sequence[Scenario]) -> Iterator[Finding]:
     if not gpus:
         yield GPU.failed(
             "the driver answers, and no GPU is visible",
@@ -72,7 +72,7 @@ def _look(nvml: Nvml, gpus: Sequence[Gpu], locking: Sequence[Scenario]) -> Itera
         yield _neighbours(nvml, gpus)
 
 
-def _idle(nvml: Nvml, number: int, gpu: Gpu) -> Finding:
+def _idle(nvml: Accelerators, number: int, gpu: Gpu) -> Finding:
     """Whether a run would find the GPU free."""
     name = f"GPU {number} ({gpu.name})"
     busy = company(nvml, [gpu.uuid])
@@ -86,7 +86,7 @@ def _idle(nvml: Nvml, number: int, gpu: Gpu) -> Finding:
     return GPU_IDLE.ok(f"{name}: nobody computes on it" + (f", {gib(used)} of its memory in use" if used else ""))
 
 
-def _lock(nvml: Nvml, gpus: Sequence[Gpu], scenario: str, clocks: Clocks) -> Finding:
+def _lock(nvml: Accelerators, gpus: Sequence[Gpu], scenario: str, clocks: Clocks) -> Finding:
     """Whether these clocks exist on these GPUs, and whether setting them is permitted."""
     memory = f", memory at {clocks.memory_mhz} MHz" if clocks.memory_mhz is not None else ""
     sm_mhz = clocks.sm_mhz
@@ -121,7 +121,7 @@ def _means_to_lock(uuid: str) -> str:
     return f"by {shlex.join(helper)}" if helper and is_permitted(helper, ["reset", uuid]) else ""
 
 
-def _neighbours(nvml: Nvml, gpus: Sequence[Gpu]) -> Finding:
+def _neighbours(nvml: Accelerators, gpus: Sequence[Gpu]) -> Finding:
     """What engines on other GPUs do to a trial, as it was measured last."""
     found = next(filter(None, (known(read_machine((gpu,), nvml.driver, nvml.cuda), [gpu]) for gpu in gpus)), None)
     if found is None:

@@ -28,9 +28,9 @@ from perfgate.drill.plants import Device, Plant
 from perfgate.drill.side_by_side import run_side_by_side, way_on
 from perfgate.errors import InterruptedRunError, NotComparableError, PerfgateError, UsageError
 from perfgate.judge.next_pairs import due
+from perfgate.machine.accelerator import connect
 from perfgate.machine.fingerprint import machine_class, read_machine
 from perfgate.machine.locks import hold
-from perfgate.machine.nvml import connect
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.trial import Side
 from perfgate.models import Frozen, Note

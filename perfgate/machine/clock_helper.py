@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from perfgate.machine.nvml import GpuError, NothingDoneError
+from perfgate.machine.accelerator import GpuError, NothingDoneError
 
 HELPER: Final = "/usr/local/sbin/perfgate-clocks"
 

@@ -18,10 +18,10 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from perfgate.errors import NotMeasuredError
+from perfgate.machine.accelerator import Accelerators, GpuError, NothingDoneError
 from perfgate.machine.clock_helper import ask_helper
 from perfgate.machine.clock_lease import Hold, Lease, adopt, find_leases, held_by_another, owner_lives, take
 from perfgate.machine.fingerprint import Gpu, boot_id
-from perfgate.machine.nvml import GpuError, NothingDoneError, Nvml
 from perfgate.machine.supervisor import INTERRUPTIONS
 
 
@@ -37,7 +37,7 @@ class ClockGuard:
         warn: Told of clocks that could not be given free where nothing can be raised; by default standard error.
     """
 
-    def __init__(self, nvml: Nvml, run: str, warn: Callable[[str], object] | None = None) -> None:
+    def __init__(self, nvml: Accelerators, run: str, warn: Callable[[str], object] | None = None) -> None:
         self._nvml = nvml
         self._run = run
         self._warn = warn or _to_stderr
@@ -195,7 +195,7 @@ class _Signals:
             os.kill(os.getpid(), number)
 
 
-def undo_stale(nvml: Nvml, uuids: Collection[str] | None = None) -> tuple[Lease, ...]:
+def undo_stale(nvml: Accelerators, uuids: Collection[str] | None = None) -> tuple[Lease, ...]:
     """Undo the locks of these GPUs (by default all that are visible) whose owners are gone; returns their leases.
 
     A lock whose owner lives is left alone. A lease from before the last boot is only removed: its lock is gone.
@@ -216,7 +216,7 @@ def undo_stale(nvml: Nvml, uuids: Collection[str] | None = None) -> tuple[Lease,
     return tuple(undone)
 
 
-def reset(nvml: Nvml, uuids: Collection[str]) -> tuple[Lease, ...]:
+def reset(nvml: Accelerators, uuids: Collection[str]) -> tuple[Lease, ...]:
     """Undo the locks of these GPUs whose owners are gone, for somebody who wants the clocks to be free.
 
     Raises:
@@ -230,7 +230,7 @@ def reset(nvml: Nvml, uuids: Collection[str]) -> tuple[Lease, ...]:
     return undone
 
 
-def describe(nvml: Nvml, gpu: Gpu) -> str:
+def describe(nvml: Accelerators, gpu: Gpu) -> str:
     """The clocks of a GPU for people, several lines: now, what can be held, and who holds them."""
     now, supported = nvml.sample(gpu.uuid), nvml.supported_clocks_mhz(gpu.uuid)
     lines = [f"{gpu.uuid}  {gpu.name}", f"  now       SM {_mhz(now.sm_mhz)}, memory {_mhz(now.memory_mhz)}"]
@@ -258,7 +258,7 @@ def _mhz(value: int | None) -> str:
     return "unknown" if value is None else f"{value} MHz"
 
 
-def _undo(nvml: Nvml, uuid: str) -> Lease | None:
+def _undo(nvml: Accelerators, uuid: str) -> Lease | None:
     """Undo the lock that a dead process left; ``None`` where there is none."""
     with adopt(uuid) as lease:
         if lease is None or lease.outlived_a_boot:
@@ -267,7 +267,7 @@ def _undo(nvml: Nvml, uuid: str) -> Lease | None:
     return lease
 
 
-def check_supported(nvml: Nvml, uuid: str, sm_mhz: int, memory_mhz: int | None) -> None:
+def check_supported(nvml: Accelerators, uuid: str, sm_mhz: int, memory_mhz: int | None) -> None:
     """Refuse clocks that this GPU cannot hold; NVML itself takes the nearest ("closest desired") without a word.
 
     Raises:
@@ -294,7 +294,7 @@ def _check_one(what: str, wanted: int | None, offered: Collection[int], uuid: st
     )
 
 
-def _set(nvml: Nvml, lease: Lease) -> None:
+def _set(nvml: Accelerators, lease: Lease) -> None:
     assert lease.sm_mhz is not None, "only leases that were read may lack it"  # noqa: S101 (for the type checker)
     try:
         nvml.lock_clocks(lease.uuid, lease.sm_mhz, lease.memory_mhz)
@@ -303,7 +303,7 @@ def _set(nvml: Nvml, lease: Lease) -> None:
         ask_helper(["lock", lease.uuid, str(lease.sm_mhz), *memory], lease.uuid, refusal)
 
 
-def _reset(nvml: Nvml, lease: Lease) -> None:
+def _reset(nvml: Accelerators, lease: Lease) -> None:
     """Give the clocks of a lease free; the error says what a person can do."""
     try:
         try:

@@ -1,4 +1,4 @@
-"""GPUs as NVML sees them: what they are, what they do now, who uses them, and the two calls that hold their clocks.
+"""NVIDIA's GPUs, by NVML: what they are, what they do now, who uses them, and the two calls that hold their clocks.
 
 perfgate uses NVML here alone, and nothing here decides anything. Every call names its GPU by UUID. What a
 GPU or driver does not offer reads as ``None``; what goes wrong is a :class:`GpuError` with its reason code. No call is
@@ -13,13 +13,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 import pynvml
 
-from perfgate.errors import NotMeasuredError
+from perfgate.machine.accelerator import GpuError, GpuProcess, NothingDoneError
 from perfgate.machine.fingerprint import Gpu
 from perfgate.machine.forked import Forked, NoAnswerError
 from perfgate.machine.telemetry import Sample
@@ -41,29 +40,8 @@ _VALUE_FIELDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """The member of a field's union that holds its value, by ``nvmlValueType_t``."""
 
 
-class GpuError(NotMeasuredError):
-    """NVML refused or failed; ``code`` says why."""
-
-
-class NothingDoneError(GpuError):
-    """It refused, and no clock has changed by that: there is nothing to undo."""
-
-
 class NoDriverError(GpuError):
     """There is no NVIDIA driver here."""
-
-
-@dataclass(frozen=True)
-class GpuProcess:
-    """A process that holds a compute context on a GPU.
-
-    Args:
-        pid: As NVML reports it, which in a container may be the host's number.
-        memory_bytes: GPU memory it holds; ``None`` where the driver does not tell.
-    """
-
-    pid: int
-    memory_bytes: int | None
 
 
 def _there(method: Callable[Concatenate[Nvml, _P], _T]) -> Callable[Concatenate[Nvml, _P], _T]:
@@ -151,13 +129,13 @@ class Nvml:
 
     @_there
     def architecture(self, uuid: str) -> int | None:
-        """Compute capability times ten, 90 for 9.0; ``None`` where the driver does not tell."""
+        """See :class:`~perfgate.machine.accelerator.Accelerators`."""
         version = self._read(uuid, pynvml.nvmlDeviceGetCudaComputeCapability)
         return None if version is None else 10 * int(version[0]) + int(version[1])
 
     @_there
     def facts(self, uuid: str) -> Gpu:
-        """What the GPU is and how it is set up."""
+        """See :class:`~perfgate.machine.accelerator.Accelerators`."""
         read = functools.partial(self._read, uuid)
         ecc, mig = read(pynvml.nvmlDeviceGetEccMode), read(pynvml.nvmlDeviceGetMigMode)
         persistence = read(pynvml.nvmlDeviceGetPersistenceMode)
@@ -179,11 +157,7 @@ class Nvml:
 
     @_there
     def sample(self, uuid: str) -> Sample:
-        """What the GPU does now.
-
-        Raises:
-            GpuError: ``gpu-lost`` where it has fallen off the bus.
-        """
+        """See :class:`~perfgate.machine.accelerator.Accelerators`."""
         read = functools.partial(self._read, uuid)
         utilisation = read(pynvml.nvmlDeviceGetUtilizationRates)
         fields = self._fields(uuid, (_MEMORY_TEMPERATURE, _ENERGY, _INSTANT_POWER, *SLOWDOWN_COUNTERS.values()))
@@ -206,19 +180,19 @@ class Nvml:
 
     @_there
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """Who computes on the GPU, ordered by pid; empty also where the driver does not tell."""
+        """See :class:`~perfgate.machine.accelerator.Accelerators`."""
         contexts = self._read(uuid, pynvml.nvmlDeviceGetComputeRunningProcesses) or ()
         return tuple(sorted((GpuProcess(p.pid, p.usedGpuMemory) for p in contexts), key=lambda process: process.pid))
 
     @_there
     def memory_used_bytes(self, uuid: str) -> int | None:
-        """Memory allocated on the GPU by anybody, seen or not."""
+        """See :class:`~perfgate.machine.accelerator.Accelerators`."""
         memory = self._read(uuid, pynvml.nvmlDeviceGetMemoryInfo)
         return memory and int(memory.used)
 
     @_there
     def supported_clocks_mhz(self, uuid: str) -> Mapping[int, Sequence[int]]:
-        """The SM clocks that can be held, by memory clock; empty where the GPU does not tell."""
+        """See :class:`~perfgate.machine.accelerator.Accelerators`."""
         read = functools.partial(self._read, uuid)
         memory = read(pynvml.nvmlDeviceGetSupportedMemoryClocks) or ()
         return {mhz: tuple(read(pynvml.nvmlDeviceGetSupportedGraphicsClocks, mhz) or ()) for mhz in memory}

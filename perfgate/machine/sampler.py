@@ -17,7 +17,7 @@ from typing import Final, Self
 
 import psutil
 
-from perfgate.machine.nvml import GpuError, GpuProcess, Nvml
+from perfgate.machine.accelerator import Accelerators, GpuError, GpuProcess
 from perfgate.machine.processes import pid_namespace
 from perfgate.machine.telemetry import Foreign, GpuTelemetry, Sample, Window, summarise
 from perfgate.units import gib
@@ -100,7 +100,7 @@ class Sampler:
 
     def __init__(
         self,
-        nvml: Nvml,
+        nvml: Accelerators,
         uuids: Sequence[str],
         is_ours: Callable[[int], bool],
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -177,7 +177,7 @@ class Sampler:
             self.error.__cause__ = error
 
 
-def company(nvml: Nvml, uuids: Iterable[str]) -> str:
+def company(nvml: Accelerators, uuids: Iterable[str]) -> str:
     """Who computes on these GPUs before any engine of ours does, in words; empty where all are free.
 
     Memory that nobody listed holds belongs to somebody the driver does not show here, as to another container.

@@ -17,10 +17,10 @@ from fake_nvml import FakeMachine, fake_uuid
 from perfgate_process import DEADLINE_S
 
 from perfgate.machine import clock_helper
+from perfgate.machine.accelerator import GpuError, NothingDoneError
 from perfgate.machine.clock_helper import ask_helper, helper_command
 from perfgate.machine.clock_lease import find_leases
 from perfgate.machine.clocks import ClockGuard
-from perfgate.machine.nvml import GpuError, NothingDoneError
 
 HERE = Path(__file__).parents[1]
 UUID = fake_uuid(0)

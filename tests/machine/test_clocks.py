@@ -21,11 +21,12 @@ from perfgate_process import DEADLINE_S
 from perfgate.cli.main import main
 from perfgate.errors import ExitStatus, NotMeasuredError
 from perfgate.machine import clock_helper, clock_lease
+from perfgate.machine.accelerator import GpuError
 from perfgate.machine.clock_lease import Lease, adopt, find_leases, owner_lives, take
 from perfgate.machine.clocks import ClockGuard, undo_stale
 from perfgate.machine.clocks import reset as reset_clocks
 from perfgate.machine.fingerprint import boot_id
-from perfgate.machine.nvml import GpuError, Nvml
+from perfgate.machine.nvml import Nvml
 
 HERE = Path(__file__).parents[1]
 UUID = fake_uuid(0)

@@ -18,8 +18,9 @@ import pytest
 from fake_nvml import FakeMachine, fake_uuid
 
 from perfgate.machine import nvml as gpu
+from perfgate.machine.accelerator import GpuError, GpuProcess
 from perfgate.machine.fingerprint import Gpu
-from perfgate.machine.nvml import GpuError, GpuProcess, Nvml, connect
+from perfgate.machine.nvml import Nvml, connect
 
 UUID = fake_uuid(0)
 MISSING = [3, 4, 13]

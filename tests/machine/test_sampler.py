@@ -13,7 +13,8 @@ import pytest
 from fake_nvml import NVML_ERROR_GPU_IS_LOST, FakeMachine
 from perfgate_process import DEADLINE_S
 
-from perfgate.machine.nvml import GpuProcess, Nvml
+from perfgate.machine.accelerator import GpuProcess
+from perfgate.machine.nvml import Nvml
 from perfgate.machine.processes import wait_until
 from perfgate.machine.sampler import Company, Sampler, company
 from perfgate.machine.telemetry import Window
