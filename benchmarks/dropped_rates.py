@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from many_runs import Margins, decide_all
 from numpy.typing import NDArray
 from page_sections import merged
 from restart_models import normal, orders
-from rule_twin import Margins, decide_all
 
-from perfgate.drill.peer_rules import PASS
 from perfgate.record.dropped_pairs import LEVEL, chance
+from perfgate.stats.sequential import PASS
 
 Counts = NDArray[np.int64]
 

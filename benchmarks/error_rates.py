@@ -21,23 +21,20 @@ import order_rates
 import state_rates
 from claimed_rate import REFUTED, SHOWN, ClaimedRate
 from effect_picture import Panel, Point, draw
+from many_runs import Decisions, Margins, decide_all
 from page_sections import merged
 from restart_models import MODELS, NOISY_PAIR_SD, PAIR_SD, Model, normal
-from rule_twin import Decisions, Margins, decide_all, disagreements
 from visit_rates import section
 from visit_rates import simulate_all as simulate_visits
 
-from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import ALPHA, BETA
-from perfgate.stats.sequential import DEFAULT_SCHEDULE
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, PASS, REGRESSED
 
 ROOT = Path(__file__).parents[1]
 SEED = 20261120
 RUNS = 100_000
 BATCH = 5_000
-CHECKED = 120
-"""Runs a model, number of gates and case that the project's own functions decide as well."""
 POINT_RUNS = 20_000
 GATES = (1, 3, 8)
 WIDE, TIGHT = Margins(0.001, 0.005), Margins(0.0002, 0.0015)
@@ -139,26 +136,6 @@ def model_key(model: Model) -> tuple[int, ...]:
     return (*model.name.encode(), round(model.pair_sd * 1e9))
 
 
-def check_twin(models: Sequence[Model] = MODELS, runs: int = CHECKED) -> tuple[int, int]:
-    """Runs compared between the vectorised rule and the project's own functions, and how many differ.
-
-    Slowdowns up to 1.2 times must_catch are drawn besides the simulated cases, so that every verdict and every number
-    of pairs occurs.
-    """
-    compared = differing = 0
-    for model in models:
-        for gates in GATES:
-            rng = seeded(99, gates, *model_key(model))
-            cases = [(slowdowns(case, gates, margins), margins) for case, margins in SECTIONS]
-            drawn = rng.uniform(0, 1.2 * TIGHT.must_catch, gates)
-            cases.append((tuple(drawn.tolist()), TIGHT))
-            for slow, margins in cases:
-                d = model.pairs(rng, runs // len(cases), slow)
-                compared += len(d)
-                differing += disagreements(d, (margins,) * gates)
-    return compared, differing
-
-
 # --- the picture
 
 
@@ -215,9 +192,7 @@ looks.
 
 {remarks}
 
-The simulation uses a vectorised copy of the rule (`benchmarks/rule_twin.py`). In the same program {compared:,} runs of
-all models, with 1, 3 and 8 gates, were also decided look by look by `perfgate.judge.rule.judge_series` itself:
-{differing} ended differently (verdict of the run, verdict of each gate, number of pairs).
+Runs are decided by the functions that decide a run of perfgate (`perfgate.stats.sequential`), many at once.
 
 ## How restarts differ
 
@@ -261,7 +236,7 @@ Dotted lines are the margins of `itl_median`. Between them either verdict is rig
 """
 
 
-def page(rows: Sequence[Row], compared: int, differing: int) -> str:
+def page(rows: Sequence[Row]) -> str:
     """The page as Markdown."""
     claims = [row for row in rows if row.model.claims]
     refuted = [row for row in claims if row.standing == REFUTED]
@@ -282,8 +257,6 @@ def page(rows: Sequence[Row], compared: int, differing: int) -> str:
         looks=looks,
         verdict=verdict,
         remarks="\n".join(f"- {remark}" for remark in (*refusals, *largest(claims))),
-        compared=compared,
-        differing=differing or "none",
     )
     parts = [head + models]
     for case, margins in SECTIONS:
@@ -357,15 +330,11 @@ def percent(rate: float) -> str:
 
 
 def main() -> int:
-    """Simulate, check the twin, write the page and the picture."""
+    """Simulate, write the page and the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help="simulated runs a row")
     parser.add_argument("--folder", type=Path, default=ROOT / "docs", help="where the page and the picture go")
     words = parser.parse_args()
-    compared, differing = check_twin()
-    print(f"{compared} runs compared with judge_series, {differing} differ", flush=True)
-    if differing:
-        return 1
     rows = []
     for case, margins in SECTIONS:
         for model in models_for(case):
@@ -379,7 +348,7 @@ def main() -> int:
     orders = order_rates.simulate_all()
     known = instrument_rates.section(imperfect, promises)
     text = "\n".join(
-        (page(rows, compared, differing), known, head_rates.section(several), drops, states, section(visits),
+        (page(rows), known, head_rates.section(several), drops, states, section(visits),
          order_rates.section(orders))
     )  # fmt: skip
     file = words.folder / "error-rates.md"

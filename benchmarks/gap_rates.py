@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from many_runs import Margins
 from restart_models import NOISY_PAIR_SD as PAIR_SD
-from rule_twin import Margins
 from state_models import E2E_NS, GAP, ITERATIONS, PAIRS, PROBE_GAP, PROBE_NS, PROBE_SD, RESTART_SD, STEP_NS, Drawn
 from state_places import WIDE
 from state_twin import LOOKS, Measured

@@ -17,14 +17,14 @@ from typing import Literal
 
 import numpy as np
 from claimed_rate import ClaimedRate
+from many_runs import Margins
 from numpy.typing import NDArray
 from page_sections import merged
 from restart_models import PAIR_SD, PAIRS
-from rule_twin import Margins, holm_all, look_p
 
-from perfgate.drill.peer_rules import INCONCLUSIVE, PASS, REGRESSED
+from perfgate import stats
 from perfgate.scenario.plan import ALPHA, BETA, round_order
-from perfgate.stats.sequential import DEFAULT_SCHEDULE
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, INCONCLUSIVE, PASS, REGRESSED
 
 Floats = NDArray[np.float64]
 Case = Literal["all at the margin", "one far slower", "one at must_catch"]
@@ -105,15 +105,12 @@ def decide_heads(d: Floats, margins: Margins) -> tuple[NDArray[np.int8], NDArray
     runs, heads, _ = d.shape
     p, q = np.ones((runs, heads)), np.ones((runs, heads))
     verdicts, taken = np.zeros((runs, heads), np.int8), np.zeros((runs, heads), np.int64)
-    for pairs, block, passing in zip(
-        DEFAULT_SCHEDULE.looks, DEFAULT_SCHEDULE.block, DEFAULT_SCHEDULE.pass_, strict=True
-    ):
+    for look in stats.interim_looks(d, DEFAULT_SCHEDULE, margins.ignorable, margins.must_catch):
         open_ = verdicts == INCONCLUSIVE
-        above, below = look_p(d[..., :pairs], margins, block, passing)
-        p, q = np.where(open_, np.minimum(p, above), p), np.where(open_, np.minimum(q, below), q)
-        taken = np.where(open_, pairs, taken)
-        found = np.where(holm_all(p, ALPHA), REGRESSED, np.where(q <= BETA, PASS, INCONCLUSIVE))
-        verdicts = found.astype(np.int8)
+        p, q, taken = (
+            np.where(open_, new, old) for new, old in ((look.p_slower, p), (look.p_equivalent, q), (look.pairs, taken))
+        )
+        verdicts = stats.decided(stats.holm(p.T, ALPHA).T, q, BETA)
     return verdicts, taken
 
 

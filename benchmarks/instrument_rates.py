@@ -15,14 +15,13 @@ from typing import Literal
 
 import numpy as np
 from claimed_rate import ClaimedRate
+from many_runs import Decisions, Margins, decide_all
 from numpy.typing import NDArray
-from rule_twin import Decisions, Margins, decide_all
 from scipy import special
 
-from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.estimate import Estimate, detectable
-from perfgate.stats.sequential import DEFAULT_SCHEDULE
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, PASS, REGRESSED
 
 Floats = NDArray[np.float64]
 Case = Literal["ignorable", "must_catch"]
@@ -99,7 +98,7 @@ def at_the_floor(floor: float, common: float, case: Case, runs: int = RUNS) -> R
     first = np.exp(np.log(base[..., : DEFAULT_SCHEDULE.looks[0]]).mean(axis=-1, keepdims=True))
     sides = (FLOOR_MARGINS.ignorable, FLOOR_MARGINS.must_catch)
     now, exact = (
-        decide_all(d, (FLOOR_MARGINS,), allowed=tuple(np.stack([side + 0 * d, floor / b + 0 * d]) for side in sides))
+        decide_all(d, (FLOOR_MARGINS,), allowed=np.array([[side + 0 * d, floor / b + 0 * d] for side in sides]))
         for b in (base, first)
     )
     return Row(

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rule_twin import Decisions, Margins, decide_all
+from many_runs import Decisions, Margins, decide_all
 
 from perfgate.drill import peer_rules as rules
-from perfgate.drill.peer_rules import INCONCLUSIVE, KEPT, PASS, REGRESSED, Codes, PeerRule
+from perfgate.drill.peer_rules import KEPT, Codes, PeerRule
 from perfgate.drill.recordings import STEP, Recording, distinct, read_recordings
 from perfgate.stats.estimate import Floats
-from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, INCONCLUSIVE, PASS, REGRESSED, Schedule
 
 ROOT = Path(__file__).parents[1]
 SEED = 20261120

@@ -13,8 +13,8 @@ import numpy as np
 from state_places import CASES, JUMPING, SOURCES, WIDE, Case, Place, variant
 from state_twin import decide_all
 
-from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.judge.machine_states import Source
+from perfgate.stats.sequential import PASS, REGRESSED
 
 RUNS = 4_000
 BATCH = 1_000

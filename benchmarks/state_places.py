@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import state_models as models
 from claimed_rate import ClaimedRate
-from rule_twin import Margins
+from many_runs import Margins
 from state_models import GAP, RECORDED, STICKY, StateModel
 from state_twin import Measured
 

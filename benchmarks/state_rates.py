@@ -12,22 +12,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import many_runs
 import moderated_rates
 import numpy as np
-import rule_twin
 import state_models as models
 import visit_rates
+from many_runs import Decisions
 from restart_models import NOISY_PAIR_SD as PAIR_SD
-from rule_twin import Decisions
 from state_models import PAIRS, Floats
 from state_page import PAIRS_WORDS, TITLE, cells, section
 from state_places import PLACES, SEED, WIDE, Place, Row
 from state_twin import Ends, decide_all, disagreements
 
-from perfgate.drill.peer_rules import INCONCLUSIVE, PASS, REGRESSED
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.rates import rate_bounds
-from perfgate.stats.sequential import DEFAULT_SCHEDULE
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, INCONCLUSIVE, PASS, REGRESSED
 
 PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
 NEXT = visit_rates.TITLE
@@ -99,7 +98,7 @@ def of_pairs(name: str, runs: int = SHAPE_RUNS, further: tuple[int, ...] = ()) -
     rng = np.random.default_rng([SEED, *name.encode()])
     worst = []
     for slow, error in ((WIDE.ignorable, REGRESSED), (WIDE.must_catch, PASS)):
-        every = [rule_twin.decide_all(np.log1p(slow) + sd * draw(rng, shape), (WIDE,), schedule) for sd in SPREADS]
+        every = [many_runs.decide_all(np.log1p(slow) + sd * draw(rng, shape), (WIDE,), schedule) for sd in SPREADS]
         wrong = [int((ends.runs == error).sum()) for ends in every]
         worst.append(every[wrong.index(max(wrong))])
     return worst[0], worst[1]

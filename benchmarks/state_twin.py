@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from many_runs import Margins
 from numpy.typing import NDArray
-from rule_twin import CODES, Margins
 from scipy import special
 from state_models import ITERATIONS, PAIRS, Bools, Drawn, Floats
 
-from perfgate.drill.peer_rules import INCONCLUSIVE, PASS, REGRESSED
 from perfgate.drill.replay import run_verdict
 from perfgate.gate import parse_gate
 from perfgate.judge.machine_states import GAP_LEVEL, Labeller, Source, alike
@@ -28,13 +27,21 @@ from perfgate.judge.state_series import AT_MOST, OWN_PAIRS, by_state
 from perfgate.metrics.trial import LEAST_ITERATIONS, SLOWER, Iteration, Probes, Side, Trial
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan, orders_bound
 from perfgate.stats import two_states
-from perfgate.stats.sequential import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, FIRST_PASSING_PAIRS
+from perfgate.stats.sequential import (
+    DEFAULT_SCHEDULE,
+    FIRST_BLOCKING_PAIRS,
+    FIRST_PASSING_PAIRS,
+    INCONCLUSIVE,
+    PASS,
+    REGRESSED,
+)
 
 METRICS = ("itl_median", "e2e_median", "tpot_mean")
 """Of the gates, in order."""
 STATES = (two_states.SLOW, two_states.FAST)
 SCHEDULE = DEFAULT_SCHEDULE
 LOOKS = SCHEDULE.looks
+CODES = {"inconclusive": INCONCLUSIVE, "pass": PASS, "improved": PASS, "regressed": REGRESSED}
 LEAST_PAIRS = 2
 """Pairs that have a spread."""
 

@@ -421,8 +421,8 @@ def test_joining_only_adds_rejections(cells: list[tuple[int, list[float]]], cut:
         values = [value for _, p in families for value in p]
         levels = [stats.holm_level(values, n, 0.01, weights) for n in range(len(values))]
         found = stats.holm(values, 0.01, weights)
-        assert found == tuple(value <= level for value, level in zip(values, levels, strict=True))
-        return list(found)
+        assert [*found] == [value <= level for value, level in zip(values, levels, strict=True)]
+        return [*found]
 
     own = rejected(cut)[: sum(len(p) for _, p in cells[:cut])]
     assert all(later or not before for before, later in zip(own, rejected(len(cells)), strict=False))

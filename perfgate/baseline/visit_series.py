@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from perfgate import stats
 from perfgate.judge.outcome import PASSED, GateOutcome, Verdict
@@ -22,6 +23,45 @@ from perfgate.units import plural
 
 HALFWAY: Final = 0.5
 """How far from ``ignorable`` to ``must_catch`` pairs change from what speaks for a pass to what speaks for a block."""
+
+
+def raised(*, beside_anchor: bool, to_pass: bool) -> float:
+    """What the variance of visits is multiplied with, see :data:`perfgate.stats.prediction.RAISED`."""
+    return 1.0 if beside_anchor and not to_pass else RAISED
+
+
+def against(off: stats.Floats, low: float, way: float, high: float) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
+    """How many of the head's pairs are too fast for it to block, and too slow for it to pass.
+
+    Args:
+        off: By how much each is slower than the baseline, a natural logarithm, shape (..., pairs).
+        low: ``ignorable``, as one.
+        way: What speaks for neither above that, and below ``must_catch``.
+        high: ``must_catch``.
+    """
+    return (off <= low + way).sum(axis=-1), (off >= high - way).sum(axis=-1)
+
+
+def agreed(look: stats.Look, fast: ArrayLike, slow: ArrayLike, pairs: int) -> stats.Look:
+    """The look, which decides nothing that too many pairs speak against: one of six may to pass, none to block.
+
+    Args:
+        look: What visits alone say.
+        fast: Pairs too fast for a block, see :func:`against`.
+        slow: Pairs too slow for a pass.
+        pairs: Of the head.
+    """
+    sixths = pairs // FIRST_BLOCKING_PAIRS
+    p_slower = np.where(np.asarray(fast) <= max(sixths - 1, 0), look.p_slower, 1.0)[()]
+    return replace(
+        look, p_slower=p_slower, p_equivalent=np.where(np.asarray(slow) <= sixths, look.p_equivalent, 1.0)[()]
+    )
+
+
+def refuses_block(look: stats.Look, beta: float) -> stats.Bools:
+    """Whether only pairs that speak against it keep the median from saying that the head is slower."""
+    refused: stats.Bools = (np.asarray(look.p_slower) == 1.0) & (look.over_ignorable.p_above(0.0) <= beta)
+    return refused
 
 
 def drawn(variance: float, *, beside_anchor: bool) -> float:
@@ -60,9 +100,9 @@ class VisitSeries(Series):
         rows = np.zeros((1, len(restarts))) if margin is None else self.slower_by(margin, restarts)
         head, sign = stats.logs(self.head), self.metric.sign
         others = [[stats.logs(visit) for visit in own] for own in self.others]
-        raised = 1.0 if self.beside_anchor and not to_pass else RAISED
+        times = raised(beside_anchor=self.beside_anchor, to_pass=to_pass)
         shifted = (np.split(stats.logs(restarts) + sign * row, ends) for row in rows)
-        found = (predict(own, head, sign, self.resolution, others=others, raised=raised) for own in shifted)
+        found = (predict(own, head, sign, self.resolution, others=others, raised=times) for own in shifted)
         # Visits of one build within two weeks share a fill, and so their spread may lack what the head's draws.
         return [replace(one, excess=one.excess + self.carried) for one in found]
 
@@ -75,7 +115,7 @@ class VisitSeries(Series):
         )
         if off:
             look = stats.look_at(len(self.visits), off[0], over, under, (1.0, PASS_SHARE))
-            return (self._agreed(look) if self.pairs else look,)
+            return (agreed(look, *self.disagree, len(self.pairs)) if self.pairs else look,)
         if self.fault or len(self.visits) != 1:
             return ()
         return Series(self.gate, self.visits[0], self.head, resolution=self.resolution).interim_looks()
@@ -94,24 +134,15 @@ class VisitSeries(Series):
         low, high = math.log1p(self.ignorable), math.log1p(self.must_catch)
         declared = math.log1p(self.gate.gate.must_catch) - math.log1p(self.gate.gate.ignorable)
         way = HALFWAY * max(high - low, declared)  # both ends may be one floor, and pairs at it are above it by a coin
-        return int((off <= low + way).sum()), int((off >= high - way).sum())
-
-    def _agreed(self, look: stats.Look) -> stats.Look:
-        """The look, which decides nothing that too many pairs speak against: one of six may to pass, none to block."""
-        sixths = len(self.pairs) // FIRST_BLOCKING_PAIRS
-        fast, slow = self.disagree
-        return replace(
-            look,
-            p_slower=look.p_slower if fast <= max(sixths - 1, 0) else 1.0,
-            p_equivalent=look.p_equivalent if slow <= sixths else 1.0,
-        )
+        fast, slow = against(off, low, way, high)
+        return int(fast), int(slow)
 
     def _refused(self, decision: Decision) -> tuple[str, int] | None:
         """What the median of the head's pairs says, and how many of them do not, where nothing is decided for that."""
         if not self.pairs or not decision.looks:
             return None
         look, (fast, slow) = decision.looks[-1], self.disagree
-        if look.p_slower == 1.0 and look.over_ignorable.p_above(0.0) <= decision.beta:
+        if refuses_block(look, decision.beta):
             return "is slower", fast
         if look.p_equivalent == 1.0 and look.over_must_catch.p_below(0.0) <= decision.beta * look.pass_weight:
             return "passes", slow

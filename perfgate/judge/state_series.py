@@ -96,7 +96,8 @@ class StateSeries(Series):
             under, shown = (own if len(own.base) > 1 else blocking for own in (look.under, look.over))
             above, below = self.excess(blocking, gate.ignorable), self.excess(under, gate.must_catch)
             estimate = stats.mean_estimate(self._log_ratios(shown), self.resolution)
-            seen.append(stats.look_at(len(look.over.base), estimate, above, below, least, seen[-1:], self.carried))
+            found = stats.look_at(len(look.over.base), estimate, above, below, least, self.carried)
+            seen.append(found.after(seen))
         return tuple(seen)
 
     def excess(self, sample: Sample, margin: float) -> list[stats.Estimate]:

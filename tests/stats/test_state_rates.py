@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.rates import rate_bounds
+from perfgate.stats.sequential import PASS, REGRESSED
 
 ROOT = Path(__file__).parents[2]
 rates: Any = importlib.import_module("state_rates")
