@@ -19,10 +19,9 @@ import instrument_rates
 import numpy as np
 import order_rates
 import state_rates
-from claimed_rate import REFUTED, SHOWN, ClaimedRate
+from claimed_rate import REFUTED, SHOWN, RateOfCase, heading, line, merged, percent
 from effect_picture import Panel, Point, draw
 from many_runs import Decisions, Margins, decide_all
-from page_sections import merged
 from restart_models import MODELS, NOISY_PAIR_SD, PAIR_SD, Model, normal
 from visit_rates import section
 from visit_rates import simulate_all as simulate_visits
@@ -39,7 +38,6 @@ POINT_RUNS = 20_000
 GATES = (1, 3, 8)
 WIDE, TIGHT = Margins(0.001, 0.005), Margins(0.0002, 0.0015)
 """Of ``itl_median`` in llama-8b-decode and in llama-8b-decode-tight."""
-CONFIDENCE = 0.99
 OTHER_PAIR_SDS = {"tpot_mean": 0.0018, "ttft_median": 0.023}
 """Of the other gates of llama-8b-decode on an H200, for the picture."""
 
@@ -54,7 +52,7 @@ SECTIONS: tuple[tuple[Case, Margins], ...] = (
 
 
 @dataclass(frozen=True)
-class Row(ClaimedRate):
+class Row(RateOfCase):
     """One simulated truth, counted.
 
     Args:
@@ -83,16 +81,6 @@ class Row(ClaimedRate):
     def wrong(self) -> int:
         """Runs with the error whose rate is declared for this case."""
         return self.first_passed if self.case == "must_catch" else self.blocked
-
-    @property
-    def declared(self) -> float:
-        """The rate declared for that error."""
-        return BETA if self.case == "must_catch" else ALPHA
-
-    @property
-    def confidence(self) -> float:
-        """Of each of its bounds."""
-        return CONFIDENCE
 
     @property
     def standing(self) -> str:
@@ -178,21 +166,13 @@ HEAD = """# Error rates, simulated
 
 Written by `benchmarks/error_rates.py` (seed {seed}); do not edit. {runs:,} simulated runs a row.
 
-A run of perfgate declares two error rates: it blocks with probability at most {alpha} when no gate is slower than
-its `ignorable`, and it passes a gate that is slower by `must_catch` with probability at most {beta}. For normal
-restarts this follows from Student's t, Bonferroni over the looks and Holm over the gates. This page asks what happens
-when restarts are not normal. Every run has looks at {looks} pairs; gates of one trial are correlated by
-one half. The margins are those of `itl_median`, 0.1 % and 0.5 % in `llama-8b-decode`, 0.02 % and 0.15 % in its tight
-sister. The tight ones are the harder test: with the wide ones most runs pass at six pairs, before any look may block.
+Every run has looks at {looks} pairs; gates of one trial are correlated by one half. Declared are {alpha} of false
+blocks and {beta} of wrong passes.
 
-**{verdict}** A claim counts as shown when the one-sided 99 % upper confidence bound of
-the simulated rate (Clopper and Pearson 1934; "at most") does not exceed the declared rate, and as refuted when the
-lower bound ("at least") does. The looks of a scenario spend 0.6 of alpha and 0.8 of beta; the rest is for further
-looks.
+**{verdict}** A claim counts as shown when the one-sided 99 % upper confidence bound of the simulated rate ("at most")
+does not exceed the declared rate, and as refuted when the lower bound ("at least") does.
 
 {remarks}
-
-Runs are decided by the functions that decide a run of perfgate (`perfgate.stats.sequential`), many at once.
 
 ## How restarts differ
 
@@ -205,34 +185,13 @@ TITLES: dict[Case, str] = {
     "ignorable": "Every gate is slower by exactly `ignorable`",
     "must_catch": "One gate is slower by exactly `must_catch`, the others are unchanged",
 }
-INTROS: dict[Case, str] = {
-    "no change": "Every block is false. The claim is that at most {alpha} of runs block.",
-    "ignorable": """The worst that is still no regression. The claim is that at most {alpha} of runs block; a pass is
-right as well, because the slowdown is below `must_catch`.""",
-    "must_catch": """The least that must be caught. The claim is that the slow gate passes in at most {beta} of runs;
-the column "slow gate passed" counts it. A run that ends inconclusive is not a miss: it does not pass.""",
-}
-
 FOOT = """## What a slowdown of any size comes to
 
 ![Share of runs blocked, passed and inconclusive against the true slowdown](error-rates.svg)
 
-Normal restarts, {point_runs:,} runs a point, the gates of the shipped scenarios. The slowdown is that of the decode
-step: it hits `itl_median` and `tpot_mean` alike and leaves `ttft_median`. The pair sd in a title is that of
-`itl_median`; on the GPU `tpot_mean` has {tpot:g} % and `ttft_median` {ttft:g} %, and both gates of `cpu-tiny` have 7 %.
-Dotted lines are the margins of `itl_median`. Between them either verdict is right.
-
-## Reading it
-
-- Both sides of a pair are restarts on the same machine minutes apart. As long as an unchanged build draws them from one
-  population, the log ratio of a pair is symmetric about the truth, whatever that population looks like: modes, tails
-  and spikes cost pairs, and runs that end inconclusive, before they cost validity.
-- A drift, or anything else that makes the second trial of a pair slower, widens the pairs and does not move their
-  mean, because a coin for each pair says which side is second. The first four pairs are never all alike. Of free coins
-  they are in one run of eight, and a drift of three times the pair sd then falsely blocks 2 % and misses 6 % of runs.
-- A change that reaches only some restarts of the head breaks the symmetry: no claim is made for it. Its pairs fall in
-  two groups, and with few pairs the slow one may be missing altogether. Reports carry the caution `mode-share` when
-  they see both.
+Normal restarts, {point_runs:,} runs a point, the gates of the shipped scenarios. The slowdown hits `itl_median` and
+`tpot_mean` alike and leaves `ttft_median`. The pair sd in a title is that of `itl_median`; on the GPU `tpot_mean` has
+{tpot:g} % and `ttft_median` {ttft:g} %, and both gates of `cpu-tiny` have 7 %.
 """
 
 
@@ -261,9 +220,8 @@ def page(rows: Sequence[Row]) -> str:
     parts = [head + models]
     for case, margins in SECTIONS:
         title = f"## {TITLES[case]}: margins {margins.ignorable * 100:.4g} % and {margins.must_catch * 100:.4g} %\n\n"
-        intro = INTROS[case].format(alpha=f"{ALPHA * 100:g} %", beta=f"{BETA * 100:g} %")
-        table = "".join(f"| {' | '.join(cells(r))} |\n" for r in rows if (r.case, r.margins) == (case, margins))
-        parts.append(title + intro + "\n\n" + heading(case) + table)
+        table = "".join(line(cells(r)) for r in rows if (r.case, r.margins) == (case, margins))
+        parts.append(title + heading(columns(case)) + table)
     parts.append(
         FOOT.format(
             point_runs=POINT_RUNS, tpot=100 * OTHER_PAIR_SDS["tpot_mean"], ttft=100 * OTHER_PAIR_SDS["ttft_median"]
@@ -300,12 +258,11 @@ def label(model: Model) -> str:
     return f"{model.name}, {model.pair_sd * 100:.2g} %" if names.count(model.name) > 1 else model.name
 
 
-def heading(case: Case) -> str:
-    """The table's first two lines."""
+def columns(case: Case) -> list[str]:
+    """Of the case's table."""
     claimed = ["slow gate passed"] if case == "must_catch" else []
     counts = ["blocked", "passed", "inconclusive", "mean pairs", *claimed]
-    names = ["restarts", "gates", *counts, "at least", "at most", "claim"]
-    return f"| {' | '.join(names)} |\n|{'---|' * len(names)}\n"
+    return ["restarts", "gates", *counts, "at least", "at most", "claim"]
 
 
 def cells(row: Row) -> list[str]:
@@ -322,11 +279,6 @@ def cells(row: Row) -> list[str]:
         percent(row.most),
         row.standing,
     ]
-
-
-def percent(rate: float) -> str:
-    """A rate with two decimals, as percent."""
-    return f"{rate * 100:.2f} %"
 
 
 def main() -> int:

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from claimed_rate import ClaimedRate
+from claimed_rate import RateOfCase, line, merged
 from many_runs import Margins, worst
 from numpy.typing import NDArray
-from page_sections import merged
 from restart_models import PAIR_SD, PAIRS
 
 from perfgate import stats
@@ -45,7 +44,7 @@ LAYOUTS = ((3, 2, 1), (4, 4, 1), (3, 2, 3))
 
 
 @dataclass(frozen=True)
-class ShardRow(ClaimedRate):
+class ShardRow(RateOfCase):
     """One simulated truth, counted.
 
     Args:
@@ -70,12 +69,6 @@ class ShardRow(ClaimedRate):
     otherwise: int
     pairs: int
     alone: int
-    confidence: float = 0.99
-
-    @property
-    def declared(self) -> float:
-        """The rate declared for that error."""
-        return BETA if self.case == "one at must_catch" else ALPHA
 
 
 @dataclass(frozen=True)
@@ -170,16 +163,11 @@ def _verdicts(ends: Measured, rejected: Bools, cells: Sequence[slice]) -> NDArra
 
 HEAD = """
 Written by `benchmarks/shard_rates.py` (seed {seed}); {runs:,} simulated plans a row, one gate a cell, margins 0.02 %
-and 0.15 %, pairs normal with sd 0.07 %. Each shard measures its cells one after the other and stops at the levels of
-the whole plan, with the gates of other shards at p = 1; Holm's method over all gates joins them. **The claim is that at
-most 1 % of plans block any cell that is slower by at most `ignorable`**, also where the first cell of each shard is
-slower by {far} and is blocked, **and that at most 5 % pass a cell that is slower by `must_catch`.** "3 x 2, split" is a
-plan whose first shard is on a GPU with two states, where each gate is judged as three that share its level. "Taken
-back" counts plans in which a shard stopped a gate as regressed that the join did not block; "added" those in which the
-join blocked one more. "Otherwise" are those in which one machine, given the same pairs as a run of the whole plan, had
-ended with another verdict of any cell: it knows what it rejected before, and stops earlier; and with two states each
-of the three gates has a share of its own there, where in a shard they have one together. The last columns are pairs of
-a plan, in shards and on one machine.
+and 0.15 %, pairs normal with sd 0.07 %. Wrong is a block of a cell that is slower by at most `ignorable` (one that is
+far slower is so by {far}), or a pass of the first at `must_catch`. "3 x 2, split" is a plan whose first shard is on a
+GPU with two states, where each gate is judged as three that share its level. "Taken back" counts plans in which a shard
+stopped a gate as regressed that the join did not block, "added" those in which the join blocked one more, "otherwise"
+those in which one machine had ended with another verdict of any cell. The last columns are pairs of a plan.
 
 | truth | shards x cells | wrong | at most | taken back | added | otherwise | pairs | one machine | claim |
 |---|---|---|---|---|---|---|---|---|---|
@@ -189,7 +177,7 @@ a plan, in shards and on one machine.
 def section(rows: Sequence[ShardRow]) -> str:
     """The section of the page."""
     intro = HEAD.format(seed=SEED, runs=rows[0].runs, far=f"{FAR * 100:g} %")
-    return "".join([TITLE, intro, *(f"| {' | '.join(words(row))} |\n" for row in rows)])
+    return "".join([TITLE, intro, *(line(words(row)) for row in rows)])
 
 
 def words(row: ShardRow) -> list[str]:

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from perfgate import stats
 from perfgate.judge.outcome import PASSED, GateOutcome, Verdict
@@ -25,43 +24,25 @@ HALFWAY: Final = 0.5
 """How far from ``ignorable`` to ``must_catch`` pairs change from what speaks for a pass to what speaks for a block."""
 
 
-def raised(*, beside_anchor: bool, to_pass: bool) -> float:
-    """What the variance of visits is multiplied with, see :data:`perfgate.stats.prediction.RAISED`."""
-    return 1.0 if beside_anchor and not to_pass else RAISED
-
-
-def against(off: stats.Floats, low: float, way: float, high: float) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
-    """How many of the head's pairs are too fast for it to block, and too slow for it to pass.
+def agreed(look: stats.Look, off: stats.Floats, low: float, high: float) -> stats.Look:
+    """What visits say, where the head's pairs do not speak against it: one of six may to pass, and none to block.
 
     Args:
-        off: By how much each is slower than the baseline, a natural logarithm, shape (..., pairs).
-        low: ``ignorable``, as one.
-        way: What speaks for neither above that, and below ``must_catch``.
-        high: ``must_catch``.
+        look: By visits alone.
+        off: By how much each pair is slower than the baseline, a natural logarithm, shape (..., pairs).
+        low: A pair that is slower by at most this speaks against a block.
+        high: One that is slower by at least this speaks against a pass.
     """
-    return (off <= low + way).sum(axis=-1), (off >= high - way).sum(axis=-1)
+    sixths = off.shape[-1] // FIRST_BLOCKING_PAIRS
+    blocks, passes = (off <= low).sum(axis=-1) <= max(sixths - 1, 0), (off >= high).sum(axis=-1) <= sixths
+    p, q = np.where(blocks, look.p_slower, 1.0)[()], np.where(passes, look.p_equivalent, 1.0)[()]
+    return replace(look, p_slower=p, p_equivalent=q)
 
 
-def agreed(look: stats.Look, fast: ArrayLike, slow: ArrayLike, pairs: int) -> stats.Look:
-    """The look, which decides nothing that too many pairs speak against: one of six may to pass, none to block.
-
-    Args:
-        look: What visits alone say.
-        fast: Pairs too fast for a block, see :func:`against`.
-        slow: Pairs too slow for a pass.
-        pairs: Of the head.
-    """
-    sixths = pairs // FIRST_BLOCKING_PAIRS
-    p_slower = np.where(np.asarray(fast) <= max(sixths - 1, 0), look.p_slower, 1.0)[()]
-    return replace(
-        look, p_slower=p_slower, p_equivalent=np.where(np.asarray(slow) <= sixths, look.p_equivalent, 1.0)[()]
-    )
-
-
-def refuses_block(look: stats.Look, beta: float) -> stats.Bools:
-    """Whether only pairs that speak against it keep the median from saying that the head is slower."""
-    refused: stats.Bools = (np.asarray(look.p_slower) == 1.0) & (look.over_ignorable.p_above(0.0) <= beta)
-    return refused
+def is_held_back(look: stats.Look, beta: float) -> stats.Bools:
+    """Whether only pairs keep a look from saying that the head is slower."""
+    held: stats.Bools = (np.asarray(look.p_slower) == 1.0) & (look.over_ignorable.p_above(0.0) <= beta)
+    return held
 
 
 def drawn(variance: float, *, beside_anchor: bool) -> float:
@@ -100,9 +81,9 @@ class VisitSeries(Series):
         rows = np.zeros((1, len(restarts))) if margin is None else self.slower_by(margin, restarts)
         head, sign = stats.logs(self.head), self.metric.sign
         others = [[stats.logs(visit) for visit in own] for own in self.others]
-        times = raised(beside_anchor=self.beside_anchor, to_pass=to_pass)
+        raised = 1.0 if self.beside_anchor and not to_pass else RAISED
         shifted = (np.split(stats.logs(restarts) + sign * row, ends) for row in rows)
-        found = (predict(own, head, sign, self.resolution, others=others, raised=times) for own in shifted)
+        found = (predict(own, head, sign, self.resolution, others=others, raised=raised) for own in shifted)
         # Visits of one build within two weeks share a fill, and so their spread may lack what the head's draws.
         return [replace(one, excess=one.excess + self.carried) for one in found]
 
@@ -115,14 +96,14 @@ class VisitSeries(Series):
         )
         if off:
             look = stats.look_at(len(self.visits), off[0], over, under, (1.0, PASS_SHARE))
-            return (agreed(look, *self.disagree, len(self.pairs)) if self.pairs else look,)
+            return (agreed(look, *self._apart) if self.pairs else look,)
         if self.fault or len(self.visits) != 1:
             return ()
         return Series(self.gate, self.visits[0], self.head, resolution=self.resolution).interim_looks()
 
     @cached_property
-    def disagree(self) -> tuple[int, int]:
-        """How many of the head's pairs are too fast for it to block, and too slow for it to pass.
+    def _apart(self) -> tuple[stats.Floats, float, float]:
+        """By how much the head's pairs are slower, and from where on they speak against a block, and against a pass.
 
         Two trials in different states of the GPU are off by more than any margin, and three such pairs of six move a
         median. So where nothing tells the states a ratio blocks only if every pair is beyond :data:`HALFWAY`, and
@@ -134,18 +115,17 @@ class VisitSeries(Series):
         low, high = math.log1p(self.ignorable), math.log1p(self.must_catch)
         declared = math.log1p(self.gate.gate.must_catch) - math.log1p(self.gate.gate.ignorable)
         way = HALFWAY * max(high - low, declared)  # both ends may be one floor, and pairs at it are above it by a coin
-        fast, slow = against(off, low, way, high)
-        return int(fast), int(slow)
+        return off, low + way, high - way
 
     def _refused(self, decision: Decision) -> tuple[str, int] | None:
         """What the median of the head's pairs says, and how many of them do not, where nothing is decided for that."""
         if not self.pairs or not decision.looks:
             return None
-        look, (fast, slow) = decision.looks[-1], self.disagree
-        if refuses_block(look, decision.beta):
-            return "is slower", fast
+        look, (off, low, high) = decision.looks[-1], self._apart
+        if is_held_back(look, decision.beta):
+            return "is slower", int((off <= low).sum())
         if look.p_equivalent == 1.0 and look.over_must_catch.p_below(0.0) <= decision.beta * look.pass_weight:
-            return "passes", slow
+            return "passes", int((off >= high).sum())
         return None
 
     def verdict(self, decision: Decision) -> Verdict:

@@ -213,19 +213,6 @@ def order_adjusted(d: ArrayLike, head_first: Sequence[bool], resolution: float =
     return Estimate(float(sum(group.mean() for group in groups)) / 2, error, len(x) - 2, resolution)
 
 
-def pooled_estimate(d: Floats, variance: float, df: int, resolution: float = 0.0) -> Estimate:
-    """The mean of paired log ratios whose spread others tell, see :func:`mean_estimate`.
-
-    Args:
-        d: Shape (n,), at least one.
-        variance: Of one log ratio.
-        df: Its degrees of freedom.
-        resolution: The instrument's step as a share of the values.
-    """
-    sd = max(resolution / math.sqrt(6), math.sqrt(variance))
-    return Estimate(float(d.mean()), sd / math.sqrt(len(d)), df, resolution)
-
-
 def side_estimate(values: ArrayLike, resolution: float = 0.0) -> Estimate:
     """The mean of one side's logarithms: rounding one value has the variance step^2 / 12 and is off by half a step.
 

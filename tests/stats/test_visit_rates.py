@@ -92,7 +92,7 @@ def test_pairs_at_the_margin_itself_agree_by_a_coin(monkeypatch: pytest.MonkeyPa
 
 def test_a_pass_that_is_not_repaired_breaks_beta(monkeypatch: pytest.MonkeyPatch) -> None:
     """With all of beta, and without the doubled variance, more than 5 % of heads at must_catch would pass."""
-    monkeypatch.setattr("perfgate.baseline.visit_series.RAISED", 1.0)
+    monkeypatch.setattr("perfgate.stats.prediction.RAISED", 1.0)
     monkeypatch.setattr(rates, "PASS_SHARE", 1.0)
 
     assert rates.simulate(BY_NAME["fast outliers"], 8, 1, "must_catch", 8000).least > rates.BETA
