@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from many_runs import Decisions, Margins, decide_all
 
 from perfgate.drill import peer_rules as rules
 from perfgate.drill.peer_rules import KEPT, Codes, PeerRule
@@ -22,6 +22,10 @@ from perfgate.stats.estimate import Floats
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, INCONCLUSIVE, PASS, REGRESSED, Schedule
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "research"))
+
+from many_runs import Decisions, Margins, decide_all  # noqa: E402 (found by the line above)
+
 SEED = 20261120
 RUNS = 4000
 SLOW_RUNS = 1000
