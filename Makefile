@@ -106,7 +106,7 @@ docs: .venv/ready
 
 # The pictures in docs/images, from recorded runs; needs a Chromium.
 screenshots: .venv/ready
-	.venv/bin/python benchmarks/screenshots.py
+	.venv/bin/python research/screenshots.py
 
 # What the actions install beside tokens that may write: every file by its hash. Read the difference before committing it.
 lock: .venv/ready

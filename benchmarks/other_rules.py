@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rule_twin import Decisions, Margins, decide_all
 
 from perfgate.drill import peer_rules as rules
-from perfgate.drill.peer_rules import INCONCLUSIVE, KEPT, PASS, REGRESSED, Codes, PeerRule
+from perfgate.drill.peer_rules import KEPT, Codes, PeerRule
 from perfgate.drill.recordings import STEP, Recording, distinct, read_recordings
 from perfgate.stats.estimate import Floats
-from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, INCONCLUSIVE, PASS, REGRESSED, Schedule
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "research"))
+
+from many_runs import Decisions, Margins, decide_all  # noqa: E402 (found by the line above)
+
 SEED = 20261120
 RUNS = 4000
 SLOW_RUNS = 1000
@@ -187,9 +191,8 @@ iteration, as measured on an H200; what was stored before is free, and perfgate'
 
 Figures measured on an H200: iterations of a trial spread by {iteration_sd:g} %, the two restarts of a pair by
 {restart_sd:g} % besides, visits by {visit_sd:g} % (normal). {runs:,} comparisons a figure, {slow_runs:,} for criterion.
-There is no drift within a visit, which flatters every rule that does not pair. "Blocked, no change" is a false block;
-+0.1 % is what `llama-8b-decode` declares ignorable, +0.5 % what it must catch (its tight sister: 0.02 % and 0.15 %). A
-slowdown is missed when it passes; a rule that knows a third word may leave it undecided instead.
+There is no drift within a visit. +0.1 % is what `llama-8b-decode` declares ignorable, +0.5 % what it must catch (its
+tight sister: 0.02 % and 0.15 %). A slowdown is missed when it passes.
 
 """
 
@@ -209,21 +212,6 @@ says more of the same recordings.
 
 """
 
-FOOT = """
-## Reading it
-
-- A flat threshold on one run has no error rate: against a run of another visit the difference between visits decides;
-  on the same visit everything below the threshold passes, and half of what is exactly on it.
-- Iterations of one process share that process's restart. A test that counts them as independent finds the difference
-  between two restarts, which is real and says nothing about the builds.
-- One value a restart repairs that (benchstat), and sees half a percent as well as perfgate, with more trials. But a
-  significance test alone has no margin: it blocks unchanged builds at half its alpha (the other half are speed-ups),
-  again in every gate, and blocks what is too small to matter as soon as it can see it.
-- A factor of 1.1, a noise threshold of 1 % or a history of visits does not see half a percent: such rules were made for
-  other sizes of change.
-- perfgate pays with trials for both error rates, and says when they do not suffice.
-"""
-
 
 def page(runs: int | None = None) -> str:
     """The page as Markdown."""
@@ -238,7 +226,7 @@ def page(runs: int | None = None) -> str:
         parts.append(f"### {title}: pair sd {pair_sd(modes=modes) * 100:.2f} %\n\n" + TABLE)
         parts.extend(line + "\n" for line in lines(modes=modes, runs=runs))
         parts.append("\n")
-    return "".join(parts) + recorded(ROOT / "tests" / "fixtures") + FOOT
+    return "".join(parts) + recorded(ROOT / "tests" / "fixtures")
 
 
 def pair_sd(*, modes: bool) -> float:

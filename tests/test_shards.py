@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.errors import ExitStatus, InterruptedRunError, NotComparableError, NotMeasuredError
 from perfgate.fleet.joined_nights import nights_joined
-from perfgate.fleet.joining import part_in
+from perfgate.fleet.joining import MeasuredPart, part_in
 from perfgate.fleet.nightly import candidate, night_in, run_night
 from perfgate.judge.outcome import Outcome
-from perfgate.metrics.trial import Trial
+from perfgate.metrics.trial import Failure, Trial
+from perfgate.record.dropped_pairs import CHANGED
 from perfgate.record.run_record import read_run
 from perfgate.record.shards import ShardPlan, parse_shards_left, read_shard_plan
 from perfgate.scenario.declaration import load
@@ -421,8 +423,8 @@ def test_joining_only_adds_rejections(cells: list[tuple[int, list[float]]], cut:
         values = [value for _, p in families for value in p]
         levels = [stats.holm_level(values, n, 0.01, weights) for n in range(len(values))]
         found = stats.holm(values, 0.01, weights)
-        assert found == tuple(value <= level for value, level in zip(values, levels, strict=True))
-        return list(found)
+        assert [*found] == [value <= level for value, level in zip(values, levels, strict=True)]
+        return [*found]
 
     own = rejected(cut)[: sum(len(p) for _, p in cells[:cut])]
     assert all(later or not before for before, later in zip(own, rejected(len(cells)), strict=False))
@@ -754,3 +756,34 @@ def test_what_is_left_is_of_the_plan(change: Callable[[dict[str, Any]], object],
     result = CliRunner().invoke(main, [*words, "--left", str(kept)])
 
     assert (result.exit_code, text in result.stderr) == (ExitStatus.USAGE, True), result.output
+
+
+def test_a_second_try_of_a_shard_that_is_there_twice_is_set_aside(tmp_path: Path) -> None:
+    """Nobody knows which of both first tries it fills, so nothing of the shard is used."""
+    file, plan = planned(tmp_path, shards=2, gates=ONE_GATE)
+    (_, lost), other = plan.shards
+    first, second = measure(tmp_path, plan, 1, Losing([lost])), measure(tmp_path, plan, 2, ByCell())
+    shard = plan.numbered("1/2", parse_shards_left(left_of(file, first, second)[1].read_bytes(), "left.json"))
+    gate.run([tmp_path / "tiny.yaml"], BOTH, runs=tmp_path / "again", shard=shard, collector=ByCell())
+    shutil.copytree(first, tmp_path / "copy")
+    result = judge(first, tmp_path / "copy", second, tmp_path / "again", "--plan", file, "--runs", tmp_path / "runs")
+
+    assert result.exit_code == ExitStatus.NOT_MEASURED
+    assert {cell.name for cell in outcome(result).cells if cell.verdict == "pass"} == {*other}
+    aside = [note.text for note in outcome(result).reasons if note.code == "second-try-unused"]
+    assert [text.partition(": ")[2] for text in aside] == ["the first try of its shard is there twice"]
+
+
+def test_a_cell_that_stopped_for_one_of_several_heads_is_not_left(tmp_path: Path) -> None:
+    """Its build changed while it was measured, which another machine does not undo; else nothing is known of it."""
+    _, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    subjects = {"base": BASE, "one": HEAD, "two": HEAD.model_copy(update={"python": "/two"})}
+    part = MeasuredPart.read(part_in(measure(tmp_path, plan, 1, ByCell(), subjects)) or tmp_path)
+    names = [cell.name for cell in part.run.cells]
+    gone = dict.fromkeys(("one", "two"), Failure(code="gpu-lost", text="gone"))
+    lost = [record.model_copy(update={"trials": (), "stops": gone}) for record in part.records]
+    changed = lost[0].model_copy(update={"stops": {**gone, "two": Failure(code=CHANGED, text="another wheel")}})
+
+    assert part.left() == frozenset()
+    assert replace(part, records=tuple(lost)).left() == {*names}
+    assert replace(part, records=(changed, *lost[1:])).left() == {*names[1:]}

@@ -159,7 +159,7 @@ def drifts(budgets: Sequence[tuple[Baseline, Mapping[str, Budget | None]]]) -> l
     found = [(lineage, [_drift(lineage, METRICS[name], own[name]) for name in sorted(own)]) for lineage, own in budgets]
     held = [(drift.change, drift.budget) for _, own in found for drift in own if drift.budget]
     p = [change.p_above(math.log1p(budget.most)) if change else 1.0 for change, budget in held]
-    over = iter(stats.holm(p, ALPHA))
+    over = iter(stats.holm(p, ALPHA).tolist())
     return [
         (lineage, tuple(replace(drift, over=next(over)) if drift.budget else drift for drift in own))
         for lineage, own in found

@@ -126,11 +126,13 @@ def _reach(series: VisitSeries, gate: GateOutcome, beta: float) -> VisitsOutcome
     predictions = series.predictions(series.gate.gate.ignorable)
     if not predictions:
         return VisitsOutcome(visits=len(series.visits))
-    prediction = max(predictions, key=lambda candidate: candidate.estimate().p_above(0.0))  # the one that is tested
+    prediction = max(
+        predictions, key=lambda candidate: float(candidate.estimate().p_above(0.0))
+    )  # the one that is tested
     rates = (gate.block_level, series.ignorable, 1 - beta)
     return VisitsOutcome(
         visits=prediction.visits,
-        visit_sd=prediction.visit_sd,
+        visit_sd=float(prediction.visit_sd),
         visits_to_halve=prediction.visits_to_halve(*rates),
         least_detectable=prediction.least_detectable(*rates),
     )

@@ -24,6 +24,27 @@ HALFWAY: Final = 0.5
 """How far from ``ignorable`` to ``must_catch`` pairs change from what speaks for a pass to what speaks for a block."""
 
 
+def agreed(look: stats.Look, off: stats.Floats, low: float, high: float) -> stats.Look:
+    """What visits say, where the head's pairs do not speak against it: one of six may to pass, and none to block.
+
+    Args:
+        look: By visits alone.
+        off: By how much each pair is slower than the baseline, a natural logarithm, shape (..., pairs).
+        low: A pair that is slower by at most this speaks against a block.
+        high: One that is slower by at least this speaks against a pass.
+    """
+    sixths = off.shape[-1] // FIRST_BLOCKING_PAIRS
+    blocks, passes = (off <= low).sum(axis=-1) <= max(sixths - 1, 0), (off >= high).sum(axis=-1) <= sixths
+    p, q = np.where(blocks, look.p_slower, 1.0)[()], np.where(passes, look.p_equivalent, 1.0)[()]
+    return replace(look, p_slower=p, p_equivalent=q)
+
+
+def is_held_back(look: stats.Look, beta: float) -> stats.Bools:
+    """Whether only pairs keep a look from saying that the head is slower."""
+    held: stats.Bools = (np.asarray(look.p_slower) == 1.0) & (look.over_ignorable.p_above(0.0) <= beta)
+    return held
+
+
 def drawn(variance: float, *, beside_anchor: bool) -> float:
     """The variance between compilations of two builds; beside an anchor those of the anchor, then and now, as well."""
     return 2 * variance if beside_anchor else variance
@@ -75,14 +96,14 @@ class VisitSeries(Series):
         )
         if off:
             look = stats.look_at(len(self.visits), off[0], over, under, (1.0, PASS_SHARE))
-            return (self._agreed(look) if self.pairs else look,)
+            return (agreed(look, *self._apart) if self.pairs else look,)
         if self.fault or len(self.visits) != 1:
             return ()
         return Series(self.gate, self.visits[0], self.head, resolution=self.resolution).interim_looks()
 
     @cached_property
-    def disagree(self) -> tuple[int, int]:
-        """How many of the head's pairs are too fast for it to block, and too slow for it to pass.
+    def _apart(self) -> tuple[stats.Floats, float, float]:
+        """By how much the head's pairs are slower, and from where on they speak against a block, and against a pass.
 
         Two trials in different states of the GPU are off by more than any margin, and three such pairs of six move a
         median. So where nothing tells the states a ratio blocks only if every pair is beyond :data:`HALFWAY`, and
@@ -94,27 +115,17 @@ class VisitSeries(Series):
         low, high = math.log1p(self.ignorable), math.log1p(self.must_catch)
         declared = math.log1p(self.gate.gate.must_catch) - math.log1p(self.gate.gate.ignorable)
         way = HALFWAY * max(high - low, declared)  # both ends may be one floor, and pairs at it are above it by a coin
-        return int((off <= low + way).sum()), int((off >= high - way).sum())
-
-    def _agreed(self, look: stats.Look) -> stats.Look:
-        """The look, which decides nothing that too many pairs speak against: one of six may to pass, none to block."""
-        sixths = len(self.pairs) // FIRST_BLOCKING_PAIRS
-        fast, slow = self.disagree
-        return replace(
-            look,
-            p_slower=look.p_slower if fast <= max(sixths - 1, 0) else 1.0,
-            p_equivalent=look.p_equivalent if slow <= sixths else 1.0,
-        )
+        return off, low + way, high - way
 
     def _refused(self, decision: Decision) -> tuple[str, int] | None:
         """What the median of the head's pairs says, and how many of them do not, where nothing is decided for that."""
         if not self.pairs or not decision.looks:
             return None
-        look, (fast, slow) = decision.looks[-1], self.disagree
-        if look.p_slower == 1.0 and look.over_ignorable.p_above(0.0) <= decision.beta:
-            return "is slower", fast
+        look, (off, low, high) = decision.looks[-1], self._apart
+        if is_held_back(look, decision.beta):
+            return "is slower", int((off <= low).sum())
         if look.p_equivalent == 1.0 and look.over_must_catch.p_below(0.0) <= decision.beta * look.pass_weight:
-            return "passes", slow
+            return "passes", int((off >= high).sum())
         return None
 
     def verdict(self, decision: Decision) -> Verdict:

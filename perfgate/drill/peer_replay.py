@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfgate.drill.peer_rules import PASS, PEERS, REGRESSED, PeerRule
+from perfgate.drill.peer_rules import PEERS, PeerRule
 from perfgate.drill.recordings import STEP
 from perfgate.drill.replay import ErrorKind, Replay, Share, Truth
 from perfgate.models import Frozen
 from perfgate.stats.estimate import Floats
+from perfgate.stats.sequential import PASS, REGRESSED
 
 RESAMPLED = 200
 """Draws for rules that resample themselves."""

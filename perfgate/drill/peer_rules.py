@@ -17,11 +17,11 @@ from scipy import stats as scipy_stats
 
 from perfgate import scipy_special as special
 from perfgate.stats.estimate import Floats
+from perfgate.stats.sequential import INCONCLUSIVE, PASS, REGRESSED
 
 Codes = NDArray[np.int8]
 Decide = Callable[[Floats, Floats, np.random.Generator], Codes]
 
-INCONCLUSIVE, PASS, REGRESSED = 0, 1, 2
 KEPT = 20
 """Iterations of a process, where a tool does not ask for another number."""
 U_ALPHA = 0.05

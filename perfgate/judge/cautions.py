@@ -128,7 +128,7 @@ def _beyond_chance(added: Sequence[float], pairs: Sequence[tuple[Trial, Trial]],
         held = all(trial.decode and {*STEADY} <= {*trial.decode.held} for pair in pairs for trial in pair)
         return statistics.fmean(added) > max(WORK_ADDED_S, (STEADY_SHARE if held else LOOSE_SHARE) * work)
     estimate = _at_one_speed(pairs)
-    return estimate.mean > WORK_ADDED_S and estimate.lower(WORK_LEVEL) > 0
+    return float(estimate.mean) > WORK_ADDED_S and estimate.lower(WORK_LEVEL) > 0
 
 
 def _at_one_speed(pairs: Sequence[tuple[Trial, Trial]]) -> stats.Estimate:
@@ -254,7 +254,7 @@ def _wander(trials: TrialsBySide) -> bool:
     if min(len(base), len(head)) < 2 or min(*base, *head) <= 0:  # noqa: PLR2004 (one trial has no spread)
         return False
     difference = stats.difference_estimate(stats.logs(base), stats.logs(head), 1)
-    return 2 * min(difference.p_above(0.0), difference.p_below(0.0)) > CHANCE
+    return 2 * min(float(difference.p_above(0.0)), float(difference.p_below(0.0))) > CHANCE
 
 
 def head_is_favoured(gpus: Mapping[Side, GpuOutcome]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 import numpy as np
@@ -66,11 +66,30 @@ class Found:
         labels: Of the iterations of each pair's base and head, shape (pairs, 2, iterations).
         gap: Slow over fast, as a natural logarithm, of what told them.
         windows: Whether they are windows of load, which differ from one another and are the same on both sides.
+        step_gaps: The gap by decode steps of each side that has both states, the base first; none where steps cannot be
+            told.
     """
 
     labels: two_states.Labels
     gap: float
     windows: bool = False
+    step_gaps: tuple[float, ...] = ()
+    _read: dict[Metric, list[tuple[InStates, InStates]]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def step_gap(self) -> float:
+        """Slow over fast decode steps, as a natural logarithm: the base's, or the head's where the base has one state.
+
+        Steps of a head that waits for its host differ by more than the machine's states. Where neither has both, or
+        steps cannot be told, it is the gap of what told the states: a probe is little else than what the states differ
+        in, so that steps are less far apart.
+        """
+        return next(iter(self.step_gaps), self.gap)
+
+    @property
+    def widest_gap(self) -> float:
+        """The same of the side where it is larger: one that rests on few iterations may be too small by chance."""
+        return max(self.step_gaps, default=self.gap)
 
     @property
     def compared(self) -> two_states.Labels:
@@ -132,8 +151,13 @@ class Found:
             gaps.append(stats.Estimate(apart, error, max(df, 1)).upper(GAP_LEVEL))
         return max(gaps)
 
-    def _values(self, metric: Metric, pairs: Pairs) -> Iterator[tuple[InStates, InStates]]:
-        """Of each pair's base and head the value in each state of which it has enough iterations."""
+    def _values(self, metric: Metric, pairs: Pairs) -> list[tuple[InStates, InStates]]:
+        """Of each pair's base and head the value in each state of which it has enough iterations; read once."""
+        if metric not in self._read:
+            self._read[metric] = [*self._of_trials(metric, pairs)]
+        return self._read[metric]
+
+    def _of_trials(self, metric: Metric, pairs: Pairs) -> Iterator[tuple[InStates, InStates]]:
         for pair, labels in zip(pairs, self.compared, strict=False):
             kept = {state: alike(labels == label) for state, label in STATES.items()}
             base, head = (_in_states(metric, trial, {state: own[n] for state, own in kept.items()})
@@ -312,31 +336,18 @@ class Labeller:
         if not all((labels == state).any() for state in STATES.values()):
             return None  # none were seen, or the pairs are all in one
         windows = any(iteration.lengths for iteration in self.pairs[0][0].iterations)
-        return Found(labels, float(found.gap), windows)
+        return Found(labels, float(found.gap), windows, tuple(self._step_gaps(labels, windows=windows)))
 
-    def step_gap(self, found: Found) -> float:
-        """Slow over fast decode steps, as a natural logarithm: the base's, or the head's where the base has one state.
-
-        Steps of a head that waits for its host differ by more than the machine's states. Where neither has both, or
-        steps cannot be told, it is the gap of what told the states: a probe is little else than what the states differ
-        in, so that steps are less far apart.
-        """
-        return next(self._step_gaps(found), found.gap)
-
-    def widest_gap(self, found: Found) -> float:
-        """The same of the side where it is larger: one that rests on few iterations may be too small by chance."""
-        return max(self._step_gaps(found), default=found.gap)
-
-    def _step_gaps(self, found: Found) -> Iterator[float]:
-        """The gap of each side that has both states and whose steps can be told, the base first."""
-        marks = marks_of(self.pairs, window_marks if found.windows else step_marks)
+    def _step_gaps(self, labels: two_states.Labels, *, windows: bool) -> Iterator[float]:
+        """See :class:`Found`."""
+        marks = marks_of(self.pairs, window_marks if windows else step_marks)
         if marks is None:
             return
-        logs = np.log(marks[: len(found.labels)]).mean(axis=-1)
+        logs = np.log(marks[: len(labels)]).mean(axis=-1)
         # Iterations are alike; windows have other loads, so that each is held against the same one of other trials.
-        rows = [slice(None)] if not found.windows else [slice(n, n + 1) for n in range(logs.shape[-1])]
+        rows = [slice(n, n + 1) for n in range(logs.shape[-1])] if windows else [slice(None)]
         for n in range(len(SIDES)):
-            gaps = [_gap(logs[:, n, row], found.labels[:, n, row]) for row in rows]
+            gaps = [gap_between(logs[:, n, row], labels[:, n, row]) for row in rows]
             if known := [gap for gap in gaps if gap is not None]:
                 yield float(np.median(known))
 
@@ -349,7 +360,7 @@ class Labeller:
         return (over, under) if over and under else None
 
 
-def _gap(logs: stats.Floats, labels: two_states.Labels) -> float | None:
+def gap_between(logs: stats.Floats, labels: two_states.Labels) -> float | None:
     """Slow over fast, as the difference of the medians of logarithms; ``None`` where one state is lacking."""
     slow, fast = (logs[labels == label] for label in (two_states.SLOW, two_states.FAST))
     return float(np.median(slow) - np.median(fast)) if len(slow) and len(fast) else None

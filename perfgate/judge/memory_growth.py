@@ -44,7 +44,7 @@ def _p_no_more(base: _Rows, head: _Rows) -> float:
     """One-sided p of H0 "the head grows no more than the base"."""
     before, after = ([_growth(row) for row in rows if len(row) > 1] for rows in (base, head))
     known = min(len(before), len(after)) >= FEWEST
-    return difference_estimate(before, after, 1).p_above(0.0) if known else 1.0
+    return float(difference_estimate(before, after, 1).p_above(0.0)) if known else 1.0
 
 
 def _growth(row: Sequence[int]) -> float:

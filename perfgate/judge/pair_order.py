@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-import numpy as np
-
 from perfgate import stats
 from perfgate.judge.outcome import PASSED, GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Series
@@ -43,7 +41,7 @@ def of_table(gate: GatePlan, values: Values, *, drawn: bool, gates: int = 1) -> 
         gates: Of the table, all of which share alpha.
     """
     series = OfTable(gate, values.base, values.head, resolution=values.resolution)
-    margins = 1 if series.fault else len(stats.binding(series.allowed(gate.gate.must_catch, values.base)))
+    margins = 1 if series.fault else len(series.slower_by(gate.gate.must_catch, values.base))
     series = replace(series, schedule=looks_of_table(len(values.base), gates, margins))
     why = why_unknown(values.head_first, drawn=drawn)
     if why:
@@ -113,9 +111,7 @@ class OfTable(Series):
             return ()
         margins = (self.gate.gate.ignorable, self.gate.gate.must_catch)
         d = stats.log_ratios(self.base, self.head, self.metric.sign)
-        over, under = (
-            [d - np.log1p(row) for row in stats.binding(self.allowed(margin, self.base))] for margin in margins
-        )
+        over, under = ([d - slower for slower in self.slower_by(margin, self.base)] for margin in margins)
         weights = (self.schedule.block[0], self.schedule.pass_[0])
         above = [estimate for row in over for estimate in self.above(row)]
         below = [self.below(row) for row in under]

@@ -128,7 +128,7 @@ def _pass_probability(usual: Estimate, level: float, must_catch: float) -> float
         return 0.0
     if usual.standard_error == 0:
         return 1.0
-    return power_at(below / usual.standard_error, level, usual.df)
+    return power_at(below / float(usual.standard_error), level, float(usual.df))
 
 
 def pair_spread(cell: Cell, metric: Metric, history: Earlier | None) -> tuple[float | None, float, float, str]:
@@ -143,7 +143,7 @@ def pair_spread(cell: Cell, metric: Metric, history: Earlier | None) -> tuple[fl
         if len(known) > 1:
             d = log_ratios([base for _, base, _ in known], [head for *_, head in known], metric.sign)
             resolution = max(metric.resolution(trial) for pair in pairs for trial in pair)
-            spread = mean_estimate(d, resolution).standard_error * math.sqrt(len(known))
+            spread = float(mean_estimate(d, resolution).standard_error) * math.sqrt(len(known))
             return spread, len(known) - 1, resolution, history.source
     expected = cell.measure.expect.sd_of(metric) if cell.measure.expect else None
     return expected, math.inf, 0.0, "" if expected is None else "measure.expect"

@@ -131,7 +131,8 @@ class Series:
 
     def slower_by(self, margin: float, base: Sequence[float]) -> stats.Floats:
         """What each value of the base would be slower by at a margin, as logarithms; a row for each that binds."""
-        rows: stats.Floats = np.log1p(stats.binding(self.allowed(margin, base)))
+        margins = self.allowed(margin, base)
+        rows: stats.Floats = np.log1p(margins[stats.binding(margins)])
         return rows
 
     def _of_the_mean(self, margin: float) -> float:
@@ -143,11 +144,10 @@ class Series:
         """The rule itself: regressed is tested before pass, and neither is inconclusive."""
         if self.fault is not None:
             return "not-measured"
-        if decision.rejected:
-            return "regressed"
-        if not decision.looks or decision.looks[-1].p_equivalent > decision.beta:
-            return "inconclusive"
-        look = decision.looks[-1]
+        look = decision.looks[-1] if decision.looks else None
+        code = stats.decided(decision.rejected, look.p_equivalent if look else 1.0, decision.beta)
+        if look is None or code != stats.PASS:
+            return "regressed" if code == stats.REGRESSED else "inconclusive"
         fastest = look.estimate.upper(decision.beta * look.pass_weight)
         return "improved" if stats.to_ratio(fastest) < -self.ignorable else "pass"
 
@@ -246,7 +246,7 @@ def decide(
     p = [gate_looks[-1].p_slower if gate_looks else 1.0 for gate_looks in looks]
     rejected = stats.holm(p, alpha, weights)
     return tuple(
-        Decision(gated, gate_looks, rejected[n], stats.holm_level(p, n, alpha, weights), beta)
+        Decision(gated, gate_looks, bool(rejected[n]), float(stats.holm_level(p, n, alpha, weights)), beta)
         for n, (gated, gate_looks) in enumerate(zip(series, looks, strict=True))
     )
 
@@ -265,8 +265,8 @@ def _with_figures(blank: GateOutcome, series: Series, decision: Decision) -> Gat
             "passed_at": next((earlier.pairs for earlier in looks if earlier.p_equivalent <= beta), None),
             "change_low": _ratio_or_none(own_low),
             "change_high": _ratio_or_none(own_high),
-            "p": look.p_slower,
-            "q": look.p_equivalent,
+            "p": float(look.p_slower),
+            "q": float(look.p_equivalent),
             **_detectable(series, decision, look),
             "pair_sd": float(d.std(ddof=1)) if d is not None else None,
             "carried_sd": math.sqrt(series.carried),
@@ -311,7 +311,7 @@ def _undecided(series: Series, low: float, high: float) -> Note:
 
 
 def _gate_cautions(series: Series, look: stats.Look, verdict: Verdict, d: stats.Floats | None) -> Iterator[Note]:
-    gate, mean = series.gate.gate, look.estimate.mean
+    gate, mean = series.gate.gate, float(look.estimate.mean)
     if verdict == "pass" and look.over_ignorable.mean > 0:
         text = f"worse by {_percent(mean)}: less than must_catch, more than ignorable"
         yield Note(code="slower-than-ignorable", text=text)

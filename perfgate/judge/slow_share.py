@@ -171,7 +171,7 @@ def describe_states(
         blocks_from: See :class:`StatesOutcome`.
     """
     rows = found.shares
-    gap = stats.to_ratio(labeller.step_gap(found))
+    gap = stats.to_ratio(found.step_gap)
     at_most = rate_bounds(discordant(rows)[0], len(rows), 1 - beta)[1] * gap
     every = np.concatenate([labels for pair in found.labels for labels in pair])
     return StatesOutcome(

@@ -32,7 +32,7 @@ def state_cautions(
     if seen and passed and not (seen.everywhere and len(told) == len(STATES)):
         yield within_states(seen, told)
     if ignored is not None:
-        yield _ignored(labeller, ignored)
+        yield _ignored(ignored)
     yield from _many_levels(labeller)
     yield from _waits(labeller, bound)
     if seen is None and labeller.source == "probe":
@@ -57,13 +57,13 @@ def within_states(seen: StatesOutcome, told: Container[str] = STATES) -> Note:
     return Note(code="within-states", text="; ".join([where, *few, still]))
 
 
-def _ignored(labeller: Labeller, found: Found) -> Note:
+def _ignored(found: Found) -> Note:
     """States that no gate was split by, how often each build was in the slow one, and in how many pairs one more."""
     rows = found.shares
     base, head = (percent(fmean(row[n] for row in rows)) if rows else "unknown" for n in range(2))
     more, less = discordant(rows)
     often = f"the head more often in {plural(more, 'pair')}, less often in {less}"
-    text = f"{percent(to_ratio(labeller.step_gap(found)))} apart; base {base} of the time slow, head {head}; {often}"
+    text = f"{percent(to_ratio(found.step_gap))} apart; base {base} of the time slow, head {head}; {often}"
     return Note(code="states-ignored", text=text)
 
 

@@ -96,7 +96,8 @@ class StateSeries(Series):
             under, shown = (own if len(own.base) > 1 else blocking for own in (look.under, look.over))
             above, below = self.excess(blocking, gate.ignorable), self.excess(under, gate.must_catch)
             estimate = stats.mean_estimate(self._log_ratios(shown), self.resolution)
-            seen.append(stats.look_at(len(look.over.base), estimate, above, below, least, seen[-1:], self.carried))
+            found = stats.look_at(len(look.over.base), estimate, above, below, least, self.carried)
+            seen.append(found.after(seen))
         return tuple(seen)
 
     def excess(self, sample: Sample, margin: float) -> list[stats.Estimate]:
@@ -209,7 +210,7 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     found = [labeller.used(look, series.gate) for look in looks]
     if not found or found[-1] is None:
         return (series,)
-    if max(map(labeller.step_gap, found[-1])) <= math.log1p(series.ignorable):
+    if max(own.step_gap for own in found[-1]) <= math.log1p(series.ignorable):
         return (series,)
     last = found[-1][0]
     if not any(all(last.trials(side, state) for side in SIDES) for state in STATES):
@@ -294,7 +295,7 @@ def _with_those_apart(
     if nulls is None:
         return last
     metric, pairs = series.metric, labeller.pairs
-    gap = AT_MOST * max(max(labeller.widest_gap(found), found.gap_of(metric, pairs)) for found in nulls)
+    gap = AT_MOST * max(max(own.widest_gap, own.gap_of(metric, pairs)) for own in nulls)
     last = replace(last, whole=nulls[1].bounded(metric, pairs, gap)[0])
     if len(last.over.base) >= stats.FIRST_BLOCKING_PAIRS:
         return last

@@ -161,7 +161,8 @@ def _spread(
     known = metric.known_pairs(_alike(pairs))
     if len(known) >= FEW:
         d = log_ratios([base for _, base, _ in known], [head for *_, head in known], metric.sign)
-        seen = len(known) * mean_estimate(d, max(map(metric.resolution, trials))).standard_error ** 2
+        error = float(mean_estimate(d, max(map(metric.resolution, trials))).standard_error)
+        seen = len(known) * error**2
         seen *= (len(known) - 1) / float(special.chdtri(len(known) - 1, 1 - CAREFUL))
         # Disturbances that come at regular times cancel in part: trials then spread by less than single iterations say.
         if len(known) >= FIRST_PASSING_PAIRS:  # fewer may have met by chance

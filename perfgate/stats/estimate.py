@@ -3,6 +3,9 @@
 Everything here speaks of slowdowns: an observation ``d`` is a natural logarithm of a ratio, oriented by the caller so
 that positive is worse. Margins are given as ratios minus one. Nothing here knows metrics, records or gates.
 
+Observations are on the last axis. Axes before it are runs, each on its own: what is then said of each has their shape,
+and of a single row it is a number.
+
 The procedure (docs/design.md): a one-sided paired t test at each of a few looks, against two shifted nulls, with each
 error rate spread over the looks by weights that sum to at most one (Bonferroni over looks; no distribution theory
 beyond Student's is needed), and Holm's step-down over the gates of a run.
@@ -21,10 +24,14 @@ from numpy.typing import ArrayLike, NDArray
 from perfgate import scipy_special as special
 
 Floats = NDArray[np.float64]
-
+Bools = NDArray[np.bool_]
+Figure = float | Floats
+"""Of one run a number, of many an array."""
 
 ROUNDING = 1e-13
 """Logarithms of equal ratios differ by less: they are at most a few hundred, and a float keeps 16 digits."""
+
+EPSILON = float(np.finfo(np.float64).eps)
 
 QUADRATURE_NODES = 48
 """Of each of the two integrals behind :func:`detectable`; from three degrees of freedom on its power is then right to
@@ -33,7 +40,7 @@ four digits."""
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with what is needed to test it.
+    """A mean with what is needed to test it; of many runs an array of means.
 
     A mean of rounded values may be off by a whole step of the instrument, and more values do not average that out
     where they all fall on one step. So every bound is a step further out than Student's, and every p is that of a
@@ -47,13 +54,13 @@ class Estimate:
         carried: The part of the error's variance that more observations do not lessen.
     """
 
-    mean: float
-    standard_error: float
-    df: float
+    mean: Figure
+    standard_error: Figure
+    df: Figure
     resolution: float = 0.0
     carried: float = 0.0
 
-    def p_above(self, bound: float) -> float:
+    def p_above(self, bound: float) -> Figure:
         """One-sided p of H0 "the true mean is at most ``bound``": small where the mean is clearly above.
 
         Student 1908; exact for normal observations at any n >= 2, conservative or mildly liberal otherwise (figures in
@@ -62,22 +69,22 @@ class Estimate:
         """
         return _upper_tail(self.mean - self.resolution - bound, self.standard_error, self.df)
 
-    def p_below(self, bound: float) -> float:
+    def p_below(self, bound: float) -> Figure:
         """One-sided p of H0 "the true mean is at least ``bound``": small where the mean is clearly below."""
         return _upper_tail(bound - self.mean - self.resolution, self.standard_error, self.df)
 
-    def lower(self, level: float) -> float:
-        """One-sided lower confidence bound: above it the mean is with probability 1 - ``level``; -inf at level 0."""
-        return self.mean - self._reach(level) if level > 0 else -math.inf
+    def lower(self, level: Figure) -> float:
+        """One run's lower confidence bound: above it the mean is with probability 1 - ``level``; -inf at level 0."""
+        return float(self.mean - self._reach(level)) if level > 0 else -math.inf
 
-    def upper(self, level: float) -> float:
-        """One-sided upper confidence bound: below it the mean is with probability 1 - ``level``; +inf at level 0."""
-        return self.mean + self._reach(level) if level > 0 else math.inf
+    def upper(self, level: Figure) -> float:
+        """One run's upper confidence bound: below it the mean is with probability 1 - ``level``; +inf at level 0."""
+        return float(self.mean + self._reach(level)) if level > 0 else math.inf
 
     def with_pairs(self, before: int, pairs: int) -> Estimate:
         """What the same spread would be worth at another number of pairs; ``before`` is the number behind this one."""
-        own = max(self.standard_error**2 - self.carried, 0.0) * before / pairs
-        return replace(self, standard_error=math.sqrt(own + self.carried), df=pairs - 1)
+        own = np.maximum(self.standard_error**2 - self.carried, 0.0) * before / pairs
+        return replace(self, standard_error=np.sqrt(own + self.carried), df=pairs - 1)
 
     def times_detectable(self, level: float) -> float:  # noqa: ARG002 (for those of which it depends)
         """By how much what else must agree raises what is detectable at a level; 1 where nothing must."""
@@ -91,9 +98,9 @@ class Estimate:
         """
         if variance == 0:
             return self
-        return replace(self, standard_error=math.hypot(self.standard_error, math.sqrt(variance)), carried=variance)
+        return replace(self, standard_error=np.hypot(self.standard_error, math.sqrt(variance)), carried=variance)
 
-    def _reach(self, level: float) -> float:
+    def _reach(self, level: Figure) -> Figure:
         return self.resolution + _t_quantile(level, self.df) * self.standard_error
 
 
@@ -126,14 +133,16 @@ def adjusted_difference(
     return Estimate(float(slopes[1]), math.sqrt(max(variance * float(inverse[1, 1]), 0.0)), df)
 
 
-def _upper_tail(distance: float, standard_error: float, df: float) -> float:
-    if standard_error == 0:
-        return 0.0 if distance > ROUNDING else 1.0
-    return float(special.stdtr(df, -distance / standard_error))
+def _upper_tail(distance: Figure, standard_error: Figure, df: Figure) -> Figure:
+    spread = np.asarray(standard_error) > 0
+    of_t = special.stdtr(df, -distance / np.where(spread, standard_error, 1.0))
+    p: Figure = np.where(spread, of_t, np.where(np.asarray(distance) > ROUNDING, 0.0, 1.0))[()]
+    return p
 
 
-def _t_quantile(level: float, df: float) -> float:
-    return -float(special.stdtrit(df, level))
+def _t_quantile(level: Figure, df: Figure) -> Figure:
+    quantile: Figure = -special.stdtrit(df, level)
+    return quantile
 
 
 def log_ratios(base: ArrayLike, head: ArrayLike, sign: int) -> Floats:
@@ -165,16 +174,16 @@ def logs(values: ArrayLike) -> Floats:
     return np.log(array)
 
 
-def to_ratio(log_ratio: float) -> float:
+def to_ratio(log_ratio: Figure) -> float:
     """A log ratio as a ratio minus one; infinite from e^700 on, which was not measured but must not stop a report."""
-    return math.expm1(log_ratio) if log_ratio < 700 else math.inf  # noqa: PLR2004 (a float ends at e^709)
+    return math.expm1(float(log_ratio)) if log_ratio < 700 else math.inf  # noqa: PLR2004 (a float ends at e^709)
 
 
 def mean_estimate(d: ArrayLike, resolution: float = 0.0) -> Estimate:
     """The mean of paired log ratios, df = n - 1.
 
     Args:
-        d: Log ratios of two rounded values each, shape (n,), at least two.
+        d: Log ratios of two rounded values each, shape (..., n), at least two.
         resolution: The instrument's step as a share of the values. A spread below that of rounding alone, step^2 / 6
             for a difference of two values (Widrow and Kollar 2008), is taken as that.
 
@@ -204,19 +213,6 @@ def order_adjusted(d: ArrayLike, head_first: Sequence[bool], resolution: float =
     return Estimate(float(sum(group.mean() for group in groups)) / 2, error, len(x) - 2, resolution)
 
 
-def pooled_estimate(d: Floats, variance: float, df: int, resolution: float = 0.0) -> Estimate:
-    """The mean of paired log ratios whose spread others tell, see :func:`mean_estimate`.
-
-    Args:
-        d: Shape (n,), at least one.
-        variance: Of one log ratio.
-        df: Its degrees of freedom.
-        resolution: The instrument's step as a share of the values.
-    """
-    sd = max(resolution / math.sqrt(6), math.sqrt(variance))
-    return Estimate(float(d.mean()), sd / math.sqrt(len(d)), df, resolution)
-
-
 def side_estimate(values: ArrayLike, resolution: float = 0.0) -> Estimate:
     """The mean of one side's logarithms: rounding one value has the variance step^2 / 12 and is off by half a step.
 
@@ -227,10 +223,11 @@ def side_estimate(values: ArrayLike, resolution: float = 0.0) -> Estimate:
 
 
 def _mean(x: Floats, least_sd: float) -> Estimate:
-    if len(x) < 2:  # noqa: PLR2004 (one observation has no spread)
+    number = x.shape[-1]
+    if number < 2:  # noqa: PLR2004 (one observation has no spread)
         raise ValueError("expected at least two observations")
-    sd = max(least_sd, 0.0 if all_equal(x) else float(x.std(ddof=1)))
-    return Estimate(float(x.mean()), sd / math.sqrt(len(x)), len(x) - 1)
+    sd = np.maximum(least_sd, np.where(all_equal(x), 0.0, x.std(axis=-1, ddof=1)))
+    return Estimate(x.mean(axis=-1), sd / math.sqrt(number), number - 1)
 
 
 def difference_estimate(base_logs: ArrayLike, head_logs: ArrayLike, sign: int, resolution: float = 0.0) -> Estimate:
@@ -250,7 +247,7 @@ def difference_estimate(base_logs: ArrayLike, head_logs: ArrayLike, sign: int, r
 
 
 def detectable(
-    estimate: Estimate, level: float, margin: float, power: float, spread_df: float | None = None
+    estimate: Estimate, level: Figure, margin: float, power: float, spread_df: Figure | None = None
 ) -> float | None:
     """The smallest true slowdown (ratio minus one) that a look like this blocks with probability ``power``.
 
@@ -268,8 +265,9 @@ def detectable(
     """
     if level <= 0:
         return None
-    shift = _shift(level, power, estimate.df if spread_df is None else spread_df, estimate.df)
-    shift *= estimate.times_detectable(level)
+    df = float(estimate.df)
+    shift = _shift(float(level), power, df if spread_df is None else float(spread_df), df)
+    shift *= estimate.times_detectable(float(level))
     # Rounding may hide one step of the slowdown, and the bound is another step below the mean.
     return to_ratio(math.log1p(margin) + 2 * estimate.resolution + shift * estimate.standard_error)
 
@@ -308,17 +306,19 @@ def power_at(shift: float, level: float, df: float) -> float:
 
 
 def floats(values: ArrayLike) -> Floats:
-    """Observations as a row, shape (n,).
+    """Observations as a row, shape (n,), or a row for each of many runs, shape (..., n).
 
     Raises:
-        ValueError: They are not a row, or one is not finite.
+        ValueError: They are no row, or one is not finite.
     """
     x = np.asarray(values, dtype=np.float64)
-    if x.ndim != 1 or not np.isfinite(x).all():
+    if not x.ndim or not np.isfinite(x).all():
         raise ValueError("expected a row of finite observations")
     return x
 
 
-def all_equal(x: Floats) -> bool:
+def all_equal(x: Floats) -> Bools:
     """Whether observations differ by no more than the rounding of their logarithms: then there is no spread."""
-    return bool(np.ptp(x) <= 4 * np.finfo(np.float64).eps * max(1.0, float(np.abs(x).max())))
+    high, low = x.max(axis=-1), x.min(axis=-1)
+    equal: Bools = high - low <= 4 * EPSILON * np.maximum(1.0, np.maximum(high, -low))
+    return equal

@@ -52,6 +52,8 @@ at ``must_catch`` pass by either where visits lie on two levels or are one clust
 class Prediction:
     """How far the mean of one visit more is from those of earlier visits, and how far chance alone takes it.
 
+    As in :mod:`perfgate.stats.estimate` figures are arrays where there are many runs.
+
     Args:
         mean: New visit minus mean of the earlier ones, natural logarithms, positive is worse.
         visit_sd: Standard deviation of the earlier visits' means; 0 where they are equal.
@@ -62,11 +64,11 @@ class Prediction:
         raised: What the variance of visits is multiplied with, see :data:`RAISED`.
     """
 
-    mean: float
-    visit_sd: float
+    mean: stats.Figure
+    visit_sd: stats.Figure
     visits: int
     df: int
-    excess: float = 0.0
+    excess: stats.Figure = 0.0
     resolution: float = 0.0
     raised: float = 1.0
 
@@ -90,7 +92,7 @@ class Prediction:
             more: What the same spread would be worth with so many visits more.
         """
         variance = self.raised * self.visit_sd**2 * (1 + 1 / (self.visits + more)) + self.excess
-        return stats.Estimate(self.mean, math.sqrt(variance), self.df + more, self.resolution)
+        return stats.Estimate(self.mean, np.sqrt(variance), self.df + more, self.resolution)
 
     def detectable(self, level: float, margin: float, power: float, more: int = 0) -> float | None:
         """As :func:`perfgate.stats.estimate.detectable`, with these or more visits."""
@@ -99,7 +101,7 @@ class Prediction:
     def least_detectable(self, level: float, margin: float, power: float) -> float:
         """What could be detected if the spread were known; no number of visits goes below it. A ratio minus one."""
         shift = float(special.ndtri(power)) - float(special.ndtri(level))
-        reach = 2 * self.resolution + shift * math.sqrt(self.raised * self.visit_sd**2 + self.excess)
+        reach = 2 * self.resolution + shift * math.sqrt(float(self.raised * self.visit_sd**2 + self.excess))
         return stats.to_ratio(math.log1p(margin) + reach)
 
     def visits_to_halve(self, level: float, margin: float, power: float) -> int | None:
@@ -128,8 +130,8 @@ def predict(
     Restarts sharpen a visit's mean and enter on their own only where the new visit has fewer than the others had.
 
     Args:
-        visits: For each earlier visit the logarithms of its restarts, at least one; at least two visits, or one beside
-            others of which there are two.
+        visits: For each earlier visit the logarithms of its restarts, at least one, on the last axis; at least two
+            visits, or one beside others of which there are two.
         head: Those of the new visit.
         sign: +1 where larger is worse, -1 where larger is better.
         resolution: The instrument's step as a share of the values.
@@ -143,18 +145,18 @@ def predict(
     """
     sets = [[stats.floats(row) for row in rows] for rows in (visits, *others) if len(rows)]
     new = stats.floats(head)
-    if not all(map(len, [new, *(row for rows in sets for row in rows)])) or not len(visits):
+    if not all(row.shape[-1] for row in [new, *(row for rows in sets for row in rows)]) or not len(visits):
         raise ValueError("expected a restart in every visit")
-    means = [np.array([row.mean() for row in rows]) for rows in sets]
-    df = max(len(own) for own in means) - 1
+    means = [np.stack([row.mean(axis=-1) for row in rows], axis=-1) for rows in sets]
+    numbers = [own.shape[-1] for own in means]
+    df = max(numbers) - 1
     if df < 1:
         raise ValueError("expected at least two visits")
-    freedom = sum(len(own) - 1 for own in means)
-    squares = math.fsum(0.0 if stats.all_equal(own) else float(own.var()) * len(own) for own in means)
-    spread = max(math.sqrt(squares / freedom), resolution / math.sqrt(12))
+    squares = sum(np.where(stats.all_equal(own), 0.0, own.var(axis=-1) * own.shape[-1]) for own in means)
+    spread = np.maximum(np.sqrt(squares / (sum(numbers) - len(numbers))), resolution / math.sqrt(12))
     rows = sets[0]
-    within = math.fsum(float(((row - row.mean()) ** 2).sum()) for row in rows)
-    within /= max(sum(len(row) - 1 for row in rows), 1)
-    fewer = max(0.0, 1 / len(new) - math.fsum(1 / len(row) for row in rows) / len(rows))
-    mean = sign * float(new.mean() - means[0].mean())
+    restarts = [row.shape[-1] for row in rows]
+    within = sum(row.var(axis=-1) * row.shape[-1] for row in rows) / max(sum(restarts) - len(rows), 1)
+    fewer = max(0.0, 1 / new.shape[-1] - math.fsum(1 / number for number in restarts) / len(rows))
+    mean = sign * (new.mean(axis=-1) - means[0].mean(axis=-1))
     return Prediction(mean, spread, len(rows), df, within * fewer, resolution, raised)

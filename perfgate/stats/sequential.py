@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import reduce
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from perfgate.stats.estimate import Estimate, Floats, floats, mean_estimate
+from perfgate.stats.estimate import Bools, Estimate, Figure, Floats, floats, mean_estimate
 
 FURTHER_LOOK_PAIRS = 4
 """A look beyond the declared ones comes after at least this many further pairs."""
@@ -118,6 +118,10 @@ EARLY_SCHEDULE = Schedule((4, 6, 8, 12), (0.0, 0.16, 0.24, 0.40), (0.16, 0.16, 0
 for rates that hold only where both sides spread alike."""
 
 
+INCONCLUSIVE, PASS, REGRESSED = 0, 1, 2
+"""What :func:`decided` says."""
+
+
 def one_look(pairs: int) -> Schedule:
     """A single look that spends both error rates whole: of trials that were not taken in pairs, hence advisory."""
     return Schedule((pairs,), (float(pairs >= FIRST_BLOCKING_PAIRS),), (float(pairs >= FIRST_PASSING_PAIRS),))
@@ -125,7 +129,7 @@ def one_look(pairs: int) -> Schedule:
 
 @dataclass(frozen=True)
 class Look:
-    """What one look at a sequence showed.
+    """What one look at a sequence showed, or at many at once: figures are then arrays.
 
     Args:
         pairs: Pairs used.
@@ -142,10 +146,17 @@ class Look:
     estimate: Estimate
     over_ignorable: Estimate
     over_must_catch: Estimate
-    block_weight: float
-    pass_weight: float
-    p_slower: float
-    p_equivalent: float
+    block_weight: Figure
+    pass_weight: Figure
+    p_slower: Figure
+    p_equivalent: Figure
+
+    def after(self, earlier: Sequence[Look]) -> Look:
+        """With the smaller p values of an earlier look, which hold on."""
+        if not earlier:
+            return self
+        p, q = np.minimum(self.p_slower, earlier[-1].p_slower), np.minimum(self.p_equivalent, earlier[-1].p_equivalent)
+        return replace(self, p_slower=p, p_equivalent=q)
 
 
 def interim_looks(
@@ -167,39 +178,47 @@ def interim_looks(
     speed wanders by 2 %, 23 % passed.
 
     Args:
-        d: Paired log ratios in the order they were measured, shape (n,), positive is worse.
+        d: Paired log ratios in the order they were measured, shape (..., n), positive is worse.
         schedule: When to look.
-        ignorable: Margin as a ratio minus one, at least 0; shape (n,) where it differs by pair, (k, n) where the
-            largest of several counts.
+        ignorable: Margin as a ratio minus one, at least 0; shape (n,) where it differs by pair, (k, ..., n) where the
+            largest of several counts, or it differs by run.
         must_catch: Margin as a ratio minus one, above ``ignorable``; of the same shapes.
         resolution: See :func:`mean_estimate`.
         carried: See :meth:`perfgate.stats.estimate.Estimate.carrying`.
     """
     x = floats(d)
     both = (np.atleast_2d(np.asarray(margins, dtype=np.float64)) for margins in (ignorable, must_catch))
-    sides = [np.broadcast_to(rows, (len(rows), len(x))) for rows in both]
+    sides = [np.broadcast_to(rows, (len(rows), *x.shape)) for rows in both]
+    excess = [x - np.log1p(side) for side in sides]
     seen: list[Look] = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
-        if pairs > len(x):
+        if pairs > x.shape[-1]:
             break
-        over, under = (
-            [mean_estimate(x[:pairs] - np.log1p(row), resolution) for row in binding(side[:, :pairs])] for side in sides
-        )
-        estimate = mean_estimate(x[:pairs], resolution)
-        seen.append(look_at(pairs, estimate, over, under, (block, passing), seen[-1:], carried))
+        over, under = ([mean_estimate(row[..., :pairs], resolution) for row in side] for side in excess)
+        binds = [binding(side[..., :pairs]) for side in sides]
+        estimate = mean_estimate(x[..., :pairs], resolution)
+        look = look_at(pairs, estimate, over, under, (block, passing), carried, (binds[0], binds[1]))
+        seen.append(look.after(seen))
     return tuple(seen)
 
 
-def binding(margins: ArrayLike) -> Floats:
-    """Those of several margins that are the largest for some observation; one alone where it is for all.
+def binding(margins: ArrayLike) -> Bools:
+    """Which of several margins are the largest for some observation; one alone where it is for all.
 
     Args:
-        margins: Shape (k, n).
+        margins: Shape (k, ..., n).
+
+    Returns:
+        Shape (k, ...).
     """
     rows = np.asarray(margins, dtype=np.float64)
+    if len(rows) == 1:
+        return np.ones(rows.shape[:-1], bool)
     largest = rows >= rows.max(axis=0)
-    whole = np.flatnonzero(largest.all(axis=1))
-    return rows[whole[:1]] if len(whole) else rows[largest.any(axis=1)]
+    whole = largest.all(axis=-1)
+    first = whole & (whole.cumsum(axis=0) == 1)
+    binds: Bools = np.where(whole.any(axis=0), first, largest.any(axis=-1))
+    return binds
 
 
 def look_at(
@@ -207,64 +226,106 @@ def look_at(
     estimate: Estimate,
     over: Sequence[Estimate],
     under: Sequence[Estimate],
-    weights: tuple[float, float] = (1.0, 1.0),
-    earlier: Sequence[Look] = (),
+    weights: tuple[Figure, Figure] = (1.0, 1.0),
     carried: float = 0.0,
+    binds: tuple[Bools, Bools] | None = None,
 ) -> Look:
     """A look, with the margin that is hardest to exceed and the one that is easiest to stay below.
 
     Args:
         observations: Pairs; of what was not taken in pairs those of the smaller side, or visits.
         estimate: Of the difference.
-        over: Of what is above ``ignorable``, one for each margin that binds.
-        under: Of what is above ``must_catch``, one for each margin that binds.
+        over: Of what is above ``ignorable``, one for each margin.
+        under: Of what is above ``must_catch``, one for each margin.
         weights: Shares of alpha and beta that it may use; of a look that is the only one all of them.
-        earlier: The look before it, whose p values hold where its own are larger.
         carried: Added to the variance of every estimate's error, see :meth:`~Estimate.carrying`.
+        binds: Which margins of either list bind, shape (k, ...); without it all do.
     """
     estimate, *both = (one.carrying(carried) for one in (estimate, *over, *under))
     over, under = both[: len(over)], both[len(over) :]
-    above = max(over, key=lambda excess: (excess.p_above(0.0), -excess.mean))
-    below = min(under, key=lambda excess: (excess.p_below(0.0), excess.mean))
-    block, passing = weights[0], weights[1] / len(under)
-    p_slower = min([_weighted(above.p_above(0.0), block), *(look.p_slower for look in earlier)])
-    p_equivalent = min([_weighted(below.p_below(0.0), passing), *(look.p_equivalent for look in earlier)])
-    return Look(observations, estimate, above, below, block, passing, p_slower, p_equivalent)
+    hard, easy = binds or (np.ones(len(over), bool), np.ones(len(under), bool))
+    exceeds, above = _smallest(over, [-np.asarray(excess.p_above(0.0)) for excess in over], hard)
+    stays, below = _smallest(under, [excess.p_below(0.0) for excess in under], easy)
+    block, passing = weights[0], (weights[1] / easy.sum(axis=0))[()]
+    return Look(
+        observations, estimate, above, below, block, passing, _weighted(-exceeds, block), _weighted(stays, passing)
+    )
 
 
-def _weighted(p: float, weight: float) -> float:
-    return min(1.0, p / weight) if weight > 0 else 1.0
+def _smallest(estimates: Sequence[Estimate], p: Sequence[Figure], binds: Bools) -> tuple[Figure, Estimate]:
+    """The smallest p of those that bind, and its estimate; of equal ones that of the smallest mean."""
+    if len(estimates) == 1:
+        return p[0], estimates[0]
+    ordered = np.where(binds, np.stack(p), np.inf)
+    which = np.lexsort((np.stack([one.mean for one in estimates]), ordered), axis=0)[0]
+    least = ordered.min(axis=0)
+    if not which.ndim:
+        return least, estimates[which]
+    figures = ([getattr(one, part.name) for one in estimates] for part in fields(Estimate))
+    return least, Estimate(*(np.choose(which, np.broadcast_arrays(which, *own)[1:]) for own in figures))
 
 
-def holm(p: Sequence[float], alpha: float, weights: Sequence[Fraction] | None = None) -> tuple[bool, ...]:
+def _weighted(p: Figure, weight: Figure) -> Figure:
+    spends = np.asarray(weight) > 0
+    weighted: Figure = np.where(spends, np.minimum(1.0, p / np.where(spends, weight, 1.0)), 1.0)[()]
+    return weighted
+
+
+def decided(rejected: ArrayLike, p_equivalent: Figure, beta: float) -> NDArray[np.int8]:
+    """What is said of a gate: regressed is tested before pass, and neither is inconclusive.
+
+    Args:
+        rejected: Whether Holm's procedure rejects "slower by at most ``ignorable``".
+        p_equivalent: Of the last look, 1 where there is none.
+        beta: Probability of passing a slowdown of ``must_catch``.
+
+    Returns:
+        :data:`REGRESSED`, :data:`PASS` or :data:`INCONCLUSIVE`, of the shape of both.
+    """
+    passes = np.where(np.asarray(p_equivalent) <= beta, PASS, INCONCLUSIVE)
+    return np.where(rejected, REGRESSED, passes).astype(np.int8)
+
+
+def holm(p: Sequence[Figure] | Floats, alpha: float, weights: Sequence[Fraction] | None = None) -> Bools:
     """Which hypotheses Holm's step-down rejects (Holm 1979): any false rejection has probability at most ``alpha``.
 
     Valid under any dependence between the tests, at any number of them; no p at all rejects nothing.
 
     Args:
-        p: One for each hypothesis.
+        p: One for each hypothesis, shape (m,), or (m, ...) for many families at once.
         alpha: The level of all together.
         weights: Shares of alpha, each above 0, one for each hypothesis: the same article's weighted procedure.
             Without them all are alike.
     """
-    shares: Sequence[Fraction | int] = weights or [1] * len(p)
-    rejected = [False] * len(p)
-    left = sum(shares)
-    for index in sorted(range(len(p)), key=lambda i: p[i] / shares[i]):
-        if p[index] > alpha / (left / shares[index]):
-            break
-        rejected[index] = True
-        left -= shares[index]
-    return tuple(rejected)
+    every = np.asarray(p, dtype=np.float64)
+    shares = _shares(every, weights)
+    order = np.argsort(every / shares, axis=0, kind="stable")
+    in_order = np.take_along_axis(shares, order, axis=0)
+    left = in_order[::-1].cumsum(axis=0)[::-1]
+    low = np.take_along_axis(every, order, axis=0) <= alpha / (left / in_order)
+    rejected = np.empty_like(low)
+    np.put_along_axis(rejected, order, np.logical_and.accumulate(low, axis=0), axis=0)
+    return rejected
 
 
-def holm_level(p: Sequence[float], index: int, alpha: float, weights: Sequence[Fraction] | None = None) -> float:
+def holm_level(
+    p: Sequence[Figure] | Floats, index: int, alpha: float, weights: Sequence[Fraction] | None = None
+) -> Figure:
     """The threshold for ``p[index]`` given the others: Holm rejects it exactly when it does not exceed this.
 
     It is alpha / (m - r), where r of the other hypotheses are rejected when this one is not; with weights its own over
     the sum of those that are left, in the place of 1 / (m - r).
     """
-    shares: Sequence[Fraction | int] = weights or [1] * len(p)
-    others = holm([math.inf if i == index else value for i, value in enumerate(p)], alpha, weights)
-    left = sum(share for share, rejected in zip(shares, others, strict=True) if not rejected)
-    return alpha / (left / shares[index])
+    others = np.array(p, dtype=np.float64)
+    others[index] = math.inf
+    shares = _shares(others, weights)
+    left = np.where(holm(others, alpha, weights), 0.0, shares).sum(axis=0)
+    level: Figure = alpha / (left / shares[index])
+    return level
+
+
+def _shares(p: Floats, weights: Sequence[Fraction] | None) -> Floats:
+    """Weights as whole numbers, so that their sums are exact; of the shape of p."""
+    whole = math.lcm(*(weight.denominator for weight in weights)) if weights else 1
+    shares = np.array([float(weight * whole) for weight in weights] if weights else [1.0] * len(p))
+    return np.broadcast_to(shares.reshape(-1, *[1] * (p.ndim - 1)), p.shape)

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfgate.stats.estimate import ROUNDING, Estimate, Floats, floats, mean_estimate
+from perfgate.stats.estimate import ROUNDING, Estimate, Figure, Floats, floats, mean_estimate
 
 MOST_FLIPPED = 16
 """Observations whose signs are flipped in all ways; of more, as many ways are drawn."""
@@ -37,24 +37,24 @@ class FlippedEstimate(Estimate):
 
     d: tuple[float, ...] = ()
 
-    def p_above(self, bound: float) -> float:
+    def p_above(self, bound: float) -> Figure:
         """The larger p of both tests."""
         below = np.searchsorted(self._means, bound + self.resolution + ROUNDING, side="right")
-        return max(super().p_above(bound), float(below + 1) / (len(self._means) + 1))
+        return np.maximum(super().p_above(bound), float(below + 1) / (len(self._means) + 1))
 
-    def p_below(self, bound: float) -> float:
+    def p_below(self, bound: float) -> Figure:
         """The larger p of both tests."""
         above = len(self._means) - np.searchsorted(self._means, bound - self.resolution - ROUNDING)
-        return max(super().p_below(bound), float(above + 1) / (len(self._means) + 1))
+        return np.maximum(super().p_below(bound), float(above + 1) / (len(self._means) + 1))
 
-    def lower(self, level: float) -> float:
+    def lower(self, level: Figure) -> float:
         """The lower bound of both tests; -inf where so few observations prove nothing at this level."""
-        ways = math.floor(level * (len(self._means) + 1))
+        ways = math.floor(float(level) * (len(self._means) + 1))
         return min(super().lower(level), self._means[ways - 1] - self.resolution) if ways else -math.inf
 
-    def upper(self, level: float) -> float:
+    def upper(self, level: Figure) -> float:
         """The upper bound of both tests; +inf where so few observations prove nothing at this level."""
-        ways = math.floor(level * (len(self._means) + 1))
+        ways = math.floor(float(level) * (len(self._means) + 1))
         return max(super().upper(level), self._means[-ways] + self.resolution) if ways else math.inf
 
     def with_pairs(self, before: int, pairs: int) -> FlippedEstimate:

@@ -388,7 +388,7 @@ def test_a_table_blocks_what_it_can_detect_as_promised(pairs: int, gates: int) -
         slower = stats.detectable(stats.flipped_estimate(0.001 * rng.standard_normal(pairs)), level, 0.0, 0.95)
         assert slower is not None
         table = stats.flipped_estimate(0.001 * rng.standard_normal(pairs) + math.log1p(slower))
-        blocked += table.p_above(0.0) <= level
+        blocked += bool(table.p_above(0.0) <= level)
 
     assert blocked >= 0.92 * TABLES, "95 less what 200 tables may differ by"
 

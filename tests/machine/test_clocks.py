@@ -520,7 +520,7 @@ def test_who_undoes_a_lock_is_not_taken_for_its_owner(
 @pytest.mark.slow
 def test_no_kill_leaves_a_lock_without_a_lease() -> None:
     """After two dozen seeded kills every lock has a lease and can be undone; 200 are in docs/measurements.md."""
-    script = HERE.parent / "benchmarks" / "clock_kills.py"
+    script = HERE.parent / "research" / "clock_kills.py"
     command = [sys.executable, str(script), "--kills", "24", "--seed", "7"]
 
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)

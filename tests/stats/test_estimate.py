@@ -7,6 +7,7 @@ import itertools
 import math
 import tracemalloc
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,7 +32,8 @@ EXAMPLE = [0.0021, 0.0035, 0.0012, 0.0029, 0.0044, 0.0017, 0.0030, 0.0026, 0.000
 MICRO = st.integers(-50_000, 50_000).map(lambda n: n * 1e-6)
 """Log ratios in millionths, so that spread is either none or far above rounding."""
 D12 = st.lists(MICRO, min_size=12, max_size=12)
-P_VALUES = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.0025, 0.005, 0.01, 1.0]), min_size=1, max_size=8)
+P_VALUE = st.floats(0, 1) | st.sampled_from([0.0, 0.0025, 0.005, 0.01, 1.0])
+P_VALUES = st.lists(P_VALUE, min_size=1, max_size=8)
 
 
 def t3_upper_tail(t: float) -> float:
@@ -267,7 +269,7 @@ def test_impossible_schedule(
 )
 def test_holm_by_hand(p: tuple[float, ...], rejected: tuple[bool, ...]) -> None:
     """The smallest p meets alpha/m, the next one alpha/(m-1), and the first that fails ends it."""
-    assert rejected == stats.holm(p, 0.01)
+    assert rejected == tuple(stats.holm(p, 0.01))
 
 
 @pytest.mark.parametrize(
@@ -296,13 +298,58 @@ def test_holm_by_hand(p: tuple[float, ...], rejected: tuple[bool, ...]) -> None:
 )
 def test_holm_as_in_statsmodels(p: tuple[float, ...], rejected: str) -> None:
     """Holm rejects what multipletests of statsmodels 0.15 rejects at 0.0101, written down: importing it is slow."""
-    assert stats.holm(p, 0.0101) == tuple(mark == "x" for mark in rejected)
+    assert tuple(stats.holm(p, 0.0101)) == tuple(mark == "x" for mark in rejected)
 
 
 @given(p=P_VALUES)
 def test_holm_level(p: list[float]) -> None:
     """Holm rejects a hypothesis exactly when its p does not exceed its level given the others."""
-    assert tuple(value <= stats.holm_level(p, i, 0.01) for i, value in enumerate(p)) == stats.holm(p, 0.01)
+    assert tuple(value <= stats.holm_level(p, i, 0.01) for i, value in enumerate(p)) == tuple(stats.holm(p, 0.01))
+
+
+# --- many runs at once
+
+FEW = st.sampled_from([-0.001, 0.0, 0.0001, 0.001, 0.004, 0.006])
+"""Few values, so that ties and rows without any spread occur."""
+ROWS = st.lists(st.lists(FEW, min_size=12, max_size=12) | FEW.map(lambda d: [d] * 12), min_size=2, max_size=4)
+
+
+@given(d=ROWS, resolution=st.sampled_from([0.0, 1e-5, 0.003]), carried=st.sampled_from([0.0, 1e-6]), data=st.data())
+def test_many_runs_are_each_a_run_alone(d: Any, resolution: float, carried: float, data: st.DataObject) -> None:
+    """Every figure of every look is that of the row by itself, also where two margins bind in some runs."""
+    floors = np.array(data.draw(st.lists(ROWS.map(lambda rows: rows[0]), min_size=len(d), max_size=len(d)))) + 0.001
+    over, under = (np.stack([margin + 0 * floors, floors]) for margin in (IGNORABLE, MUST_CATCH))
+
+    together = stats.interim_looks(d, EARLY, over, under, resolution, carried)
+
+    for n, row in enumerate(d):
+        alone = stats.interim_looks(row, EARLY, over[:, n], under[:, n], resolution, carried)
+        assert [_figures(look, n) for look in together] == [_figures(look) for look in alone]
+
+
+def _figures(look: stats.Look, *run: int) -> list[float]:
+    figures = [look.block_weight, look.pass_weight, look.p_slower, look.p_equivalent]
+    for one in (look.estimate, look.over_ignorable, look.over_must_catch):
+        figures += [one.mean, one.standard_error, one.df]
+    return [float(np.asarray(figure)[run] if np.ndim(figure) else figure) for figure in figures]
+
+
+@given(rows=st.lists(st.tuples(st.lists(P_VALUE, min_size=3, max_size=3), st.integers(1, 3)), min_size=1, max_size=6))
+def test_holm_of_many_families_is_that_of_each(rows: list[tuple[list[float], int]]) -> None:
+    """Row by row, with weights and without."""
+    p = np.array([row for row, _ in rows])
+    for weights in (None, [Fraction(1, share) for _, share in rows]):
+        found, first = stats.holm(p, 0.01, weights), np.asarray(stats.holm_level(p, 0, 0.01, weights))
+        for n, family in enumerate(p.T):
+            assert [*found[:, n]] == [*stats.holm(family, 0.01, weights)]
+            assert float(first[n]) == stats.holm_level(family, 0, 0.01, weights)
+
+
+def test_regressed_is_tested_before_pass() -> None:
+    """Neither is inconclusive; a q that is beta itself passes."""
+    found = stats.decided(np.array([True, True, False, False]), np.array([0.01, 1.0, 0.05, 0.0501]), 0.05)
+
+    assert found.tolist() == [stats.REGRESSED, stats.REGRESSED, stats.PASS, stats.INCONCLUSIVE]
 
 
 # --- robust centre, power, modes
@@ -379,7 +426,7 @@ def test_detectable_keeps_its_promise(first: int, second: int) -> None:
         slowdown = stats.detectable(seen, level, IGNORABLE, 0.95, first - 1)
         assert slowdown is not None
         again = stats.mean_estimate(rng.normal(math.log1p(slowdown), sd, second))
-        blocked += again.p_above(math.log1p(IGNORABLE)) <= level
+        blocked += float(again.p_above(math.log1p(IGNORABLE))) <= level
 
     low, high = scipy_stats.binom.interval(0.999, runs, 0.95)
     assert low <= blocked <= high
@@ -444,7 +491,7 @@ def test_rounded_values_keep_the_level(pairs: int, spread: float) -> None:
         values = true[:, None] + spread * step * rng.standard_normal((2, pairs))
         base, head = step * np.round(values / step)
         estimate = stats.mean_estimate(stats.log_ratios(base, head, 1), step)
-        wrong += estimate.p_above(math.log(true[1] / true[0])) <= level
+        wrong += float(estimate.p_above(math.log(true[1] / true[0]))) <= level
 
     assert wrong <= scipy_stats.binom.ppf(0.99, runs, level)
 
@@ -517,7 +564,7 @@ def test_modes_by_size(size: int, *, said: bool) -> None:
 
 def test_mode_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The committed 99 % points agree with a fresh, smaller simulation of benchmarks/mode_table.py."""
-    benchmark: Any = _load(Path(__file__).parents[2] / "benchmarks" / "mode_table.py")
+    benchmark: Any = _load(Path(__file__).parents[2] / "research" / "mode_table.py")
     monkeypatch.setattr(benchmark, "SAMPLES", 20_000)
     rng = np.random.default_rng(5)
 
@@ -544,7 +591,7 @@ def sequence(d: list[float], scale: float = 1.0) -> list[tuple[float, float]]:
     base = [scale * (1 + n / 7) for n in range(len(d))]
     head = [b * math.exp(x) for b, x in zip(base, d, strict=True)]
     found = stats.interim_looks(stats.log_ratios(base, head, 1), EARLY, IGNORABLE, MUST_CATCH)
-    return [(look.p_slower, look.p_equivalent) for look in found]
+    return [(float(look.p_slower), float(look.p_equivalent)) for look in found]
 
 
 @given(d=D12, scale=st.floats(1e-6, 1e6))

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfgate import stats
 from perfgate.drill import peer_rules as rules
 
 ROOT = Path(__file__).parents[2]
 page: Any = importlib.import_module("other_rules")
 
-WORDS = {rules.REGRESSED: "blocked", rules.PASS: "passed", rules.INCONCLUSIVE: "undecided"}
+WORDS = {stats.REGRESSED: "blocked", stats.PASS: "passed", stats.INCONCLUSIVE: "undecided"}
 BY_NAME = {rule.name: rule for rule in page.RULES}
 
 

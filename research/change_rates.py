@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from claimed_rate import ClaimedRate
+from claimed_rate import ClaimedRate, heading, line, merged
 from numpy.typing import NDArray
-from page_sections import merged
 
 from perfgate.scenario.plan import BETA
 from perfgate.stats.change_points import FEWEST_NIGHTS, YEARLY, course
@@ -121,7 +120,6 @@ class FalseRow(ClaimedRate):
     at_the_end: int
     step: int
     declared: float = YEARLY
-    confidence: float = 0.99
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,6 @@ class FoundRow(ClaimedRate):
     wrong: int
     claims: bool
     declared: float = BETA
-    confidence: float = 0.99
 
 
 FOUND = (
@@ -211,11 +208,9 @@ def kinds(series: int = 300) -> list[tuple[str, int, int, int]]:
 
 
 HEAD = """
-Written by `benchmarks/change_rates.py` (seed {seed}). [`perfgate history`](history.md) looks for changes in
-ln(build / anchor), one night after the other. **Declared: in at most {yearly} of years in which nothing changed does
-any night tell of a change.** A simulated year has {year} nights and is looked at every so many of them, up to the last.
-"At least" and "at most" are one-sided 99 % bounds of the rate. A page has that rate for each of its series. Nights with
-heavy tails may be beyond it; what they show is gone by the last night.
+Written by `benchmarks/change_rates.py` (seed {seed}). Declared: in at most {yearly} of years in which nothing changed
+does any night tell of a change. A simulated year has {year} nights and is looked at every so many of them, up to the
+last. "At least" and "at most" are one-sided 99 % bounds of the rate.
 
 | nights | what they are |
 |---|---|
@@ -225,7 +220,7 @@ SECOND = """
 
 Told, and its place at most {near} nights off, so many nights after it; {series:,} series a row. The claim is that at
 most {beta} are missed: from the {a}th night on after {b} at a night's standard deviation of 0.05 %, the {c}th after {d}
-at 0.07 %, the {e}th after {f} at 0.1 %. A change that is not told yet is told later.
+at 0.07 %, the {e}th after {f} at 0.1 %.
 
 | nights | sd | before | after | found | missed, at most | claim |
 |---|---|---|---|---|---|---|
@@ -244,13 +239,13 @@ def section(years: Sequence[FalseRow], series: Sequence[FoundRow], told: Sequenc
     """The section of the page."""
     parts = [TITLE, HEAD.format(seed=SEED, yearly=percent(YEARLY), year=YEAR)]
     parts += [f"| {model.name} | {model.about} |\n" for model in dict.fromkeys(row.model for row in years)]
-    parts.append("\n| nights | looked at every | years | with a change on any look | at least | at most "
-                 "| on the last night | claim |\n")  # fmt: skip
-    parts.append(f"|{'---|' * 8}\n")
-    parts += [f"| {' | '.join(false_cells(row))} |\n" for row in years]
+    columns = ("nights", "looked at every", "years", "with a change on any look", "at least", "at most",
+               "on the last night", "claim")  # fmt: skip
+    parts.append("\n" + heading(columns))
+    parts += [line(false_cells(row)) for row in years]
     (b, a), (d, c), (f, e) = ENOUGH.values()
     parts.append(SECOND.format(near=NEAR, series=series[0].runs, beta=percent(BETA), a=a, b=b, c=c, d=d, e=e, f=f))
-    parts += [f"| {' | '.join(found_cells(row))} |\n" for row in series]
+    parts += [line(found_cells(row)) for row in series]
     parts.append(THIRD)
     parts += [f"| {name} | {count} | {right} | {other} |\n" for name, count, right, other in told]
     return "".join(parts)

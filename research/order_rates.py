@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from claimed_rate import ClaimedRate
+from claimed_rate import RateOfCase, heading, line, merged
 from numpy.typing import NDArray
-from page_sections import merged
 from scipy import special
 
 from perfgate.judge.comparison import parse_gate
@@ -36,7 +35,6 @@ SEED = 20261129
 RUNS = 20_000
 FEW_PAIRS = 7
 """Up to so many pairs five times as many tables are simulated: one in 128 is on one of two levels, near 1 %."""
-CONFIDENCE = 0.99
 PAIR_SD = 0.0007
 """Of the pairs of an H200, as elsewhere on the page."""
 WIDER = 20
@@ -68,7 +66,7 @@ ORDERS = {
 
 
 @dataclass(frozen=True)
-class Row(ClaimedRate):
+class Row(RateOfCase):
     """One truth, counted.
 
     Args:
@@ -93,16 +91,6 @@ class Row(ClaimedRate):
     def wrong(self) -> int:
         """Tables with the error whose rate is declared for this case."""
         return self.passed if self.case == "must_catch" else self.blocked
-
-    @property
-    def declared(self) -> float:
-        """The rate declared for that error."""
-        return BETA if self.case == "must_catch" else ALPHA
-
-    @property
-    def confidence(self) -> float:
-        """Of each of its bounds."""
-        return CONFIDENCE
 
     @property
     def standing(self) -> str:
@@ -248,11 +236,8 @@ ROWS = len(CASES) * len(ORDERS) * len(DRIFTS)
 
 HEAD = """
 Written by `benchmarks/order_rates.py` (seed {seed}); {runs:,} simulated tables a row (of up to seven pairs ten times as
-many, of ten twice), one gate with margins of 0.02 % and 0.15 %, pairs that spread by 0.07 % besides. The head is slower
-by exactly `ignorable` (claim: at most 1 % block), or with pairs that spread 20 times as much by `must_catch` (claim: at
-most 5 % pass). {verdict}
-A table has one look, which spends 0.8 of either rate, and Student's t must agree with the signs of the pairs: all of
-six pairs are on the slower of two levels in one table of 64.
+many, of ten twice), one gate with margins of 0.02 % and 0.15 %, pairs that spread by 0.07 % besides, 20 times as much
+at `must_catch`. {verdict} Of 5, 7, 10 and 24 pairs, each row shows the number with the most errors.
 
 Orders:
 
@@ -261,10 +246,6 @@ Orders:
 Machines and heads:
 
 {drifts}
-
-Of 5, 7, 10 and 24 pairs, each row shows the number with the most errors. No claim is made for a pass in an unknown
-order where the place itself costs something: no figure of such a table tells that, and its pass has the caution
-`order-unknown`.
 
 """
 
@@ -278,11 +259,11 @@ def section(rows: Sequence[Row]) -> str:
     runs = min(row.runs for row in rows)
     parts = [TITLE, HEAD.format(seed=SEED, runs=runs, verdict=verdict, orders=lists[0], drifts=lists[1])]
     columns = ("order", "drift", "pairs", "slower by", "blocked", "passed", "inconclusive", "at most", "claim")
-    parts.append(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n")
+    parts.append(heading(columns))
     errors = sorted(rows, key=lambda row: -row.wrong / row.runs)
     places = ((case, order, drift) for case in CASES for order in ORDERS for drift in DRIFTS)
     shown = [next(row for row in errors if (row.case, row.order, row.drift) == place) for place in places]
-    parts += [f"| {' | '.join(cells(row))} |\n" for row in shown]
+    parts += [line(cells(row)) for row in shown]
     return "".join(parts)
 
 

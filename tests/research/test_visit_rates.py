@@ -1,4 +1,4 @@
-"""The simulation of stored baselines behind docs/error-rates.md decides as perfgate does, and its claims hold."""
+"""The simulation of stored baselines behind docs/error-rates.md, smaller: its claims hold."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_pairs_at_the_margin_itself_agree_by_a_coin(monkeypatch: pytest.MonkeyPa
     """Half of the way to the other margin tells of few heads at ignorable; pairs that must only be above it do not."""
     blind = BY_NAME["blind after still visits"]
     kept = rates.simulate(blind, 10, 1, "ignorable")
-    monkeypatch.setattr(rates, "HALFWAY", 0.0)
+    monkeypatch.setattr("perfgate.baseline.visit_series.HALFWAY", 0.0)
     broken = rates.simulate(blind, 10, 1, "ignorable")
 
     assert kept.told < rates.ALPHA * kept.runs < broken.told
@@ -92,7 +92,7 @@ def test_pairs_at_the_margin_itself_agree_by_a_coin(monkeypatch: pytest.MonkeyPa
 
 def test_a_pass_that_is_not_repaired_breaks_beta(monkeypatch: pytest.MonkeyPatch) -> None:
     """With all of beta, and without the doubled variance, more than 5 % of heads at must_catch would pass."""
-    monkeypatch.setattr(rates, "RAISED", 1.0)
+    monkeypatch.setattr("perfgate.stats.prediction.RAISED", 1.0)
     monkeypatch.setattr(rates, "PASS_SHARE", 1.0)
 
     assert rates.simulate(BY_NAME["fast outliers"], 8, 1, "must_catch", 8000).least > rates.BETA
@@ -100,7 +100,7 @@ def test_a_pass_that_is_not_repaired_breaks_beta(monkeypatch: pytest.MonkeyPatch
 
 def test_four_visits_on_two_levels_cannot_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one visit in ten is fast, four slow ones and a fast head are too frequent for any rule."""
-    monkeypatch.setattr(rates, "FIRST_PASSING_VISITS", 4)
+    monkeypatch.setattr("perfgate.stats.prediction.FIRST_PASSING_VISITS", 4)
 
     assert rates.simulate(BY_NAME["a rare fast level"], 4, 1, "must_catch", 8000).least > rates.BETA
 

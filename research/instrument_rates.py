@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from claimed_rate import ClaimedRate
+from claimed_rate import ClaimedRate, heading, line, merged, percent
+from many_runs import Decisions, Margins, decide_all
 from numpy.typing import NDArray
-from rule_twin import Decisions, Margins, decide_all
 from scipy import special
 
-from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.estimate import Estimate, detectable
-from perfgate.stats.sequential import DEFAULT_SCHEDULE
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, PASS, REGRESSED
 
 Floats = NDArray[np.float64]
 Case = Literal["ignorable", "must_catch"]
@@ -32,7 +31,6 @@ TITLE = "## What is known imperfectly\n"
 SEED = 20261122
 RUNS = 100_000
 PAIRS = DEFAULT_SCHEDULE.looks[-1]
-CONFIDENCE = 0.99
 KERNEL_MARGINS = Margins(0.0002, 0.0015)
 FLOOR_MARGINS = Margins(0.02, 0.08)
 STEPS = (0.0003, 0.001, 0.003)
@@ -64,11 +62,6 @@ class Row(ClaimedRate):
     wrong: int
     exact: int
 
-    @property
-    def confidence(self) -> float:
-        """Of each of its bounds."""
-        return CONFIDENCE
-
 
 def ties(step: float, spread: float, case: Case, runs: int = RUNS) -> Row:
     """Values rounded to a timer's steps; the base's place between two steps differs from run to run."""
@@ -99,7 +92,7 @@ def at_the_floor(floor: float, common: float, case: Case, runs: int = RUNS) -> R
     first = np.exp(np.log(base[..., : DEFAULT_SCHEDULE.looks[0]]).mean(axis=-1, keepdims=True))
     sides = (FLOOR_MARGINS.ignorable, FLOOR_MARGINS.must_catch)
     now, exact = (
-        decide_all(d, (FLOOR_MARGINS,), allowed=tuple(np.stack([side + 0 * d, floor / b + 0 * d]) for side in sides))
+        decide_all(d, (FLOOR_MARGINS,), allowed=np.array([[side + 0 * d, floor / b + 0 * d] for side in sides]))
         for b in (base, first)
     )
     return Row(
@@ -145,25 +138,23 @@ usual looks. "As if exact" counts the same runs decided by a rule that takes wha
 TIES_HEAD = """
 ### Values that are ties of a timer
 
-A kernel's time is a whole number of steps of the GPU's clock, so pairs can be equal to the last digit. Every run has
-its base at another place between two steps, and the head slower by exactly `ignorable` (claim: at most 1 % block) or
-`must_catch` (claim: at most 5 % pass); margins 0.02 % and 0.15 %. Restarts spread by a share of a step.
+Every run has its base at another place between two steps of the timer, and the head slower by exactly `ignorable` or
+`must_catch`; margins 0.02 % and 0.15 %. Restarts spread by a share of a step.
 
 """
 FLOOR_HEAD = """
 ### A slowdown of exactly the floor
 
-The gate has margins of 2 % and 8 % and a floor. The head is slower by exactly the larger of the floor and `ignorable`
-(claim: at most 1 % block), or of the floor and `must_catch` (claim: at most 5 % pass). Pairs spread by 0.1 %; the speed
-of the machine wanders from pair to pair and both sides share it. "As if exact" takes the floor as a share of the first
-look's base, once for all pairs.
+Margins of 2 % and 8 % and a floor; the head is slower by exactly the larger of the floor and one of them. Pairs spread
+by 0.1 %; the speed of the machine wanders from pair to pair and both sides share it. "As if exact" takes the floor as a
+share of the first look's base, once for all pairs.
 
 """
 PROMISE_HEAD = """
 ### What `detectable` promises
 
-One run sees the spread of some pairs and names a slowdown; a look of another run meets exactly that slowdown. The
-promise is that it blocks in 95 of 100. "As if exact" takes the spread as known.
+One run sees the spread of some pairs and names a slowdown; a look of another run meets exactly that slowdown, and
+should block in 95 of 100. "As if exact" takes the spread as known.
 
 """
 
@@ -177,10 +168,10 @@ def section(rows: Sequence[Row], promises: Sequence[Row]) -> str:
     )
     parts = [TITLE, HEAD.format(seed=SEED, runs=rows[0].runs)]
     for head, columns, of in tables:
-        parts += [head, _table(columns), *(f"| {' | '.join(cells(row))} |\n" for row in of)]
-    parts += [PROMISE_HEAD, _table(("pairs seen", "pairs of the look", "blocked", "as if exact"))]
+        parts += [head, heading(columns), *(line(cells(row)) for row in of)]
+    parts += [PROMISE_HEAD, heading(("pairs seen", "pairs of the look", "blocked", "as if exact"))]
     for row in promises:
-        parts.append(f"| {' | '.join((*row.words, percent(row.wrong / row.runs), percent(row.exact / row.runs)))} |\n")
+        parts.append(line((*row.words, percent(row.wrong / row.runs), percent(row.exact / row.runs))))
     return "".join(parts)
 
 
@@ -188,15 +179,6 @@ def cells(row: Row) -> list[str]:
     """A row of a table of claims."""
     rates = (row.wrong / row.runs, row.least, row.most, row.exact / row.runs)
     return [*row.words, *map(percent, rates), row.standing]
-
-
-def percent(rate: float) -> str:
-    """A rate with two decimals, as percent."""
-    return f"{rate * 100:.2f} %"
-
-
-def _table(columns: Sequence[str]) -> str:
-    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n"
 
 
 def simulate_all(runs: int = RUNS) -> tuple[list[Row], list[Row]]:
@@ -209,11 +191,8 @@ def simulate_all(runs: int = RUNS) -> tuple[list[Row], list[Row]]:
 
 
 def main() -> None:
-    """Simulate and put the section into the page: in the place of the one there, else before that on dropped pairs."""
-    text = PAGE.read_text()
-    before, _, rest = text.partition(f"\n{TITLE}") if TITLE in text else text.partition("\n## Dropped pairs\n")
-    after = rest.partition("\n## ")[2] if TITLE in text else f"Dropped pairs\n{rest}"
-    PAGE.write_text(f"{before.rstrip()}\n\n{section(*simulate_all())}\n## {after}")
+    """Simulate and put the section into the page, in the place of the one there."""
+    PAGE.write_text(merged(PAGE.read_text(), section(*simulate_all())))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Experts are chosen by tokens, so a step of one iteration may take longer than one of another, the same in all trials. A
 pair is compared by the iterations that both of its trials had in a state. One gate, a machine that jumps as recorded.
-Four minutes on one core.
+Ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import itertools
 
 import numpy as np
 from state_places import CASES, JUMPING, SOURCES, WIDE, Case, Place, variant
-from state_twin import decide_all
+from state_runs import decide_all
 
-from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.judge.machine_states import Source
+from perfgate.stats.sequential import PASS, REGRESSED
 
 RUNS = 4_000
 BATCH = 1_000

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from claimed_rate import heading, line, percent
 from scipy import special
 
 from perfgate.scenario.plan import ALPHA, BETA
@@ -66,10 +67,9 @@ def simulate(pairs: int, prior_df: int, ratio: float, runs: int) -> ModeratedRow
 HEAD = """
 ### Variance moderated by history
 
-Not used, and this is why. The history of a cell could lend its variance to a run of few pairs (limma, Smyth 2004):
-{runs:,} runs a row, one look that has all of alpha and all of beta, the variances of runs drawn as the method assumes,
-with d0 degrees of freedom. "Own" is the t test on the run alone, "moderated" has history's part, "larger" takes the
-larger of both variances with the degrees of freedom of the moderated one. Declared are {alpha} and {beta}.
+{runs:,} runs a row, one look that has all of alpha and all of beta, the variances of runs drawn as limma (Smyth 2004)
+assumes, with d0 degrees of freedom. "Own" is the t test on the run alone, "moderated" has history's part, "larger"
+takes the larger of both variances. Declared are {alpha} and {beta}.
 
 """
 COLUMNS = (
@@ -82,10 +82,8 @@ def section(runs: int) -> str:
     """The table, as Markdown."""
     rows = [simulate(*place, runs) for place in PLACES]
     lines = [
-        f"| {row.pairs} | {row.prior_df} | {row.ratio:g} | "
-        + " | ".join(f"{rate * 100:.2f} %" for rate in (*row.blocks, *row.passes))
-        + " |\n"
+        line([f"{row.pairs}", f"{row.prior_df}", f"{row.ratio:g}", *map(percent, (*row.blocks, *row.passes))])
         for row in rows
     ]
     head = HEAD.format(runs=runs, alpha=f"{ALPHA * 100:g} %", beta=f"{BETA * 100:g} %")
-    return "".join([head, f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n", *lines])
+    return "".join([head, heading(COLUMNS), *lines])

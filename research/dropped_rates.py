@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from claimed_rate import line, merged, percent
+from many_runs import Margins, decide_all
 from numpy.typing import NDArray
-from page_sections import merged
 from restart_models import normal, orders
-from rule_twin import Margins, decide_all
 
-from perfgate.drill.peer_rules import PASS
 from perfgate.record.dropped_pairs import LEVEL, chance
+from perfgate.stats.sequential import PASS
 
 Counts = NDArray[np.int64]
 
@@ -119,24 +119,13 @@ def simulate(model: DropModel, runs: int = RUNS) -> DropRow:
 
 HEAD = """
 Written by `benchmarks/dropped_rates.py` (seed {seed}); {runs:,} simulated runs a row, margins 0.1 % and 0.5 %, pairs
-normal with sd 0.07 %, orders as the plan draws them. A pair whose trial fails is dropped and replaced, so a head that
-fails when it is slow is judged by its fast trials: all runs below pass by the pairs that are left. "Ends 0" counts
-those that get there. The cap (`measure.max_dropped_pairs`) holds for the whole record. The columns "a visit" say what
-became of the same runs if each visit had a cap of its own, without and with {resumes} times `--resume`.
-
-A fair machine fails on either side alike. The binomial test ends a run as `one-sided-failures` where chance splits
-failures so unevenly in at most {level} of runs, and looks after every dropped pair: **the claim is that it ends at
-most 1 % of the runs of a fair machine.** The largest share here is {worst}.
+normal with sd 0.07 %, orders as the plan draws them. A pair whose trial fails is dropped and replaced; all runs pass by
+the pairs that are left, and "ends 0" counts those that get there. The columns "a visit" say what became of the same
+runs if each visit had a cap of its own, without and with {resumes} times `--resume`. The binomial test is to end
+at most {level} of the runs of a fair machine; the largest share here is {worst}.
 
 | failures | cap | ends 0, cap a visit | the same, resumed | ends 0 | ended by the binomial test |
 |---|---|---|---|---|---|
-"""
-FOOT = """
-With the cap at 2 the cap does the work: a seventh of the runs of a head that throttles itself in half of its trials
-still pass, those in which chance dropped at most two pairs, with the caution `dropped-pairs`, which says that all
-were the head's. Two pairs dropped on one side are what a fair machine shows in every second run that drops two, so
-nothing can refuse the one and keep the other. A larger cap lets more of either through, and the test then ends what
-is plainly one-sided.
 """
 
 
@@ -144,18 +133,13 @@ def section(rows: Sequence[DropRow]) -> str:
     """The section of the page."""
     worst = max(row.one_sided / row.runs for row in rows if row.model.base == row.model.head)
     intro = HEAD.format(seed=SEED, runs=rows[0].runs, resumes=RESUMES, level=f"{LEVEL * 100:g} %", worst=percent(worst))
-    return "".join([TITLE, intro, *(f"| {' | '.join(cells(row))} |\n" for row in rows), FOOT])
+    return "".join([TITLE, intro, *(line(cells(row)) for row in rows)])
 
 
 def cells(row: DropRow) -> list[str]:
     """A row of the table."""
     counts = (row.at_once, row.resumed, row.ended, row.one_sided)
     return [row.model.name, str(row.model.cap), *(percent(count / row.runs) for count in counts)]
-
-
-def percent(rate: float) -> str:
-    """A rate with two decimals, as percent."""
-    return f"{rate * 100:.2f} %"
 
 
 def simulate_all(runs: int = RUNS) -> list[DropRow]:

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from claimed_rate import ClaimedRate
+from claimed_rate import RateOfCase, line, merged
+from many_runs import Margins, worst
 from numpy.typing import NDArray
-from page_sections import merged
 from restart_models import PAIR_SD, PAIRS
-from rule_twin import Margins, look_p
 
-from perfgate.drill.peer_rules import INCONCLUSIVE, PASS, REGRESSED
+from perfgate import stats
 from perfgate.scenario.plan import ALPHA, BETA
-from perfgate.stats.sequential import DEFAULT_SCHEDULE
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, PASS
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -44,7 +44,7 @@ LAYOUTS = ((3, 2, 1), (4, 4, 1), (3, 2, 3))
 
 
 @dataclass(frozen=True)
-class ShardRow(ClaimedRate):
+class ShardRow(RateOfCase):
     """One simulated truth, counted.
 
     Args:
@@ -69,12 +69,6 @@ class ShardRow(ClaimedRate):
     otherwise: int
     pairs: int
     alone: int
-    confidence: float = 0.99
-
-    @property
-    def declared(self) -> float:
-        """The rate declared for that error."""
-        return BETA if self.case == "one at must_catch" else ALPHA
 
 
 @dataclass(frozen=True)
@@ -82,10 +76,10 @@ class Measured:
     """What plans end with.
 
     Args:
-        p: Of "slower by at most ignorable", (plans, members).
+        p: Of "slower by at most ignorable", (members, plans).
         q: Of "slower by at least must_catch".
         stopped: Which members were rejected where they were measured.
-        pairs: Of each cell, (plans, cells).
+        pairs: Of each cell, (cells, plans).
     """
 
     p: Floats
@@ -94,55 +88,36 @@ class Measured:
     pairs: NDArray[np.int64]
 
 
-def weighted_holm(p: Floats, weights: Floats, alpha: float) -> Bools:
-    """Which hypotheses Holm's weighted step-down rejects, row by row, (plans, members)."""
-    order = np.argsort(p / weights, axis=1, kind="stable")
-    shares = weights[order]
-    left = np.cumsum(shares[:, ::-1], axis=1)[:, ::-1]
-    in_order = np.logical_and.accumulate(
-        np.take_along_axis(p, order, axis=1) <= alpha * shares / left * (1 + 1e-12), axis=1
-    )
-    rejected = np.empty_like(in_order)
-    np.put_along_axis(rejected, order, in_order, axis=1)
-    return rejected
-
-
-def measure(d: Floats, cells: Sequence[slice], shards: Sequence[Sequence[int]], weights: Floats) -> Measured:
+def measure(
+    d: Floats, cells: Sequence[slice], shards: Sequence[Sequence[int]], weights: Sequence[Fraction]
+) -> Measured:
     """Take the pairs of plans as machines do that know only their own shard.
 
     Args:
-        d: Log ratios of all pairs that there could be, (plans, members, pairs).
+        d: Log ratios of all pairs that there could be, (members, plans, pairs).
         cells: The members of each cell.
         shards: The cells of each, in the order in which they are measured.
         weights: Shares of alpha, a member.
     """
-    plans, members, _ = d.shape
+    looks = stats.interim_looks(d, DEFAULT_SCHEDULE, TIGHT.ignorable, TIGHT.must_catch)
+    members, plans, _ = d.shape
     ends = Measured(
-        np.ones((plans, members)), np.ones((plans, members)), np.zeros((plans, members), bool),
-        np.zeros((plans, len(cells)), np.int64),
+        np.ones((members, plans)), np.ones((members, plans)), np.zeros((members, plans), bool),
+        np.zeros((len(cells), plans), np.int64),
     )  # fmt: skip
     for shard in shards:
-        own = np.zeros(members, bool)
-        for cell in shard:
-            own[cells[cell]] = True
-            _measure_cell(d, cells[cell], (ends, cell), own, weights)
-        ends.stopped[:, own] = weighted_holm(np.where(own, ends.p, 1.0), weights, ALPHA)[:, own]
+        own = np.zeros((members, 1), bool)
+        for number in shard:
+            cell, going = cells[number], np.ones(plans, bool)
+            own[cell] = True
+            for look in looks:
+                for into, seen in ((ends.p, look.p_slower), (ends.q, look.p_equivalent)):
+                    into[cell] = np.where(going, np.asarray(seen)[cell], into[cell])
+                ends.pairs[number, going] = look.pairs
+                rejected = stats.holm(np.where(own, ends.p, 1.0), ALPHA, weights)[cell]
+                going &= ~rejected.any(axis=0) & (ends.q[cell] > BETA).any(axis=0)
+        ends.stopped[own[:, 0]] = stats.holm(np.where(own, ends.p, 1.0), ALPHA, weights)[own[:, 0]]
     return ends
-
-
-def _measure_cell(d: Floats, cell: slice, into: tuple[Measured, int], own: Bools, weights: Floats) -> None:
-    ends, number = into
-    going = np.arange(len(d))
-    for pairs, block, passing in zip(
-        DEFAULT_SCHEDULE.looks, DEFAULT_SCHEDULE.block, DEFAULT_SCHEDULE.pass_, strict=True
-    ):
-        above, below = look_p(d[going, cell, :pairs], TIGHT, block, passing)
-        ends.p[going, cell] = np.minimum(ends.p[going, cell], above)
-        ends.q[going, cell] = np.minimum(ends.q[going, cell], below)
-        ends.pairs[going, number] = pairs
-        rejected = weighted_holm(np.where(own, ends.p[going], 1.0), weights, ALPHA)[:, cell]
-        undecided = ~rejected.any(axis=1) & (ends.q[going, cell] > BETA).any(axis=1)
-        going = going[undecided]
 
 
 def slowdowns(case: Case, shards: int, cells: int) -> list[float]:
@@ -160,7 +135,7 @@ def simulate(case: Case, layout: tuple[int, int, int], runs: int = RUNS) -> Shar
     sizes = [split] * each + [1] * each * (count - 1)
     bounds = np.cumsum([0, *sizes])
     cells = [slice(int(first), int(last)) for first, last in pairwise(bounds)]
-    weights = np.repeat(1 / np.array(sizes), sizes)
+    weights = [Fraction(1, size) for size in sizes for _ in range(size)]
     slow = np.array(slowdowns(case, count, each))
     fine = np.repeat(slow, sizes) <= TIGHT.ignorable
     divided = [range(each * shard, each * (shard + 1)) for shard in range(count)]
@@ -168,37 +143,31 @@ def simulate(case: Case, layout: tuple[int, int, int], runs: int = RUNS) -> Shar
     for first in range(0, runs, CHUNK):
         plans = min(CHUNK, runs - first)
         d = PAIR_SD * rng.standard_normal((plans, len(weights), PAIRS)) + np.repeat(np.log1p(slow), sizes)[:, None]
+        d = d.transpose(1, 0, 2)
         apart = measure(d, cells, divided, weights)
-        alone = measure(d, cells, [range(count * each)], np.ones_like(weights))
-        joined = weighted_holm(apart.p, weights, ALPHA)
+        alone = measure(d, cells, [range(count * each)], [Fraction(1)] * len(weights))
+        joined = stats.holm(apart.p, ALPHA, weights)
         verdicts, other = (_verdicts(*own, cells) for own in ((apart, joined), (alone, alone.stopped)))
-        missed = verdicts[:, 0] == PASS
-        wrong = missed if case == "one at must_catch" else joined[:, fine].any(axis=1)
-        counted = (wrong, (apart.stopped & ~joined).any(axis=1), (joined & ~apart.stopped).any(axis=1),
-                   (verdicts != other).any(axis=1), apart.pairs, alone.pairs)  # fmt: skip
+        missed = verdicts[0] == PASS
+        wrong = missed if case == "one at must_catch" else joined[fine].any(axis=0)
+        counted = (wrong, (apart.stopped & ~joined).any(axis=0), (joined & ~apart.stopped).any(axis=0),
+                   (verdicts != other).any(axis=0), apart.pairs, alone.pairs)  # fmt: skip
         totals += [int(own.sum()) for own in counted]
     return ShardRow(case, layout, runs, *map(int, totals))
 
 
 def _verdicts(ends: Measured, rejected: Bools, cells: Sequence[slice]) -> NDArray[np.int8]:
-    """Of each cell: its worst member's, (plans, cells)."""
-    blocked = np.stack([rejected[:, cell].any(axis=1) for cell in cells], axis=1)
-    passed = np.stack([(ends.q[:, cell] <= BETA).all(axis=1) for cell in cells], axis=1)
-    return np.where(blocked, REGRESSED, np.where(passed, PASS, INCONCLUSIVE)).astype(np.int8)
+    """Of each cell: its worst member's, (cells, plans)."""
+    return np.stack([worst(stats.decided(rejected[cell], ends.q[cell], BETA)) for cell in cells])
 
 
 HEAD = """
 Written by `benchmarks/shard_rates.py` (seed {seed}); {runs:,} simulated plans a row, one gate a cell, margins 0.02 %
-and 0.15 %, pairs normal with sd 0.07 %. Each shard measures its cells one after the other and stops at the levels of
-the whole plan, with the gates of other shards at p = 1; Holm's method over all gates joins them. **The claim is that at
-most 1 % of plans block any cell that is slower by at most `ignorable`**, also where the first cell of each shard is
-slower by {far} and is blocked, **and that at most 5 % pass a cell that is slower by `must_catch`.** "3 x 2, split" is a
-plan whose first shard is on a GPU with two states, where each gate is judged as three that share its level. "Taken
-back" counts plans in which a shard stopped a gate as regressed that the join did not block; "added" those in which the
-join blocked one more. "Otherwise" are those in which one machine, given the same pairs as a run of the whole plan, had
-ended with another verdict of any cell: it knows what it rejected before, and stops earlier; and with two states each
-of the three gates has a share of its own there, where in a shard they have one together. The last columns are pairs of
-a plan, in shards and on one machine.
+and 0.15 %, pairs normal with sd 0.07 %. Wrong is a block of a cell that is slower by at most `ignorable` (one that is
+far slower is so by {far}), or a pass of the first at `must_catch`. "3 x 2, split" is a plan whose first shard is on a
+GPU with two states, where each gate is judged as three that share its level. "Taken back" counts plans in which a shard
+stopped a gate as regressed that the join did not block, "added" those in which the join blocked one more, "otherwise"
+those in which one machine had ended with another verdict of any cell. The last columns are pairs of a plan.
 
 | truth | shards x cells | wrong | at most | taken back | added | otherwise | pairs | one machine | claim |
 |---|---|---|---|---|---|---|---|---|---|
@@ -208,7 +177,7 @@ a plan, in shards and on one machine.
 def section(rows: Sequence[ShardRow]) -> str:
     """The section of the page."""
     intro = HEAD.format(seed=SEED, runs=rows[0].runs, far=f"{FAR * 100:g} %")
-    return "".join([TITLE, intro, *(f"| {' | '.join(words(row))} |\n" for row in rows)])
+    return "".join([TITLE, intro, *(line(words(row)) for row in rows)])
 
 
 def words(row: ShardRow) -> list[str]:

@@ -1,9 +1,8 @@
-"""The simulation behind docs/error-rates.md, smaller: the declared rates hold, and its copy of the rule is the rule."""
+"""The simulation behind docs/error-rates.md, smaller: the declared rates hold."""
 
 from __future__ import annotations
 
 import importlib
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -11,19 +10,15 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from perfgate import stats
-from perfgate.judge.rule import Series, decide
-from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
 ROOT = Path(__file__).parents[2]
 rates: Any = importlib.import_module("error_rates")
 models: Any = importlib.import_module("restart_models")
 picture: Any = importlib.import_module("effect_picture")
-twin: Any = importlib.import_module("rule_twin")
+many: Any = importlib.import_module("many_runs")
 visits: Any = importlib.import_module("visit_rates")
 instrument: Any = importlib.import_module("instrument_rates")
 drops: Any = importlib.import_module("dropped_rates")
@@ -39,63 +34,17 @@ BY_NAME = {rates.label(model): model for model in models.MODELS}
 NAMES = list(BY_NAME)
 
 
-# --- the copy of the rule
+# --- many runs at once
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_twin(name: str) -> None:
-    """The vectorised rule ends every random run as judge_series does, look by look: run, gates and pairs."""
-    compared, differing = rates.check_twin((BY_NAME[name],), 48)
-
-    assert compared == 144
-    assert differing == 0
-
-
-def test_twin_sees_every_end() -> None:
-    """The runs compared hold every verdict after every number of pairs that it can come with."""
+def test_every_end_occurs() -> None:
+    """Of runs at once some end with each verdict, and after each number of pairs."""
     d = np.concatenate([models.normal(sd).pairs(np.random.default_rng(3), 60, (0.0008, 0.0)) for sd in (0.0003, 0.001)])
-    margins = (rates.TIGHT,) * 2
 
-    ends = twin.decide_all(d, margins)
+    ends = many.decide_all(d, (rates.TIGHT,) * 2)
 
-    assert twin.disagreements(d, margins) == 0
-    assert {twin.PASS, twin.REGRESSED, twin.INCONCLUSIVE} == set(ends.runs.tolist())
+    assert {stats.PASS, stats.REGRESSED, stats.INCONCLUSIVE} == set(ends.runs.tolist())
     assert set(stats.DEFAULT_SCHEDULE.looks) == set(ends.pairs.tolist())
-
-
-STEPS = st.sampled_from([-0.001, 0.0, 0.0001, 0.001, 0.004, 0.006])
-"""Few values, so that ties and rows without any spread occur."""
-
-
-@settings(deadline=None)  # the first example imports and fills caches
-@given(d=st.lists(st.lists(STEPS, min_size=12, max_size=12) | STEPS.map(lambda x: [x] * 12), min_size=1, max_size=3))
-def test_twin_with_ties(d: list[list[float]]) -> None:
-    """The vectorised rule agrees where pairs are equal and a look has no spread."""
-    assert twin.disagreements(np.array([d]), (rates.WIDE,) * len(d)) == 0
-
-
-@given(
-    d=st.lists(st.lists(STEPS, min_size=12, max_size=12) | STEPS.map(lambda x: [x] * 12), min_size=1, max_size=3),
-    resolution=st.sampled_from([1e-5, 0.001, 0.003]),
-)
-def test_twin_with_a_resolution(d: list[list[float]], resolution: float) -> None:
-    """The vectorised rule agrees where values are known to a step only."""
-    assert twin.disagreements(np.array([d]), (rates.WIDE,) * len(d), resolution=resolution) == 0
-
-
-@given(p=st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.00125, 0.005, 0.01]), min_size=1, max_size=8))
-def test_vectorised_holm(p: list[float]) -> None:
-    """Row by row, Holm rejects what perfgate.stats.sequential.holm rejects."""
-    assert stats.holm(p, 0.01) == tuple(twin.holm_all(np.array([p]), 0.01)[0])
-
-
-@given(rows=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 3)), min_size=1, max_size=8))
-def test_vectorised_holm_with_weights(rows: list[tuple[float, int]]) -> None:
-    """The same where hypotheses have shares of alpha."""
-    p, weights = [row[0] for row in rows], [Fraction(1, row[1]) for row in rows]
-    found = shards.weighted_holm(np.array([p]), np.array(weights, float), 0.01)
-    assert stats.holm(p, 0.01, weights) == tuple(found[0])
 
 
 @pytest.mark.slow
@@ -113,7 +62,7 @@ def test_shards_keep_the_rates() -> None:
 def test_too_few_pairs() -> None:
     """Pairs that do not reach the last look are refused, not decided on what there is."""
     with pytest.raises(ValueError, match="7 pairs do not reach the look at 12"):
-        twin.decide_all(np.zeros((1, 1, 7)), (rates.WIDE,))
+        many.decide_all(np.zeros((1, 1, 7)), (rates.WIDE,))
 
 
 # --- the models
@@ -273,27 +222,6 @@ def test_several_heads_keep_the_rates(place: Any) -> None:
     assert row.trials < row.apart
 
 
-@pytest.mark.slow
-def test_the_twin_of_several_heads() -> None:
-    """Decided look by look by the rule itself, with pairs taken only for heads that are open, runs end the same."""
-    rng = np.random.default_rng(3)
-    d = np.concatenate([heads.pairs_of(rng, 20, (slow, 0.0002, 0.0), 0.0) for slow in (0.0002, 0.0009, 0.005)])
-    verdicts, taken = heads.decide_heads(d, heads.TIGHT)
-
-    for run, own in enumerate(d):
-        pairs = [0, 0, 0]
-        said = ["inconclusive"] * 3
-        for look in DEFAULT_SCHEDULE.looks:
-            pairs = [look if verdict == "inconclusive" else had for verdict, had in zip(said, pairs, strict=True)]
-            series = [
-                Series(heads.TIGHT.plan, (1.0,) * had, tuple(np.exp(row[:had]).tolist()), DEFAULT_SCHEDULE)
-                for row, had in zip(own, pairs, strict=True)
-            ]
-            said = [decision.verdict for decision in decide(series, 0.01, 0.05)]
-        assert [twin.CODES[verdict] for verdict in said] == verdicts[run].tolist()
-        assert pairs == taken[run].tolist()
-
-
 # --- the page and the picture
 
 
@@ -339,7 +267,7 @@ def test_refuted_claim_is_said() -> None:
     good = rates.Row(models.normal(), 1, "ignorable", rates.WIDE, 1000, 10, 900, 900, 6000)
     bad = rates.Row(models.normal(), 8, "ignorable", rates.TIGHT, 1000, 40, 900, 900, 6000)
 
-    text = rates.page([good, bad], 100, 0)
+    text = rates.page([good, bad])
 
     assert "**0 of 2 claims are shown, 1 are refuted.**" in text
     assert "The most falsely blocked: 4.00 % of runs (declared 1 %), normal, 0.07 %, 8 gates." in text

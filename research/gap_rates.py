@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from many_runs import Margins
 from restart_models import NOISY_PAIR_SD as PAIR_SD
-from rule_twin import Margins
 from state_models import E2E_NS, GAP, ITERATIONS, PAIRS, PROBE_GAP, PROBE_NS, PROBE_SD, RESTART_SD, STEP_NS, Drawn
 from state_places import WIDE
-from state_twin import LOOKS, Measured
+from state_runs import LOOKS, Measured, OneRun
 
 from perfgate.judge.machine_states import Sample
 from perfgate.judge.outcome import PASSED
 from perfgate.judge.rule import decide
-from perfgate.judge.state_series import OWN_PAIRS, StateLook, StateSeries
+from perfgate.judge.state_series import OWN_PAIRS, StateLook, StateSeries, by_state
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.estimate import Floats
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
@@ -67,12 +67,13 @@ def blocked(slow_bases: int, tail_sd: float, slower: float = 1.0, runs: int = RU
     counts = np.zeros(len(LOOKS), int)
     for _ in range(0, runs, BATCH):
         measured = draw(rng, BATCH, slow_bases, tail_sd, slower)
-        every = np.arange(BATCH)
-        least = np.ones(BATCH)
-        for number in range(len(LOOKS)):
-            look = measured.look(number, every, 2)
-            least = np.minimum(least, np.where(look.here & look.shown, look.p_in[:, 1], 1.0).min(axis=0))
-            counts[number] += (least <= ALPHA / FAMILY).sum()
+        for run in range(BATCH):
+            least = 1.0
+            for number, look in enumerate(LOOKS):
+                tails = by_state(measured.series(run, look, 1), OneRun(measured, run, look))
+                seen = [looks[-1] for looks in (tail.interim_looks() for tail in tails) if looks]
+                least = min([least, *(float(one.p_slower) for one in seen)])
+                counts[number] += least <= ALPHA / FAMILY
     return [count / (BATCH * -(-runs // BATCH)) for count in counts.tolist()]
 
 

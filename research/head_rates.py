@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from claimed_rate import ClaimedRate
+from claimed_rate import RateOfCase, line, merged
+from many_runs import Margins
 from numpy.typing import NDArray
-from page_sections import merged
 from restart_models import PAIR_SD, PAIRS
-from rule_twin import Margins, holm_all, look_p
 
-from perfgate.drill.peer_rules import INCONCLUSIVE, PASS, REGRESSED
+from perfgate import stats
 from perfgate.scenario.plan import ALPHA, BETA, round_order
-from perfgate.stats.sequential import DEFAULT_SCHEDULE
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, INCONCLUSIVE, PASS, REGRESSED
 
 Floats = NDArray[np.float64]
 Case = Literal["all at the margin", "one far slower", "one at must_catch"]
@@ -45,7 +44,7 @@ PLACES = tuple(product(CASES, (2, 4), DRIFTS))
 
 
 @dataclass(frozen=True)
-class HeadRow(ClaimedRate):
+class HeadRow(RateOfCase):
     """One simulated truth, counted.
 
     Args:
@@ -66,12 +65,6 @@ class HeadRow(ClaimedRate):
     wrong: int
     trials: int
     apart: int
-    confidence: float = 0.99
-
-    @property
-    def declared(self) -> float:
-        """The rate declared for that error."""
-        return BETA if self.case == "one at must_catch" else ALPHA
 
 
 def slowdowns(case: Case, heads: int) -> tuple[float, ...]:
@@ -105,15 +98,12 @@ def decide_heads(d: Floats, margins: Margins) -> tuple[NDArray[np.int8], NDArray
     runs, heads, _ = d.shape
     p, q = np.ones((runs, heads)), np.ones((runs, heads))
     verdicts, taken = np.zeros((runs, heads), np.int8), np.zeros((runs, heads), np.int64)
-    for pairs, block, passing in zip(
-        DEFAULT_SCHEDULE.looks, DEFAULT_SCHEDULE.block, DEFAULT_SCHEDULE.pass_, strict=True
-    ):
+    for look in stats.interim_looks(d, DEFAULT_SCHEDULE, margins.ignorable, margins.must_catch):
         open_ = verdicts == INCONCLUSIVE
-        above, below = look_p(d[..., :pairs], margins, block, passing)
-        p, q = np.where(open_, np.minimum(p, above), p), np.where(open_, np.minimum(q, below), q)
-        taken = np.where(open_, pairs, taken)
-        found = np.where(holm_all(p, ALPHA), REGRESSED, np.where(q <= BETA, PASS, INCONCLUSIVE))
-        verdicts = found.astype(np.int8)
+        p, q, taken = (
+            np.where(open_, new, old) for new, old in ((look.p_slower, p), (look.p_equivalent, q), (look.pairs, taken))
+        )
+        verdicts = stats.decided(stats.holm(p.T, ALPHA).T, q, BETA)
     return verdicts, taken
 
 
@@ -131,12 +121,9 @@ def simulate(case: Case, heads: int, drift: float, runs: int = RUNS) -> HeadRow:
 
 HEAD = """
 Written by `benchmarks/head_rates.py` (seed {seed}); {runs:,} simulated runs a row, one gate a head, margins 0.02 % and
-0.15 %, pairs normal with sd 0.07 %, orders of rounds as the plan draws them. All heads of a round share its base, so
-their pairs are correlated by one half. Holm's procedure holds under any dependence (Holm 1979), so **the claim is that
-at most 1 % of runs block any head that is slower by at most `ignorable`**, also where another one is slower by {far}
-and is blocked, **and that at most 5 % pass a head that is slower by `must_catch`.** With a drift every trial is slower
-than the one before. A head that is decided leaves the rounds. "Trials" are those of a run, and what runs of
-base and one head each would have taken for the same pairs.
+0.15 %, pairs normal with sd 0.07 %, orders of rounds as the plan draws them. Wrong is a block of a head that is slower
+by at most `ignorable` (one that is far slower is so by {far}), or a pass of the first at `must_catch`. "Trials" are
+those of a run, and what runs of base and one head each would have taken for the same pairs.
 
 | truth | heads | drift a trial | wrong | at most | trials | apart | claim |
 |---|---|---|---|---|---|---|---|
@@ -146,7 +133,7 @@ base and one head each would have taken for the same pairs.
 def section(rows: Sequence[HeadRow]) -> str:
     """The section of the page."""
     intro = HEAD.format(seed=SEED, runs=rows[0].runs, far=f"{FAR * 100:g} %")
-    return "".join([TITLE, intro, *(f"| {' | '.join(cells(row))} |\n" for row in rows)])
+    return "".join([TITLE, intro, *(line(cells(row)) for row in rows)])
 
 
 def cells(row: HeadRow) -> list[str]:

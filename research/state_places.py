@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 import state_models as models
 from claimed_rate import ClaimedRate
-from rule_twin import Margins
+from many_runs import Margins
 from state_models import GAP, RECORDED, STICKY, StateModel
-from state_twin import Measured
+from state_runs import Measured
 
 from perfgate.judge.machine_states import Source
 from perfgate.scenario.plan import ALPHA, BETA

@@ -2,32 +2,33 @@
 
 ``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.txt; ``python
 benchmarks/visit_rates.py`` alone takes half a minute and puts a fresh section into the page that is there. All runs
-of a row are decided at once by :func:`decide_all`, the twin of :class:`perfgate.baseline.visit_series.VisitSeries`
-and :func:`perfgate.judge.rule.judge_series`; a test holds the two together.
+of a row are decided at once by the functions of :mod:`perfgate.baseline.visit_series` and :mod:`perfgate.stats`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from claimed_rate import ClaimedRate
+from claimed_rate import RateOfCase, heading, line, merged
+from many_runs import Margins
+from many_runs import decide_all as decide_pairs
 from numpy.typing import NDArray
-from rule_twin import Margins
-from rule_twin import decide_all as decide_pairs
 from scipy import special
 
-from perfgate.baseline.visit_series import HALFWAY
-from perfgate.drill.peer_rules import PASS, REGRESSED
+from perfgate import stats
+from perfgate.baseline import visit_series
+from perfgate.baseline.visit_series import agreed, is_held_back
 from perfgate.judge.slow_share import LEANS
 from perfgate.scenario.plan import ALPHA, BETA, orders_bound
-from perfgate.stats.prediction import FIRST_PASSING_VISITS, FIRST_WARNING_VISITS, PAIRS_SHARE, PASS_SHARE, RAISED
-from perfgate.stats.sequential import DEFAULT_SCHEDULE
+from perfgate.stats import prediction
+from perfgate.stats.prediction import FIRST_PASSING_VISITS, PAIRS_SHARE, PASS_SHARE, RAISED, Prediction, predict
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, PASS, REGRESSED
 
 Floats = NDArray[np.float64]
 Case = Literal["ignorable", "must_catch"]
@@ -322,7 +323,7 @@ MODELS = (
 
 
 @dataclass(frozen=True)
-class VisitRow(ClaimedRate):
+class VisitRow(RateOfCase):
     """One simulated truth, counted.
 
     Args:
@@ -351,11 +352,6 @@ class VisitRow(ClaimedRate):
     def wrong(self) -> int:
         """Runs with the error whose rate is declared."""
         return self.blocked if self.case == "ignorable" else self.first_passed
-
-    @property
-    def declared(self) -> float:
-        """The rate declared for it."""
-        return ALPHA if self.case == "ignorable" else BETA
 
     @property
     def confidence(self) -> float:
@@ -389,24 +385,34 @@ class Decided(NamedTuple):
 
 def decide_all(drawn: Visits, head: Floats, *, anchored: bool) -> Decided:
     """What visits say of every run at once; ``head`` is the mean of each gate's new visit, (runs, gates)."""
-    sets = [drawn.means] if drawn.others is None else [drawn.means, drawn.others]
-    most = max(rows.shape[-1] for rows in sets)
-    freedom = sum(rows.shape[-1] - 1 for rows in sets)
-    variance = sum(rows.var(axis=-1) * rows.shape[-1] for rows in sets) / freedom
-    predicted = variance * (1 + 1 / drawn.means.shape[-1])
-    to_warn, to_pass = (np.sqrt(by * predicted + drawn.excess) for by in (1.0 if anchored else RAISED, RAISED))
-    off = head - drawn.means.mean(axis=-1)
-    p = special.stdtr(most - 1, -(off - math.log1p(MARGINS.ignorable)) / to_warn)
-    q = special.stdtr(most - 1, (off - math.log1p(MARGINS.must_catch)) / to_pass)
+    judged = (np.isfinite(drawn.means).all(axis=-1) & np.isfinite(head)).all(axis=1)
+    told, passed = np.zeros(len(head), bool), np.zeros(head.shape, bool)
+    low, high = math.log1p(MARGINS.ignorable), math.log1p(MARGINS.must_catch)
+    others = [] if drawn.others is None else [_each_alone(drawn.others[judged])]
+    excess = np.broadcast_to(drawn.excess, head.shape)[judged]
+
+    def predicted(margin: float, *, to_pass: bool = False) -> Prediction:
+        new, times = (head - margin)[judged][..., None], 1.0 if anchored and not to_pass else prediction.RAISED
+        one = predict(_each_alone(drawn.means[judged]), new, 1, others=others, raised=times)
+        return replace(one, excess=one.excess + excess)
+
+    off, over, under = predicted(0.0), predicted(low), predicted(high, to_pass=True)
+    look = stats.look_at(off.visits, off.estimate(), [over.estimate()], [under.estimate()], (1.0, PASS_SHARE))
+    refused = np.zeros(excess.shape, bool)
     if drawn.pairs is not None:
-        pairs = np.sort(off[..., None] + drawn.pairs, axis=-1)
-        low, high = math.log1p(MARGINS.ignorable), math.log1p(MARGINS.must_catch)
-        halfway = low + HALFWAY * (high - low)
-        contrary = pairs[..., 0] <= halfway
-        q = np.where((pairs[..., -2] < halfway) & ~(contrary & (p <= BETA)), q, 1.0)  # all but one
-        p = np.where(contrary, 1.0, p)
-    told = (p.min(axis=1) <= ALPHA / p.shape[1]) & (most >= FIRST_WARNING_VISITS)  # Holm rejects the smallest first
-    return Decided(told, (q <= BETA * PASS_SHARE) & (most >= FIRST_PASSING_VISITS))
+        pairs = np.asarray(off.mean)[..., None] + drawn.pairs[judged]
+        halfway = low + visit_series.HALFWAY * (high - low)
+        look = agreed(look, pairs, halfway, halfway)
+        refused = is_held_back(look, BETA)
+    rejected = stats.holm(np.transpose(look.p_slower), ALPHA).T
+    told[judged] = rejected.any(axis=1) & off.warns
+    passed[judged] = (stats.decided(rejected, look.p_equivalent, BETA) == PASS) & off.passes & ~refused
+    return Decided(told, passed)
+
+
+def _each_alone(means: Floats) -> list[Floats]:
+    """Visits of one restart each, as :func:`perfgate.stats.prediction.predict` takes them."""
+    return [*np.moveaxis(means, -1, 0)[..., None]]
 
 
 def simulate(model: VisitModel, visits: int, gates: int, case: Case, runs: int = RUNS) -> VisitRow:
@@ -429,35 +435,17 @@ def simulate(model: VisitModel, visits: int, gates: int, case: Case, runs: int =
 
 
 TITLES: dict[Case, str] = {
-    "ignorable": """### Every gate is slower by exactly `ignorable`
-
-The claim is that at most {alpha} of runs block, all of them by pairs.
-""",
-    "must_catch": """### One gate is slower by exactly `must_catch`, the others are unchanged
-
-The claim is that the slow gate passes in at most {beta} of runs; the column "wrong" counts it.
-""",
+    "ignorable": "### Every gate is slower by exactly `ignorable`: at most {alpha} of runs block\n",
+    "must_catch": "### One gate is slower by exactly `must_catch`: it passes in at most {beta} of runs (wrong)\n",
 }
 HEAD = """
 Written by `benchmarks/visit_rates.py` (seed {seed}); {runs:,} simulated runs a row, margins 0.1 % and 0.5 %, gates of a
-visit correlated by one half; a test holds the simulated decisions to perfgate's own. The unit is the visit: one more is
-held against 4, 8 or 12 earlier ones by a t prediction interval. Visits alone never block: "told" is how often they say
-that a run would regress. Then pairs with the baseline's build are taken, here with a spread of 0.5 %, and decide by the
-rule of pairs, at {pairs:g} of beta; "blocked" and "passed" hold what came of them. Visits pass from {passing} on, at
-{share:g} of beta, and the variance of visits counts {raised:g} times for it; where times are compared, and not ratios
-to an anchor, for "told" as well, for nights that follow each other are alike. The bounds "at least" and "at most" of
-all rows hold together with 99 %. A rate is over baselines and heads: the visits of the one that somebody has may happen
-to lie close together.
+visit correlated by one half. "Told" is how often visits say that a run would regress; then pairs with the baseline's
+build, with a spread of 0.5 %, decide at {pairs:g} of beta. Visits pass from {passing} on, at {share:g} of beta, and
+their variance counts {raised:g} times for it. The bounds of all rows hold together with 99 %.
 
 | visits | what they are |
 |---|---|
-"""
-FOOT = """
-No model is beyond the declared rates (95 % bounds), with visits and pairs together. By visits alone, without pairs, up
-to 11 % of the heads at `ignorable` would be blocked ("told"), and with four visits up to 8 % of those at `must_catch`
-would pass where visits lie on two levels: no rule can tell that from four. Where all visits are of one card and the
-head is of another, nothing tells how far cards are apart, so such visits are not held against it
-(`advisory-few-visits`).
 """
 COLUMNS = ("visits", "how many", "gates", "told", "blocked", "passed", "undecided", "wrong", "at least", "at most",
            "claim")  # fmt: skip
@@ -479,9 +467,9 @@ def section(rows: Sequence[VisitRow]) -> str:
     parts += [f"| {model.name} | {model.about} |\n" for model in MODELS if any(row.model is model for row in rows)]
     for case in CASES:
         parts.append("\n" + TITLES[case].format(alpha=f"{ALPHA * 100:g} %", beta=f"{BETA * 100:g} %"))
-        parts.append(f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n")
-        parts += [f"| {' | '.join(cells(row))} |\n" for row in rows if row.case == case]
-    return "".join([*parts, FOOT])
+        parts.append("\n" + heading(COLUMNS))
+        parts += [line(cells(row)) for row in rows if row.case == case]
+    return "".join(parts)
 
 
 def cells(row: VisitRow) -> list[str]:
@@ -503,9 +491,7 @@ def simulate_all(runs: int = RUNS) -> list[VisitRow]:
 
 def main() -> None:
     """Simulate and put the section into the page, in the place of the one there."""
-    before, _, after = PAGE.read_text().partition(f"\n{TITLE}")
-    _, following, rest = after.partition("\n## ")
-    PAGE.write_text(f"{before.rstrip()}\n\n{section(simulate_all())}{following}{rest}")
+    PAGE.write_text(merged(PAGE.read_text(), section(simulate_all())))
 
 
 if __name__ == "__main__":

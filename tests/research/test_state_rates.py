@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.rates import rate_bounds
+from perfgate.stats.sequential import PASS, REGRESSED
 
 ROOT = Path(__file__).parents[2]
 rates: Any = importlib.import_module("state_rates")
 places: Any = importlib.import_module("state_places")
 models: Any = importlib.import_module("state_models")
-twin: Any = importlib.import_module("state_twin")
-page: Any = importlib.import_module("state_page")
 moderated: Any = importlib.import_module("moderated_rates")
 summary: Any = importlib.import_module("state_summary")
 gaps: Any = importlib.import_module("gap_rates")
@@ -46,33 +44,13 @@ def place(part: str, name: str, source: str, case: str = "no change") -> Any:
     return named[0]
 
 
-@pytest.mark.parametrize("one", [one for one in CLAIMED if one.model in places.MAIN], ids=str_of)
-def test_twin(one: Any) -> None:
-    """The vectorised rule ends every random run as the project's own functions do: run, pairs, and by the share."""
-    assert rates.check_twin(one, 3) == (6, 0)
-
-
-@pytest.mark.parametrize("source", places.SOURCES)
-def test_twin_where_the_head_causes_the_state(source: str) -> None:
-    """Also where the share decides."""
-    assert rates.check_twin(place("caused", "from the middle on", source), 4) == (4, 0)
-
-
 @pytest.mark.parametrize("case", places.CASES)
 def test_iterations_that_differ_by_their_prompts(case: str) -> None:
-    """Where they do by 3 % the declared rates are kept, most runs are decided rightly, and both copies agree."""
-    where = prompts.place(0.03, case)
-    assert rates.check_twin(where, 3) == (3, 0)
+    """Where they do by 3 % the declared rates are kept, and most runs are decided rightly."""
     blocked, passed, _ = prompts.rates(0.03, case, runs=1000)
     assert blocked <= ALPHA or case == "must_catch"
     assert passed <= BETA or case != "must_catch"
     assert (blocked if case == "must_catch" else passed) >= 0.5
-
-
-@pytest.mark.parametrize("slower", [1.0, 1.3])
-def test_twin_where_a_gap_rests_on_one_trial(slower: float) -> None:
-    """Also where what a tail's gap may be at most decides."""
-    assert twin.disagreements(gaps.draw(np.random.default_rng(1), 3, 1, 0.04, slower), (2,)) == 0
 
 
 def test_a_gap_that_rests_on_one_trial_keeps_the_rate() -> None:
@@ -94,10 +72,8 @@ def test_a_state_of_few_noisy_pairs_keeps_the_rate(own: int, shape: str) -> None
 @pytest.mark.parametrize("case", places.CASES[1:])
 @pytest.mark.parametrize("model", places.SHAPES, ids=lambda model: model.name)
 def test_restarts_of_other_shapes_keep_the_rates(model: Any, case: str) -> None:
-    """Within states as well; the project's own functions end a run as the copy does."""
-    one = place("claims", model.name, "probe", case)
-    assert rates.check_twin(one, 1) == (2, 0)
-    for row in rates.simulate(one, 200):
+    """Within states as well."""
+    for row in rates.simulate(place("claims", model.name, "probe", case), 200):
         assert row.wrong / row.runs <= row.declared
 
 
@@ -215,7 +191,7 @@ def test_section_says_what_is_refuted() -> None:
         rows += [places.Row(place("claims", name, "steps", case), 1, 1000, wrong, 0, 900, 0, 0, 1, 8000)
                  for case in places.CASES[1:]]  # fmt: skip
 
-    text = page.section(rows, 10, 0, "")
+    text = rates.section(rows, "")
 
     ends = [line.rsplit("|", 2)[1].strip() for line in text.splitlines() if " | steps | 1 | " in line]
     assert ends == ["not refuted", "**refuted**", "none made"]

@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from claimed_rate import ClaimedRate
+from claimed_rate import ClaimedRate, line, merged
 from numpy.typing import NDArray
-from page_sections import merged
 
 from perfgate import stats
 from perfgate.bisect.commit_posterior import Comparison, Evidence
@@ -210,7 +209,6 @@ class BisectRow(ClaimedRate):
     pairs: float
     builds: int
     declared: float
-    confidence: float = 0.99
 
 
 def count(way: str, size: float, searches: int = SEARCHES) -> BisectRow:
@@ -228,14 +226,10 @@ def count(way: str, size: float, searches: int = SEARCHES) -> BisectRow:
 
 HEAD = """
 Written by `benchmarks/bisect_rates.py` (seed {seed}); {searches:,} simulated searches a row among {commits} commits.
-One of them, any with equal probability, made each step slower by {loss}. Pairs have an sd of {pair}, each build has an
-offset of its own with an sd of {build}, a quarter of the other commits change by up to "small changes" in either
-direction, and one in ten does not build. Margins 0.1 % and 0.5 %. **The claim is that at most {error} of answers do not
-hold the commit**; an answer is one commit, or several that are named. All columns but "told" are of the searches whose
-ends the gate told apart. "Pairs" hold the comparison of the ends, and for perfgate also that of the builds before and
-after the answer. Plain halving takes {halving} pairs a commit and calls it bad where they are nearer to the bad end.
-`asv find` measures each commit once (two trials are a pair here) and asks for no proof that the ends differ. The
-decisions are those of the command ([how it searches](bisect.md)).
+One of them, any with equal probability, made each step slower by {loss}. Pairs have an sd of {pair}, each build an
+offset with an sd of {build}, a quarter of the other commits change by up to "small changes" in either direction, and
+one in ten does not build. Margins 0.1 % and 0.5 %. The claim is that at most {error} of answers do not hold the commit.
+All columns but "told" are of the searches whose ends the gate told apart. Plain halving takes {halving} pairs a commit.
 
 | small changes | search | told | wrong | at most | one named | commits | pairs | builds | claim |
 |---|---|---|---|---|---|---|---|---|---|
@@ -248,7 +242,7 @@ def section(rows: list[BisectRow]) -> str:
         seed=SEED, searches=rows[0].searches, commits=COMMITS, loss=_percent(LOSS), pair=_percent(PAIR_SD),
         build=_percent(BUILD_SD), halving=HALVING_PAIRS, error=_percent(USUAL.error),
     )  # fmt: skip
-    return "".join([TITLE, intro, *(f"| {' | '.join(cells(row))} |\n" for row in rows)])
+    return "".join([TITLE, intro, *(line(cells(row)) for row in rows)])
 
 
 def cells(row: BisectRow) -> list[str]:
