@@ -778,7 +778,7 @@ def test_a_cell_that_stopped_for_one_of_several_heads_is_not_left(tmp_path: Path
     """Its build changed while it was measured, which another machine does not undo; else nothing is known of it."""
     _, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
     subjects = {"base": BASE, "one": HEAD, "two": HEAD.model_copy(update={"python": "/two"})}
-    part = MeasuredPart.read(part_in(measure(tmp_path, plan, 1, ByCell(), subjects)) or tmp_path)
+    part = MeasuredPart.read(part_in(measure(tmp_path, plan, 1, ByCell(), subjects)))
     names = [cell.name for cell in part.run.cells]
     gone = dict.fromkeys(("one", "two"), Failure(code="gpu-lost", text="gone"))
     lost = [record.model_copy(update={"trials": (), "stops": gone}) for record in part.records]

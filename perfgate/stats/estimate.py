@@ -309,7 +309,7 @@ def floats(values: ArrayLike) -> Floats:
     """Observations as a row, shape (n,), or a row for each of many runs, shape (..., n).
 
     Raises:
-        ValueError: They are no row, or one is not finite.
+        ValueError: They have no values, or a value is not finite.
     """
     x = np.asarray(values, dtype=np.float64)
     if not x.ndim or not np.isfinite(x).all():
