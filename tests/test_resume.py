@@ -41,7 +41,6 @@ SAME = FakeSpec(restart_sd=0.0003)
 SLOWER = FakeSpec(head_ratio={"step": 1.01}, restart_sd=0.0003)
 NOISY = FakeSpec(restart_sd=0.02)
 EVEN = FakeSpec(restart_sd=0, iteration_sd=0)
-TWO_CELLS = "matrix: {batch: [1, 2]}"
 
 
 class Watched(FakeCollector):
@@ -87,7 +86,7 @@ def records(folder: Path) -> list[Record]:
 # --- what is kept
 
 
-@pytest.mark.parametrize("stop_at", range(1, 10))
+@pytest.mark.parametrize("stop_at", [1, 2, 3, 4, 9])
 def test_interrupted_anywhere(tmp_path: Path, stop_at: int) -> None:
     """A run interrupted before any of its trials ends in its verdict, and every finished trial stays as it was."""
     folder = begin(tmp_path, Watched(stop_at=stop_at))

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def measure(tmp_path: Path, make_cell: Callable[..., Cell], subjects: Callable[.
     folder.mkdir()
 
     def taken(
-        mode: str = "", pairs: int = 2, tell: Callable[[Step], None] = lambda _: None, cell: Cell | None = None
+        mode: str = "", pairs: int = 1, tell: Callable[[Step], None] = lambda _: None, cell: Cell | None = None
     ) -> Record:
         measured = cell or make_cell(limits=LIMITS)
         manifest = run([measured], name=RUN, subjects=subjects(mode))
@@ -119,6 +119,38 @@ def measure(tmp_path: Path, make_cell: Callable[..., Cell], subjects: Callable[.
                 assert list(folder.glob("parked-*")) == []
 
     return taken
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What was heard and seen of two pairs of a build that behaves, with two iterations behind one of warm-up."""
+
+    folder: Path
+    record: Record
+    talk: Sequence[tuple[str, int]]
+    ages: Sequence[tuple[int, int]]
+    ahead: Sequence[int]
+
+
+USUAL: list[Usual] = []
+"""The one that tests look at which change nothing, once it was measured."""
+
+
+@pytest.fixture
+def usual(
+    measure: Measure, talk: list[tuple[str, int]], configured: Configured, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Usual:  # fmt: skip
+    """That one; with the age of each worker at its start and the time that it was stopped, nanoseconds."""
+    if not USUAL:
+        ages: list[tuple[int, int]] = []
+
+        def note_age(worker: Worker, _: dict[str, Any]) -> None:
+            ages.append((time.monotonic_ns() - worker.born_ns, worker.parked_ns + worker.paused_ns))
+
+        note_answers(monkeypatch, "start", note_age)
+        USUAL.append(Usual(tmp_path / "run", measure(pairs=2), talk, ages, configured()[0]))
+    return USUAL[0]
 
 
 def workers(run_name: str = RUN) -> list[psutil.Process]:
@@ -159,21 +191,11 @@ def parked(record: Record) -> list[bool]:
 # --- what happens when
 
 
-@pytest.mark.usefixtures("orphans_alone")
-@pytest.mark.parametrize("warm_up", [0, 1, 3])
-def test_workers_import_from_the_end_of_an_engine_on(
-    measure: Measure, make_cell: Callable[..., Cell], talk: list[tuple[str, int]], warm_up: int
-) -> None:
-    """Each trial but the first is parked. That one imports before its engine is built; none does between iterations."""
-    cell = make_cell(limits=LIMITS)
-    settings = cell.measure.model_copy(update={"warmup_iterations": warm_up})
-    record = measure(pairs=2, cell=cell.model_copy(update={"measure": settings}))
-
-    assert [trial.failure for trial in record.trials] == [None] * 6
-    assert parked(record) == [False, *[True] * 5]
+def begun_in_turn(talk: Sequence[tuple[str, int]], warm_up: int) -> None:
+    """Each worker but the first imports before it is asked for its trial, and nobody does between iterations."""
     said = [(op, pid) for op, pid in talk if op != "parked"]
     pids = [pid for op, pid in said if op == "hello"]
-    assert len(set(pids)) == 6
+    assert len(set(pids)) == len(pids) == 6
     for number, present in enumerate(pids):
         own = [op for op, pid in said if pid == present]
         begun = ["imports", "hello"] if number else ["hello", "imports"]
@@ -181,6 +203,26 @@ def test_workers_import_from_the_end_of_an_engine_on(
         first = said.index(("iterate", present))
         assert said[first : first + warm_up + 2] == [("iterate", present)] * (warm_up + 2)
     assert said[:3] == [("imports", pids[1]), ("hello", pids[0]), ("imports", pids[0])]
+
+
+def test_workers_import_from_the_end_of_an_engine_on(usual: Usual) -> None:
+    """Each trial but the first is parked. That one imports before its engine is built; none does between iterations."""
+    assert [trial.failure for trial in usual.record.trials] == [None] * 6
+    assert parked(usual.record) == [False, *[True] * 5]
+    begun_in_turn(usual.talk, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("warm_up", [0, 3])
+def test_workers_import_with_other_warm_up(
+    measure: Measure, make_cell: Callable[..., Cell], talk: list[tuple[str, int]], warm_up: int
+) -> None:
+    """Also where the first iteration is measured, and where there is time in a longer warm-up."""
+    cell = make_cell(limits=LIMITS)
+    settings = cell.measure.model_copy(update={"warmup_iterations": warm_up})
+
+    assert parked(measure(pairs=2, cell=cell.model_copy(update={"measure": settings}))) == [False, *[True] * 5]
+    begun_in_turn(talk, warm_up)
 
 
 @pytest.mark.parametrize(("cores", "beside"), [(8, 2), (7, 1)])
@@ -199,7 +241,7 @@ def test_so_many_import_beside_an_engine_that_imported_for_itself(
         assert len(driver._parking._started) == (beside if pair is None else 3)
 
 
-@pytest.mark.parametrize("mode", ["", "import waits"])
+@pytest.mark.parametrize("mode", [pytest.param("", marks=pytest.mark.slow), "import waits"])
 def test_a_worker_of_a_later_trial_is_stopped(measure: Measure, tmp_path: Path, mode: str) -> None:
     """Neither a thread that a build starts when it is imported nor an import takes time of the other build's work."""
     seen: list[bool] = []
@@ -236,7 +278,7 @@ def test_imports_go_on_beside_a_warm_up_trial_from_which_nothing_follows(
 
     cell = make_cell(limits=LIMITS)
     declared = cell.measure.model_copy(update={"choose": choose})
-    measure(pairs=1, tell=look, cell=cell.model_copy(update={"measure": declared}))
+    measure(tell=look, cell=cell.model_copy(update={"measure": declared}))
     assert set(seen) == {stopped}
 
 
@@ -260,7 +302,7 @@ def test_an_import_that_holds_a_lock_is_waited_for(
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     monkeypatch.setattr(Child, "holds_file_lock", asked)
-    record = measure("import locks", pairs=1, tell=look, cell=warmed_up_thrice(make_cell))
+    record = measure("import locks", tell=look, cell=warmed_up_thrice(make_cell))
 
     assert found[0] is True
     assert [trial.failure for trial in record.trials] == [None] * 4
@@ -280,7 +322,7 @@ def test_a_program_that_an_import_starts_is_stopped_with_it(measure: Measure, ma
     def loops() -> list[psutil.Process]:
         return [one for one in workers() if "while True: pass" in one.cmdline()]
 
-    record = measure("import starts a program", pairs=1, tell=look, cell=warmed_up_thrice(make_cell))
+    record = measure("import starts a program", tell=look, cell=warmed_up_thrice(make_cell))
     assert record.trials[0].failure is None
     assert set(seen) == {True}
 
@@ -317,8 +359,8 @@ def test_a_worker_ahead_that_cannot_be_started(
 
     monkeypatch.setattr("perfgate.capture.worker.spawn", failing)
     with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else contextlib.nullcontext():
-        record = measure(pairs=3)
-        assert [trial.failure for trial in record.trials] == [None] * 8
+        record = measure(pairs=2)
+        assert [trial.failure for trial in record.trials] == [None] * 6
     assert not list((tmp_path / "run").glob("parked-*"))
 
 
@@ -338,7 +380,7 @@ def test_an_import_that_was_stopped_took_as_long_as_it_ran(
             (tmp_path / "run" / "imports-may-end").touch()
 
     note_answers(monkeypatch, "start", claim)
-    record = measure("import waits", pairs=1, tell=look, cell=warmed_up_thrice(make_cell))
+    record = measure("import waits", tell=look, cell=warmed_up_thrice(make_cell))
 
     startups = [trial.startup for trial in record.trials if trial.startup is not None]
     assert len(startups) == len(claimed) == 4
@@ -349,13 +391,10 @@ def test_an_import_that_was_stopped_took_as_long_as_it_ran(
     assert startups[1].import_ns == claimed[1][0] - claimed[1][1] < claimed[1][0]
 
 
-def test_a_parked_worker_is_at_home_in_the_folder_of_its_trial(measure: Measure, tmp_path: Path) -> None:
+def test_a_parked_worker_is_at_home_in_the_folder_of_its_trial(usual: Usual) -> None:
     """Log, working directory and timeline of its trial are in the trial's own folder, and no folder is left over."""
-    record = measure(pairs=1)
-
-    assert [folder.name for folder in sorted((tmp_path / "run" / "trials").iterdir())] == ["000", "001", "002", "003"]
-    for trial in record.trials:
-        folder = tmp_path / "run" / "trials" / f"{trial.index:03}"
+    assert sorted(folder.name for folder in (usual.folder / "trials").iterdir()) == [f"{n:03}" for n in range(6)]
+    for folder in (usual.folder / "trials").iterdir():
         assert {file.name for file in folder.iterdir()} == {
             "engine.log", "environment.json", "priority.json", "arguments.json", "configured", "dump",
             "shut-down", "timeline.jsonl.gz",
@@ -375,16 +414,18 @@ def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], 
     ahead: list[int] = []
     note = Worker.note_imported
 
-    def times(folder: Path) -> int:
-        file = folder / "configured"
-        return len(file.read_text().splitlines()) if file.exists() else 0
-
     def noting(worker: Worker, at_ns: int) -> None:
-        ahead.append(times(worker._job.folder))
+        ahead.append(times_configured(worker._job.folder))
         note(worker, at_ns)
 
     monkeypatch.setattr(Worker, "note_imported", noting)
-    return lambda: (ahead, [times(folder) for folder in sorted(tmp_path.glob("run/trials/*"))])
+    return lambda: (ahead, [times_configured(folder) for folder in sorted(tmp_path.glob("run/trials/*"))])
+
+
+def times_configured(folder: Path) -> int:
+    """How often the engine of a trial was."""
+    file = folder / "configured"
+    return len(file.read_text().splitlines()) if file.exists() else 0
 
 
 Configured = Callable[[], tuple[list[int], list[int]]]
@@ -402,14 +443,11 @@ def test_a_parked_worker_has_its_configuration(measure: Measure, configured: Con
     assert {file.read_text() for file in tmp_path.glob("run/trials/*/configured")} == {"of an engine\n"}
 
 
-def test_with_empty_caches_an_engine_is_configured_in_its_trial(measure: Measure, configured: Configured) -> None:
+def test_with_empty_caches_an_engine_is_configured_in_its_trial(usual: Usual) -> None:
     """What vLLM writes there meanwhile would make a cold start one that found something."""
-    record = measure()
-
-    ahead, trials = configured()
-    assert {*ahead} == {0}
-    assert trials == [1] * len(record.trials)
-    assert [trial.startup and trial.startup.cache_files for trial in record.trials] == [0] * len(record.trials)
+    assert {*usual.ahead} == {0}
+    assert [times_configured(folder) for folder in (usual.folder / "trials").iterdir()] == [1] * 6
+    assert [trial.startup and trial.startup.cache_files for trial in usual.record.trials] == [0] * 6
 
 
 @pytest.mark.usefixtures("warm")
@@ -455,18 +493,10 @@ def test_a_configuration_ahead_is_import_and_no_wait(measure: Measure) -> None:
         assert startup.ready_ns >= startup.import_ns + startup.engine_ns
 
 
-def test_the_wait_of_a_parked_worker_is_no_start_time(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_of_a_parked_worker_is_no_start_time(usual: Usual) -> None:
     """Ready is import and engine as ever; that the trial before was measured meanwhile is not in it."""
-    ages: list[tuple[int, int]] = []
-
-    def note_age(worker: Worker, _: dict[str, Any]) -> None:
-        ages.append((time.monotonic_ns() - worker.born_ns, worker.parked_ns + worker.paused_ns))
-
-    note_answers(monkeypatch, "start", note_age)
-    record = measure(pairs=1)
-
-    assert ages[0][1] == 0
-    for trial, (age_ns, stopped_ns) in zip(record.trials[1:], ages[1:], strict=False):
+    assert usual.ages[0][1] == 0
+    for trial, (age_ns, stopped_ns) in zip(usual.record.trials[1:], usual.ages[1:], strict=True):
         assert trial.startup is not None
         assert trial.startup.import_ns + trial.startup.engine_ns < trial.startup.ready_ns
         assert stopped_ns > 0
@@ -515,7 +545,7 @@ def test_a_worker_that_no_trial_takes_ends_with_the_visit(
     assert (workers(), list(folder.glob("parked-*"))) == ([], [])
 
 
-@pytest.mark.parametrize(("cores", "after_the_look"), [(8, True), (7, False)])
+@pytest.mark.parametrize(("cores", "after_the_look"), [(8, True), pytest.param(7, False, marks=pytest.mark.slow)])
 def test_the_trial_after_a_look(
     tmp_path: Path, make_cell: Callable[..., Cell], subjects: Callable[..., dict[Side, Subject]],
     monkeypatch: pytest.MonkeyPatch, cores: int, *, after_the_look: bool,
@@ -535,11 +565,15 @@ def test_the_trial_after_a_look(
 
 
 @pytest.mark.usefixtures("cache_store")
-@pytest.mark.parametrize("first", ["base", "head"])
 @pytest.mark.parametrize(
-    ("other", "warm_ups"),
-    [({"OTHER": "build"}, (2, 1)), ({}, (1, 1))],
-    ids=["kept by the visit before", "of the very build that the base fills"],
+    ("other", "warm_ups", "first"),
+    [
+        ({"OTHER": "build"}, (2, 1), "head"),
+        ({}, (1, 1), "base"),
+        pytest.param({"OTHER": "build"}, (2, 1), "base", marks=pytest.mark.slow),
+        pytest.param({}, (1, 1), "head", marks=pytest.mark.slow),
+    ],
+    ids=["kept, head", "of the very build that the base fills, base", "kept, base", "of the very build, head"],
 )
 def test_the_first_pair_of_a_head_that_is_warm(
     tmp_path: Path, make_cell: Callable[..., Cell], subjects: Callable[..., dict[Side, Subject]], first: Side,
@@ -604,19 +638,11 @@ def test_switched_off(measure: Measure, monkeypatch: pytest.MonkeyPatch, talk: l
     """Without parking each trial starts its own worker, and the record is written as it was before there was any."""
     monkeypatch.setenv(SWITCH, "0")
 
-    record = measure(pairs=1)
+    record = measure()
 
     assert {op for op, _ in talk} == {"hello", "start", "iterate", "stop"}
     assert parked(record) == [False] * 4
     assert "parked_ns" not in record.model_dump_json()
-
-
-def test_a_gate_on_the_start_starts_alone(measure: Measure, make_cell: Callable[..., Cell]) -> None:
-    """A cell that gates start_time is measured as ever, whatever the switch says."""
-    cell = make_cell(limits=LIMITS)
-    gated = cell.model_copy(update={"gates": (*cell.gates, gate("start_time", "900%", "1000%"))})
-
-    assert parked(measure(pairs=1, cell=gated)) == [False] * 4
 
 
 # --- what goes wrong
@@ -634,7 +660,10 @@ def test_an_import_that_fails_fails_its_own_trial(measure: Measure, mode: str) -
     assert record.stopped is not None
 
 
-@pytest.mark.parametrize("mode", ["touches a GPU", "import answers rubbish", "import answers the future"])
+@pytest.mark.parametrize(
+    "mode",
+    ["touches a GPU", "import answers rubbish", pytest.param("import answers the future", marks=pytest.mark.slow)],
+)
 def test_a_worker_that_cannot_be_parked_is_ended(measure: Measure, mode: str) -> None:
     """One whose imports touch a GPU, or that answers nonsense, is ended before its trial and never tried again."""
     waiting: set[str] = set()
@@ -659,7 +688,9 @@ def test_a_failed_trial_leaves_no_worker(measure: Measure) -> None:
     assert record.stopped is not None
 
 
-@pytest.mark.parametrize("phase", ["starting the engine", "iteration 2 of 3", "stopping the engine"])
+@pytest.mark.parametrize(
+    "phase", ["starting the engine", "iteration 2 of 3", pytest.param("stopping the engine", marks=pytest.mark.slow)]
+)
 def test_an_interrupt_with_a_parked_worker(measure: Measure, tmp_path: Path, phase: str) -> None:
     """Ctrl-C at any time ends the parked worker too, and keeps what was measured."""
 
@@ -692,22 +723,22 @@ def test_a_parked_worker_that_was_killed_is_replaced(measure: Measure, monkeypat
                     one.kill()
             psutil.wait_procs([one for one in workers() if one.cwd().endswith("parked-0-1")], timeout=DEADLINE_S)
 
-    record = measure(pairs=1, tell=kill)
+    record = measure(tell=kill)
 
     assert [trial.failure for trial in record.trials] == [None] * 4
     # Whether the third can be parked in time depends on when the kill is seen.
     assert [parked(record)[n] for n in (0, 1, 3)] == [False, False, True]
 
 
-@pytest.mark.parametrize("mode", ["", "freezes its heap"])
-def test_garbage_is_collected_as_the_engine_has_it(measure: Measure, tmp_path: Path, mode: str) -> None:
+def test_garbage_is_collected_as_the_engine_has_it(measure: Measure, tmp_path: Path) -> None:
     """In an engine whose worker was parked the collector works, among all objects but those that it has frozen."""
-    record = measure(mode)
-    assert parked(record)[-1]
+    record = measure("freezes its heap")
+    assert parked(record) == [False, *[True] * 3]
     for trial in record.trials:
         told = json.loads((tmp_path / "run" / "trials" / f"{trial.index:03}" / "shut-down").read_text())
-        frozen = trial.subject == "head" and bool(mode)
-        assert told == {"collects": True, "frozen": frozen, "collected": False}, "the end needs no search for garbage"
+        assert told == {"collects": True, "frozen": trial.subject == "head", "collected": False}, (
+            "the end needs no search for garbage"
+        )
 
 
 # --- drivers
@@ -772,7 +803,7 @@ def test_instruments_that_ask_for_something_start_their_own(jobs: list[Job], lau
 @pytest.mark.parametrize("mode", ["arguments fail", "configuration fails", "configuration exits"])
 def test_a_configuration_that_fails_fails_its_own_trial(measure: Measure, mode: str) -> None:
     """The head's trial says what vLLM said, and no base is lost to it."""
-    record = measure(mode, pairs=1)
+    record = measure(mode)
 
     failures = [(trial.subject, trial.failure and trial.failure.code) for trial in record.trials]
     assert failures == [("base", None), ("head", "engine-start-failed")]

@@ -8,8 +8,8 @@ import os
 import runpy
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -138,12 +138,35 @@ def taken(driver: ServerDriver, job: Job, say: Callable[[str], None] = lambda _:
     return take_trial(job, driver, INSTRUMENTS["timed"](job), say)
 
 
-def test_the_next_server_has_imported_when_its_trial_begins(jobs: Jobs, driver: ServerDriver, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Two:
+    """Two trials, the second of a server that imported ahead; with one core for both servers."""
+
+    jobs: Sequence[Job]
+    trials: Sequence[Trial]
+    core: int
+    parked: Sequence[Path]
+
+
+TWO: list[Two] = []
+"""Those that tests look at, once they were taken."""
+
+
+@pytest.fixture
+def two(jobs: Jobs, driver: ServerDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
+    """Those."""
+    if not TWO:
+        core = min(os.sched_getaffinity(0))
+        monkeypatch.setattr("perfgate.capture.server_driver.apart", lambda: contextlib.nullcontext(((core,), ())))
+        made = jobs("", "")
+        trials = [taken(driver, job) for job in made]
+        TWO.append(Two(made, trials, core, [*tmp_path.glob("run/parked-*")]))
+    return TWO[0]
+
+
+def test_the_next_server_has_imported_when_its_trial_begins(two: Two) -> None:
     """It serves in the folder of its trial, with its own words; its wait is no start time, and its import is told."""
-    (first, second) = jobs("", "")
-
-    trials = [taken(driver, first), taken(driver, second)]
-
+    trials = two.trials
     assert [trial.failure for trial in trials] == [None, None]
     alone, ahead = (trial.startup for trial in trials)
     assert alone is not None
@@ -151,22 +174,21 @@ def test_the_next_server_has_imported_when_its_trial_begins(jobs: Jobs, driver: 
     assert (alone.parked_ns, alone.import_ns) == (0, 0)
     assert ahead.parked_ns > 0
     assert 0 < ahead.import_ns < ahead.ready_ns < trials[0].duration_ns + trials[1].duration_ns - ahead.parked_ns
-    words = [seen(job)["words"] for job in (first, second)]
+    words = [seen(job)["words"] for job in two.jobs]
     assert words[0][:2] == words[1][:2] == ["api_server", "--model"]
-    log = (second.folder / "engine.log").read_text()
+    log = (two.jobs[1].folder / "engine.log").read_text()
     assert "RuntimeWarning" not in log
     assert "stopped" in log
-    assert list(tmp_path.glob("run/parked-*")) == []
+    assert two.parked == []
 
 
-def test_the_ranks_of_a_server_are_asked(jobs: Jobs, driver: ServerDriver) -> None:
+def test_the_ranks_of_a_server_are_asked(two: Two) -> None:
     """Around each window, by a class that vLLM adds to its workers and calls in its development mode."""
-    (job,) = jobs("")
-    trial = taken(driver, job)
-    assert [window.probe_ns for window in trial.iterations] == [Probes((179_000,), (179_000,))]
-    words = seen(job)["words"]
-    assert words[words.index("--worker-extension-cls") + 1] == EXTENSION
-    assert seen(job)["environment"][DEVELOPMENT] == "1"
+    for job, trial in zip(two.jobs, two.trials, strict=True):
+        assert [window.probe_ns for window in trial.iterations] == [Probes((179_000,), (179_000,))]
+        words = seen(job)["words"]
+        assert words[words.index("--worker-extension-cls") + 1] == EXTENSION
+        assert seen(job)["environment"][DEVELOPMENT] == "1"
 
 
 @pytest.mark.parametrize("name", ["__main__", "__mp_main__"])
@@ -245,18 +267,10 @@ def test_a_build_with_the_command_is_served_by_it(jobs: Jobs, driver: ServerDriv
     assert [seen(job)["words"][:2] for job in (first, second)] == [["vllm", "serve"]] * 2
 
 
-def test_what_a_server_gets_is_the_same_ahead_and_alone(
-    jobs: Jobs, driver: ServerDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_server_gets_is_the_same_ahead_and_alone(two: Two) -> None:
     """Cores but the client's, and the variables of an engine but the one that keeps its loop in one process."""
-    core = min(os.sched_getaffinity(0))
-    monkeypatch.setattr("perfgate.capture.server_driver.apart", lambda: contextlib.nullcontext(((core,), ())))
-    (first, second) = jobs("", "")
-
-    assert [taken(driver, job).failure for job in (first, second)] == [None, None]
-
-    alone, ahead = (seen(job) for job in (first, second))
-    assert alone["cores"] == ahead["cores"] == [core]
+    alone, ahead = (seen(job) for job in two.jobs)
+    assert alone["cores"] == ahead["cores"] == [two.core]
     own = {"PERFGATE_CHILD", "PWD"}
     assert {k: v for k, v in alone["environment"].items() if k not in own} == {
         k: v for k, v in ahead["environment"].items() if k not in own
@@ -273,7 +287,7 @@ def test_what_is_done_for_a_server_before_it_is_told_is_no_start(
 
     def late(job: Job) -> dict[str, str]:
         begin_ns = time.monotonic_ns()
-        for _ in range(20):
+        for _ in range(6):
             versions(job)
         waited.append(time.monotonic_ns() - begin_ns)
         return {}
@@ -288,12 +302,12 @@ def test_what_is_done_for_a_server_before_it_is_told_is_no_start(
     assert ahead.ready_ns < trials[1].duration_ns - waited[1] + ahead.import_ns
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, pytest.param(OSError, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("raises", [
     "perfgate.capture.server_driver.package_versions", "perfgate.capture.server_driver.own_port",
     "perfgate.capture.server_process.served_words", "perfgate.capture.server_driver.Client",
     "perfgate.capture.worker.Worker.request", "perfgate.capture.server_process.is_ready",
 ])  # fmt: skip
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_nothing_is_left_whatever_is_raised(
     jobs: Jobs, driver: ServerDriver, monkeypatch: pytest.MonkeyPatch, raises: str, error: type[BaseException]
 ) -> None:

@@ -102,7 +102,7 @@ def fill(disk: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_orphans")
-@pytest.mark.parametrize("at", [0, 1, 5])
+@pytest.mark.parametrize("at", [0, 5])
 def test_full_disk(disk: Path, at: int) -> None:
     """A full disk ends 22 with what was finished readable; once there is room, --resume ends in the verdict."""
     result, folder = begin(disk, Doing(lambda _: fill(disk), at))
@@ -257,13 +257,7 @@ def test_a_run_holds_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_orphans")
-@pytest.mark.parametrize(
-    "code",
-    [
-        "subject-not-found", "engine-import-failed", "engine-start-failed", "engine-start-timeout", "engine-died",
-        "iteration-timeout", "iteration-failed", "protocol-error", "request-failed", "wrong-token-count", "preempted",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("code", ["subject-not-found", "engine-start-timeout", "iteration-failed"])
 def test_trial_that_fails(tmp_path: Path, code: str) -> None:
     """Whatever fails in a trial ends 22 with its code, words and remedy, and is measured once it is mended."""
     result, folder = begin(tmp_path, FakeCollector(FakeSpec(restart_sd=0.0003, failures={1: code})))
@@ -290,12 +284,13 @@ def started(tmp_path: Path) -> Iterator[PerfgateProcess]:
 
 
 @LOCKED
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
+    ids=lambda number: number.name,
+)
 def test_signal(started: PerfgateProcess, number: signal.Signals) -> None:
-    """Ctrl-C, SIGTERM and SIGHUP end 130 with the way on, the engine ended and every finished trial kept.
-
-    The way on leads to the verdict.
-    """
+    """Ctrl-C, SIGTERM and SIGHUP end 130 with the way on, the engine ended and every finished trial kept."""
     started.worker()
     started.process.send_signal(number)
 
@@ -306,8 +301,6 @@ def test_signal(started: PerfgateProcess, number: signal.Signals) -> None:
     assert way_on == f"  Go on with: perfgate run --resume runs/{folder.name}"
     assert marked_processes(folder.name) == []
     assert started.reported() == set(trials_on_disk(folder))
-    if number == signal.SIGINT:
-        assert gate.resume(folder).outcome.verdict == "pass"
 
 
 INTERRUPTED_IMPORT = """
@@ -327,7 +320,7 @@ perfgate.__main__.main()
 """
 
 
-@pytest.mark.parametrize("module", ["perfgate.cli.main", "click", "perfgate.scenario.declaration", "pydantic"])
+@pytest.mark.parametrize("module", ["perfgate.cli.main", "pydantic"])
 def test_interrupt_while_importing(module: str) -> None:
     """Ctrl-C before anything has begun says so and ends 130, wherever it comes."""
     command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
@@ -416,7 +409,9 @@ def test_error_that_an_interrupt_became(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @LOCKED
-@pytest.mark.parametrize("victims", [("perfgate",), ("worker", "perfgate"), ("perfgate", "worker")])
+@pytest.mark.parametrize(
+    "victims", [("perfgate",), ("perfgate", "worker"), pytest.param(("worker", "perfgate"), marks=pytest.mark.slow)]
+)
 def test_kill(started: PerfgateProcess, victims: tuple[str, ...]) -> None:
     """After kill -9 of perfgate, also with its worker, the next start ends what is left and goes on to the verdict."""
     worker = started.worker()
@@ -453,14 +448,13 @@ def test_kill_of_the_worker(started: PerfgateProcess) -> None:
 
 
 @LOCKED
-@pytest.mark.parametrize("mode", ["step dies", "garbage"])
-def test_engine_that_breaks_off(tmp_path: Path, mode: str) -> None:
-    """A head whose engine dies or babbles in mid-iteration ends 22 with the base unharmed and nothing left running."""
-    started = PerfgateProcess(tmp_path, stub_words(tmp_path, mode))
+def test_engine_that_breaks_off(tmp_path: Path) -> None:
+    """A head whose engine dies in mid-iteration ends 22 with the base unharmed and nothing left running."""
+    started = PerfgateProcess(tmp_path, stub_words(tmp_path, "step dies"))
 
     assert started.process.wait(DEADLINE_S) == 22
     (reason,) = gate.judge_folder(started.run_folder).cells[0].reasons
-    assert reason.code == {"step dies": "engine-died", "garbage": "protocol-error"}[mode]
+    assert reason.code == "engine-died"
     assert marked_processes(started.run_folder.name) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -31,11 +32,11 @@ def github() -> Iterator[FakeGitHub]:
         yield served
 
 
-@pytest.fixture
-def origin(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository: main and releases/v1 moved on after the change's branch left the release."""
-    folder = tmp_path / "origin"
-    (folder / "scenarios").mkdir(parents=True)
+    folder = tmp_path_factory.mktemp("repository")
+    (folder / "scenarios").mkdir()
     scenario_file(folder / "scenarios")
     git(folder, "init", "--quiet")
     git(folder, "add", ".")
@@ -47,6 +48,12 @@ def origin(tmp_path: Path) -> Path:
         git(folder, "checkout", "--quiet", branch)
         git(folder, "commit", "--quiet", "--allow-empty", "-m", f"later on {branch}")
     return folder
+
+
+@pytest.fixture
+def origin(repository: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(repository, tmp_path / "origin"))
 
 
 @pytest.fixture
@@ -211,6 +218,20 @@ def test_refs_that_would_mean_the_base(plan: Plan, ref: str) -> None:
 def test_refs_that_mean_the_same_everywhere(plan: Plan, ref: str) -> None:
     """Branches, tags, and merge bases of two of them, are left to the build."""
     assert f"ref={ref}" in plan(*PUSHED, Wanted(SCENARIOS.scenarios, head=(f"ref={ref}",))).words
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("elsewhere/*.yaml", "has no scenario elsewhere/*.yaml"),
+        ("../*.yaml", "leads out of the repository"),
+        ("scenarios/**.yaml", "expected ** between slashes only"),
+    ],
+)
+def test_patterns_of_no_scenario(plan: Plan, pattern: str, said: str) -> None:
+    """Patterns that match no scenario of the base branch, lead out of it or cannot be read are refused."""
+    with pytest.raises(UsageError, match=re.escape(said)):
+        plan(*PUSHED, Wanted((pattern,)))
 
 
 def test_against_the_baseline(plan: Plan) -> None:
