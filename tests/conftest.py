@@ -43,7 +43,7 @@ REMOVED = {room for room in SHIPPED if not (FOLDER / room).is_dir()}
 SHARED = ("tests", "benchmarks", "research", "docs")
 """Folders whose modules tests import."""
 ENGINE_PYTHON = "PERFGATE_ENGINE_PYTHON"
-nvml_of_the_machine = nvml.pynvml
+nvml_of_the_machine = vars(nvml)["pynvml"]
 
 settings.register_profile("short", max_examples=25, derandomize=True, deadline=None, database=None)
 settings.register_profile("long", max_examples=500, deadline=None, print_blob=True)
@@ -188,7 +188,7 @@ def no_driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """There is no driver but that of ``fake_nvml``, but for the mark ``gpu``: to ask for it takes a process a run."""
 
     def connected() -> Nvml:
-        if nvml.pynvml is nvml_of_the_machine:
+        if vars(nvml)["pynvml"] is nvml_of_the_machine:
             raise NoDriverError("none in tests", code="gpu-unreadable")
         return Nvml()
 

@@ -91,15 +91,15 @@ def warm_up() -> None:
     """Run a fake and show its page: what a process does at its first run alone takes five times as long as the run."""
     from fake_collector import SAME, FakeCollector  # noqa: PLC0415
     from hand_made import BOTH, scenario_file  # noqa: PLC0415
-    from perfgate.report.github_markdown import SUMMARY_BYTES, render_within  # noqa: PLC0415
 
     from perfgate import gate  # noqa: PLC0415
-    from perfgate.github.job_steps import write_page  # noqa: PLC0415
+    from perfgate.report.formats import render  # noqa: PLC0415
+    from perfgate.report.run_page import MeasuredRun  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         done = gate.run([scenario_file(Path(folder))], BOTH, runs=Path(folder), collector=FakeCollector(SAME))
-        write_page(done.folder, done.outcome)
-        render_within(done.outcome, SUMMARY_BYTES, [])
+        render("outcome", "html", MeasuredRun.of(done.outcome, done.folder))
+        render("outcome", "markdown", done.outcome)
 
 
 def answer(client: socket.socket) -> None:

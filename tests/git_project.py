@@ -48,7 +48,7 @@ class GitProject:
 
     def import_commits(self, several: Sequence[Mapping[str, str]]) -> None:
         """Commit files of ASCII text to ``main`` several times, which takes no longer than once."""
-        lines = []
+        lines: list[str] = []
         for files in several:
             first = "" if lines else "from refs/heads/main^0\n"
             lines.append(f"commit refs/heads/main\ncommitter t <t@example.org> now\ndata 8\na change\n{first}")
