@@ -22,6 +22,7 @@ TABLE: Final = "room.toml"
 SHIPPED: Final = {
     "baseline": ("commands.baseline", "commands.profile", "uses.references"),
     "bisect": ("commands.bisect", "reports.bisect"),
+    "calls": ("kinds.called", "kinds.sampled", "metrics.host_calls_per_step"),
     "cluster": (),
     "doctor": ("commands.doctor", "uses.preflight", "schemas.doctor"),
     "drill": ("commands.drill", "reports.drill", "reports.replay"),
@@ -39,7 +40,7 @@ def tables() -> dict[str, dict[str, dict[str, Any]]]:
     """The table of each room, by the room's name.
 
     Raises:
-        UsageError: A table is no TOML.
+        UsageError: A table cannot be read as TOML.
     """
     found = {}
     for file in sorted(FOLDER.glob(f"*/{TABLE}")):
