@@ -22,6 +22,7 @@ TABLE: Final = "room.toml"
 SHIPPED: Final = {
     "baseline": ("commands.baseline", "commands.profile", "uses.references"),
     "bisect": ("commands.bisect", "reports.bisect"),
+    "calls": ("kinds.called", "kinds.sampled", "metrics.host_calls_per_step"),
     "cluster": (),
     "doctor": ("commands.doctor", "uses.preflight", "schemas.doctor"),
     "drill": ("commands.drill", "reports.drill", "reports.replay"),

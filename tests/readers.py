@@ -29,7 +29,7 @@ from perfgate.baseline.exact_profile import read_profile
 from perfgate.baseline.lineage import _digest
 from perfgate.baseline.store import read as read_baseline
 from perfgate.calls.call_difference import call_difference
-from perfgate.capture.calling import read_calls
+from perfgate.calls.calling import read_calls
 from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.drivers import VllmEngine
 from perfgate.capture.job import Job

@@ -167,7 +167,7 @@ def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> I
         yield Profile(
             cell=Measured.of(cell),
             gpu=gpu_of(record),
-            calls=pooled([trial.calls for trial in of["called"] if trial.calls]).anywhere(),
+            calls=pooled([calls for trial in of["called"] if (calls := trial.payload("calls"))]).anywhere(),
             ranks=tuple(rank.without_columns() for rank in by_rank([trial.decode_by_rank for trial in of["traced"]])),
             counted=tuple(trial.counted for trial in of["counted"] if trial.counted),
             capacity=capacity_of(of["traced"]),

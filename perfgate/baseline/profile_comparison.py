@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from perfgate.baseline.exact_profile import Profile, capacity_of, gpu_of
-from perfgate.calls.host_calls import HostCalls
 from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cell_verdict import judge_cells, judge_together
 from perfgate.judge.evidence import Evidence, RecordSide
@@ -67,14 +66,15 @@ class ProfiledEvidence(Evidence):
         """The packages of the builds that it is held against, as far as a build is told by them alone."""
         return [profile.accepted[-1].versions for profile in self.fitting]
 
-    def calls(self) -> dict[Side, list[HostCalls]]:
-        """The profile of this GPU and Python takes the place of a base."""
-        return _beside([profile.calls for profile in self.fitting], super().calls())
+    def held(self, name: str) -> dict[Side, list[Any]]:
+        """The calls in the profile of this GPU and Python take the place of a base's."""
+        measured = super().held(name)
+        return _beside([profile.calls for profile in self.fitting], measured) if name == "calls" else measured
 
     @cached_property
     def fitting(self) -> list[Profile]:
         """The profiles of this GPU whose calls were counted as the head's were."""
-        counted = {calls.key for calls in super().calls().get("head", ())}
+        counted = {calls.key for calls in super().held("calls").get("head", ())}
         return [own for own in self.profiles if own.gpu == gpu_of(self.record) and own.calls.key in counted]
 
 
@@ -110,7 +110,7 @@ class ProfileEvidence(ProfiledEvidence):
             return Finding("not-measured", (self.unused_apart,))
         if not self.sides or self.stops:
             return self.stopped
-        calls = self.calls()
+        calls = self.held("calls")
         if calls["head"] and "base" not in calls:
             known = "; ".join(f"{profile.gpu or 'CPU'}, {profile.calls.key}" for profile in self.profiles)
             text = f"there are profiles of {known}" if known else "there is no profile of this cell"

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
 
+import numpy as np
 from annotated_types import MinLen
 from pydantic import AfterValidator, FailFast, Field, PositiveInt, model_validator
 
 from perfgate.machine.json_text import LARGEST_INTEGER
 from perfgate.models import Frozen
+
+if TYPE_CHECKING:
+    from perfgate.metrics.trial import Trial
 
 StepKind = Literal["decode", "prefill"]
 """Kinds of step that are counted apart. A prefill step is a return of the engine until every request has its first
@@ -224,3 +228,10 @@ def widest(seen: Sequence[Mapping[str, Total]]) -> dict[str, Total]:
 
 def _range(totals: Sequence[Total]) -> Total:
     return min(least for least, _ in totals), max(most for _, most in totals)
+
+
+def calls_per_step(trial: Trial) -> float | None:
+    """How many functions the host calls in the median decode step of a trial; ``None`` where it was not counted."""
+    calls: HostCalls | None = trial.payload("calls")
+    decode = calls.steps.get("decode") if calls else None
+    return float(np.median(decode.calls)) if decode else None

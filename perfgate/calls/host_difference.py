@@ -10,6 +10,8 @@ from pydantic import Field
 
 from perfgate.calls.call_difference import moved_functions
 from perfgate.calls.host_profile import FunctionTime, HostProfile
+from perfgate.calls.import_times import HostImports
+from perfgate.metrics.trial import Side
 from perfgate.models import Frozen
 
 SURE = 4.5
@@ -39,6 +41,26 @@ class HostFunction(Frozen):
     def more_s(self) -> float:
         """What the head's takes longer."""
         return self.head_s - self.base_s
+
+
+class HostOutcome(Frozen):
+    """Where the time of the engine's own thread goes in a decode step; judged by nothing.
+
+    Args:
+        steps: Sampled decode steps of each side.
+        figures: Means of a step by name (:data:`perfgate.calls.host_profile.FIGURES`) and side.
+        placement: On which CPUs each side's thread ran, beside which others, in words.
+        functions: Those that differ, the largest difference first.
+        imported: How many modules each side imports, and what that takes in seconds.
+        imports: Packages that differ, those first that take longest.
+    """
+
+    steps: dict[Side, int]
+    figures: dict[str, dict[Side, float]]
+    placement: dict[Side, str]
+    functions: tuple[HostFunction, ...] = ()
+    imported: dict[Side, tuple[int, float]] = {}
+    imports: tuple[HostImports, ...] = ()
 
 
 def changed_functions(base: HostProfile, head: HostProfile) -> list[HostFunction]:

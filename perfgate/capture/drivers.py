@@ -16,11 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Driver, Engine, Launch
 from perfgate.capture.engine import find_subject
 from perfgate.capture.job import Job
-from perfgate.capture.parking import BESIDE_A_START, PARKED, Parking, beside_the_first
+from perfgate.capture.parking import BESIDE_A_START, Parking, beside_the_first
 from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
 from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit, Worker, start_limit
 from perfgate.machine.cleanup import count_files
+from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.plan import prompts
@@ -158,7 +159,8 @@ class VllmEngine:
 
 def _starts_as_it_is(job: Job, launch: Launch) -> bool:
     """Whether nothing is asked of the start by an instrument, so that a parked worker could be taken."""
-    return job.kind in PARKED and launch == Launch(count_calls=job.kind == "called")
+    kind = TRIAL_KINDS[job.kind]
+    return kind.parked and launch == Launch(**kind.launch)
 
 
 DRIVERS: Final[dict[str, Callable[[], Driver]]] = {"vllm": VllmDriver, "server": ServerDriver}

@@ -24,6 +24,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.engine import engine_environment
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
@@ -32,6 +33,7 @@ from perfgate.machine.cleanup import count_files, remove_tree
 from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.processes import AHEAD
 from perfgate.metrics.catalogue import COLD_START
+from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.metrics.trial import Kind
 from perfgate.scenario.plan import Cell
 
@@ -41,7 +43,7 @@ CORES: Final = 8
 """Usable cores from which on workers are parked: imports take one, the engine that is built beside them a few."""
 CPU_THREADS: Final = "OMP_NUM_THREADS"
 CPU_BINDING: Final = "VLLM_CPU_OMP_THREADS_BIND"
-PARKED: Final[tuple[Kind, ...]] = ("timed", "called")
+PARKED: Final[tuple[Kind, ...]] = tuple(name for name, kind in TRIAL_KINDS.items() if kind.parked)
 """Kinds of trial whose engine starts as it is; a profiler wraps it, or asks for variables of its own."""
 FOLDERS: Final = "parked-"
 """How the folders of parked workers begin, in the run's folder. One becomes the folder of its trial."""
@@ -190,7 +192,8 @@ class Parking:
         try:
             # Configuring writes to caches, and how full a trial found them counts: no start is made warm here.
             known = job.engine_request if count_files(job.cache_folder) else {}
-            worker.ask("imports", start_limit(job), count_calls=job.kind == "called", **known)
+            launch = Launch(**TRIAL_KINDS[job.kind].launch)
+            worker.ask("imports", start_limit(job), count_calls=launch.count_calls, **known)
         except InvalidTrialError:
             self._refuse(own)
             return False

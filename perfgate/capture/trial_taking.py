@@ -8,28 +8,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
-from perfgate.capture.calling import CallCounts
-from perfgate.capture.counting import Ncu
+from perfgate import rooms
 from perfgate.capture.driver_protocol import Driver
 from perfgate.capture.drivers import DRIVERS
 from perfgate.capture.engine import LOG
-from perfgate.capture.host_sampling import HostSamples
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.timing import Timed
-from perfgate.capture.tracing import tracer
 from perfgate.capture.windows import Windows
 from perfgate.capture.worker import EXIT_TIMEOUT_S
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
 from perfgate.load.shape import Load
 from perfgate.machine.process_log import last_words
+from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.metrics.path_use import ProcessUse
-from perfgate.metrics.trial import Failure, Iteration, Kind, Trial
+from perfgate.metrics.trial import Failure, Iteration, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
@@ -41,13 +38,6 @@ OF_THE_REQUESTS = ("request-failed", "wrong-token-count", "preempted", "client-l
 def timed(job: Job) -> Instrument:
     """What times a trial: batches of the engine's own loop, or windows of load."""
     return Windows(job) if isinstance(job.cell.workload, Load) else Timed(job)
-
-
-INSTRUMENTS: Final[dict[Kind, Callable[[Job], Instrument]]] = {
-    "timed": timed, "traced": tracer, "counted": Ncu, "called": CallCounts,
-    "sampled": HostSamples,
-}  # fmt: skip
-"""What watches the trials of a kind."""
 
 
 class EngineCollector:
@@ -62,7 +52,8 @@ class EngineCollector:
 
     def collect(self, job: Job, progress: Say) -> Trial:
         """Take one trial."""
-        return take_trial(job, self._drivers[job.cell.engine.driver], INSTRUMENTS[job.kind](job), progress)
+        instrument = rooms.bring(TRIAL_KINDS[job.kind].instrument)
+        return take_trial(job, self._drivers[job.cell.engine.driver], instrument(job), progress)
 
     def release(self) -> None:
         """See :class:`perfgate.capture.drivers.Driver`."""

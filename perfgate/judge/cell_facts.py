@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perfgate.calls.host_difference import HostFunction
-from perfgate.calls.import_times import HostImports
 from perfgate.metrics.trial import Side
 from perfgate.models import Frozen
 
@@ -94,26 +92,6 @@ class BaselineOutcome(Frozen):
     first_utc: str
     last_utc: str
     anchor: str = ""
-
-
-class HostOutcome(Frozen):
-    """Where the time of the engine's own thread goes in a decode step; judged by nothing.
-
-    Args:
-        steps: Sampled decode steps of each side.
-        figures: Means of a step by name (:data:`perfgate.calls.host_profile.FIGURES`) and side.
-        placement: On which CPUs each side's thread ran, beside which others, in words.
-        functions: Those that differ, the largest difference first.
-        imported: How many modules each side imports, and what that takes in seconds.
-        imports: Packages that differ, those first that take longest.
-    """
-
-    steps: dict[Side, int]
-    figures: dict[str, dict[Side, float]]
-    placement: dict[Side, str]
-    functions: tuple[HostFunction, ...] = ()
-    imported: dict[Side, tuple[int, float]] = {}
-    imports: tuple[HostImports, ...] = ()
 
 
 class RankOutcome(Frozen):

@@ -12,14 +12,10 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from perfgate import __version__
-from perfgate.judge.call_checks import calls_alike, judge_calls, judge_launches
+from perfgate import __version__, rooms
 from perfgate.judge.cautions import clocks_differ, floor_by_side, head_is_favoured
-from perfgate.judge.cell_facts import MetRequests, RanksOutcome
-from perfgate.judge.counter_checks import count_one_side, judge_counters
-from perfgate.judge.envelope import judge_envelope
+from perfgate.judge.cell_facts import MetRequests
 from perfgate.judge.evidence import Evidence, RecordSide
-from perfgate.judge.host_time import host_outcome
 from perfgate.judge.outcome import (
     WORST_FIRST,
     CellOutcome,
@@ -30,7 +26,6 @@ from perfgate.judge.outcome import (
     Verdict,
     worst,
 )
-from perfgate.judge.ranks import of_slowest, ranks_outcome, with_waits_apart
 from perfgate.judge.rule import judge_series
 from perfgate.judge.setting import setting_of
 from perfgate.judge.slow_share import states_outcome
@@ -38,15 +33,14 @@ from perfgate.judge.state_cautions import state_cautions
 from perfgate.judge.state_series import ignored_states
 from perfgate.judge.ungated import ungated
 from perfgate.judge.unused_path import idle_plugins
-from perfgate.metrics.summaries import step_median
-from perfgate.metrics.trial import KINDS, Kind, Side, key_of
+from perfgate.metrics.kinds import TRIAL_KINDS, of_kinds
+from perfgate.metrics.trial import CLOCKED, KINDS, Kind, Side, key_of
 from perfgate.metrics.under_load import met_requests, write_objective
 from perfgate.models import Note
 from perfgate.record.run_record import Record, Run
 from perfgate.scenario.part import Part
 from perfgate.scenario.plan import Cell, Plan
 from perfgate.scenario.subject_words import revisions
-from perfgate.trace.attribution import Attribution, attribute
 from perfgate.units import plural
 
 
@@ -229,16 +223,19 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], plan: Plan) 
         ignored = ignored_states(evidence.family, evidence.labeller)
         cautions = state_cautions(evidence.labeller, seen, ignored, gates, evidence.orders_bound)
         findings.append(Finding(cautions=tuple(cautions)))
-    idle = idle_plugins(evidence.sides, calls_alike=calls_alike(evidence.calls()))
+    alike = next((same for of in of_kinds("alike").values() if (same := of(evidence)) is not None), None)
+    idle = idle_plugins(evidence.sides, calls_alike=alike)
     told = () if unjudged else chain(evidence.cautions(), *(finding.cautions for finding in findings))
-    pairs: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
+    of_each: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
+    shown = {name: fact["of"] for kind in TRIAL_KINDS.values() for name, fact in kind.outcome.items()}
+    of_each |= {name: rooms.bring(of)(evidence) for name, of in shown.items()}
     outcome = CellOutcome(
         name=f"{evidence.head}: {evidence.cell.name}" if evidence.head else evidence.cell.name,
         cell_id=evidence.cell.cell_id,
         head=evidence.head,
         record=evidence.digest,
         verdict=worst(part.verdict for part in (*gates, *findings) if part.verdict),
-        **pairs,
+        **of_each,
         next_look=None,
         versions=evidence.versions,
         built_from=revisions({name: side.record.subjects[side.name] for name, side in evidence.sides.items()}),
@@ -248,10 +245,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], plan: Plan) 
         states=seen,
         floors=floor_by_side(evidence.trials("timed")),
         met=_met(evidence),
-        attribution=_attribution(evidence),
         counters=next((finding for finding in findings if isinstance(finding, CountersOutcome)), None),
-        ranks=_ranks(evidence),
-        host=host_outcome(evidence.read("sampled", lambda trial: trial.host)),
         spent=_spent(evidence),
         setting=setting_of(evidence),
         reasons=tuple(chain.from_iterable(finding.reasons for finding in findings)),
@@ -275,21 +269,14 @@ def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[
         findings.append(evidence.stopped)
     elif evidence.stops:
         findings.insert(0, Finding(reasons=evidence.stops))
-    if evidence.cell.kernels is not None and evidence.due("traced"):
-        findings.append(judge_envelope(evidence.cell.kernels, evidence.traced(), evidence.ranks, priced=evidence.exact))
-    if evidence.due("counted"):
-        findings.append(judge_counters(evidence.cell.counters, evidence.counted()))
-    if evidence.cell.calls is not None and evidence.due("called"):
-        findings.append(judge_calls(evidence.cell.calls, evidence.calls()))
-        # Beside timed trials it is these that say what a kernel costs, and one traced step may not block.
-        findings += [judge_launches(evidence.cell.calls.ignorable, evidence.launched())] if evidence.exact else []
+    for kind, checks in of_kinds("checks").items():
+        findings += checks(evidence) if evidence.due(kind) else ()
     return gates, findings
 
 
 def _as_read(evidence: Evidence, unjudged: Finding) -> _Found:
-    """Why nothing is judged, and the counters of the only side there is."""
-    counted = [*chain(*evidence.counted().values())]
-    return [unjudged, *([count_one_side(counted)] if counted else [])]
+    """Why nothing is judged, and what can be read of the only side there is."""
+    return [unjudged, *chain.from_iterable(read(evidence) for read in of_kinds("alone").values())]
 
 
 def _at_the_same_clocks(gates: tuple[GateOutcome, ...], evidence: Evidence) -> tuple[tuple[GateOutcome, ...], Finding]:
@@ -301,7 +288,7 @@ def _at_the_same_clocks(gates: tuple[GateOutcome, ...], evidence: Evidence) -> t
     """
     reasons: list[Note] = []
     cautions: list[Note] = []
-    for kind in KINDS[:2]:
+    for kind in CLOCKED:
         gpus = evidence.gpus(kind)
         note = clocks_differ(gpus, evidence.trials(kind))
         measured = [gate for gate in gates if gate.kind == kind and gate.pairs]
@@ -341,17 +328,6 @@ def _next_look(evidence: Evidence, outcome: CellOutcome, kind: Kind) -> int | No
     return next((look for look in record.schedule(kind).looks if look > record.measured(kind)), None)
 
 
-def _attribution(evidence: Evidence) -> Attribution | None:
-    """Where the steps' difference comes from, beside the one measured in timed trials."""
-    steps = [[step_median(trial) for trial in pair] for pair in evidence.pairs("timed")]
-    known = [head - base for base, head in steps if base is not None and head is not None]
-    measured_s = math.fsum(known) / len(known) if known else None
-    traced = evidence.pairs("traced")
-    return attribute(
-        with_waits_apart(traced), measured_s, of_slowest([(base.ranks, head.ranks) for base, head in traced])
-    )
-
-
 def _met(evidence: Evidence) -> dict[str, dict[Side, MetRequests]]:
     """For reading beside goodput, which is judged restart by restart."""
     rows: dict[str, dict[Side, MetRequests]] = {}
@@ -364,11 +340,3 @@ def _met(evidence: Evidence) -> dict[str, dict[Side, MetRequests]]:
             if requests:
                 rows.setdefault(gate.gate.measured.name, {})[side] = MetRequests(met=met, requests=requests)
     return rows
-
-
-def _ranks(evidence: Evidence) -> RanksOutcome | None:
-    """What each rank of the traced engines does, against the envelope where one is declared."""
-    kernels = evidence.cell.kernels
-    expected = kernels if kernels is not None and kernels.declares_envelope else None
-    pairs = [(base.ranks, head.ranks) for base, head in evidence.pairs("traced")]
-    return ranks_outcome(evidence.ranks, pairs, expected)

@@ -13,6 +13,7 @@ from itertools import chain
 from perfgate.counters.launch_table import COUNTERS, KernelLaunch, grouped
 from perfgate.counters.roofline import kernel_roof
 from perfgate.counters.step_counters import CountedStep
+from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import CounterRow, CountersOutcome, Verdict, worst
 from perfgate.metrics.trial import Side
 from perfgate.models import Note
@@ -35,6 +36,11 @@ TOLD_RATIO = {
 """The same for counts, as a share of the base's."""
 LEAST_STALL = 0.5
 """Stalls below this are none, whatever their ratio."""
+
+
+def judge_counted(evidence: Evidence) -> Iterator[CountersOutcome]:
+    """What is judged of the counted trials of a cell."""
+    yield judge_counters(evidence.cell.counters, evidence.counted())
 
 
 def judge_counters(launches: Sequence[Launches], sides: Mapping[Side, Sequence[CountedStep]]) -> CountersOutcome:
@@ -68,9 +74,10 @@ def judge_counters(launches: Sequence[Launches], sides: Mapping[Side, Sequence[C
     )
 
 
-def count_one_side(steps: Sequence[CountedStep]) -> CountersOutcome:
-    """The kernels of one side, for reading."""
-    return CountersOutcome(verdict="pass", rows=tuple(_rows({"base": steps})))
+def count_one_side(evidence: Evidence) -> Iterator[CountersOutcome]:
+    """The kernels of the only side there is, for reading; nothing where none were counted."""
+    if steps := [*chain(*evidence.counted().values())]:
+        yield CountersOutcome(verdict="pass", rows=tuple(_rows({"base": steps})))
 
 
 _Steps = Sequence[CountedStep]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from perfgate.errors import NotComparableError
+from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import Finding
 from perfgate.metrics.trial import Side
 from perfgate.models import Note
@@ -46,6 +47,12 @@ class Outside:
 
     pattern: Pattern
     mismatches: tuple[str, ...]
+
+
+def judge_traced(evidence: Evidence) -> Iterator[Finding]:
+    """What is judged of the traced trials of a cell; nothing where it declares none."""
+    if evidence.cell.kernels is not None:
+        yield judge_envelope(evidence.cell.kernels, evidence.traced(), evidence.ranks, priced=evidence.exact)
 
 
 def judge_envelope(

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from perfgate.calls.host_calls import HostCalls
 from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cautions import (
     TrialsBySide,
@@ -30,6 +29,7 @@ from perfgate.judge.slow_share import slow_share
 from perfgate.judge.state_series import by_state
 from perfgate.judge.unused_path import not_measured, unused_paths
 from perfgate.metrics.catalogue import Metric
+from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.metrics.trial import KINDS, SIDES, Kind, Side, Trial
 from perfgate.models import Note
 from perfgate.record.dropped_pairs import CHANGED
@@ -247,9 +247,10 @@ class Evidence:
         """What each rank of the traced engines did, of each side that was measured; none where there was one rank."""
         return {side: pool_ranks(trials) for side, trials in self.read("traced", lambda trial: trial.ranks).items()}
 
-    def calls(self) -> dict[Side, list[HostCalls]]:
-        """What the called trials hold, of each side that was measured."""
-        return self.read("called", lambda trial: trial.calls)
+    def held(self, name: str) -> dict[Side, list[Any]]:
+        """What trials hold in a field that their kind brings, of each side that was measured."""
+        kind = next(kind.name for kind in TRIAL_KINDS.values() if name in kind.payload)
+        return self.read(kind, lambda trial: trial.payload(name))
 
     def traced(self) -> dict[Side, list[DecodeSteps]]:
         """What the traced trials hold, of each side that was measured."""

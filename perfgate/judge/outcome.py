@@ -18,12 +18,12 @@ from perfgate.errors import ExitStatus
 from perfgate.judge.cell_facts import (
     BaselineOutcome,
     GpuOutcome,
-    HostOutcome,
     MetRequests,
     RanksOutcome,
     Setting,
     StatesOutcome,
 )
+from perfgate.metrics.kinds import TrialKind, facts, joined
 from perfgate.metrics.trial import Kind, Side, key_of
 from perfgate.models import Frozen, Note, absent
 from perfgate.scenario.yaml_document import draft_07
@@ -240,6 +240,16 @@ def states_told(gates: Sequence[GateOutcome]) -> set[str]:
     return set.intersection(*rows) - {"both"} if rows else set()
 
 
+def _looks(kind: TrialKind) -> dict[str, Any]:
+    """How many valid pairs of a kind were measured, and how many are due next; neither is written where it is none."""
+    return {
+        key_of(kind.name, "{}pairs"): Annotated[int, Field(default=0, exclude_if=operator.not_)],
+        key_of(kind.name, "next_{}look"): Annotated[int | None, Field(default=None, exclude_if=operator.not_)],
+    }
+
+
+# Other kinds bring their counts of pairs, and what they show.
+@joined(("next_counted_look", _looks), ("ranks", facts))
 class CellOutcome(Frozen):
     """What one cell decided: the worst of its gates, or why it has none.
 
@@ -255,10 +265,6 @@ class CellOutcome(Frozen):
         next_traced_look: Traced pairs at which the next decision on kernels is due; ``None`` as for ``next_look``.
         counted_pairs: Valid counted pairs measured.
         next_counted_look: Counted pairs at which the next decision on counters is due; ``None`` as for ``next_look``.
-        called_pairs: Valid called pairs measured; not written where there are none.
-        next_called_look: Called pairs at which the next decision on calls is due; not written where none is.
-        sampled_pairs: Valid sampled pairs measured; not written where there are none.
-        next_sampled_look: Always ``None``, because nothing is judged by them; never written.
         versions: Packages of each side as measured.
         built_from: Of each side that was built from a git ref, its commit, with a digest of uncommitted changes.
         gates: In the scenario's order.
@@ -270,7 +276,6 @@ class CellOutcome(Frozen):
         attribution: Where a difference in decode steps comes from; ``None`` without traced pairs.
         counters: What ncu counted; ``None`` without counted trials.
         ranks: What each rank does; ``None``, and not written, where no traced engine had several.
-        host: Where the host's time goes; ``None``, and not written, where that was not sampled.
         baseline: What the head was held against, where that was no base measured beside it.
         spent: What share of either error rate its looks may use, where some were added; not written where none was.
         spent: Annotated[float, Field(exclude_if=operator.not_)] = 0.0
@@ -290,10 +295,6 @@ class CellOutcome(Frozen):
     next_traced_look: int | None = None
     counted_pairs: int = 0
     next_counted_look: int | None = None
-    called_pairs: Annotated[int, Field(exclude_if=operator.not_)] = 0
-    next_called_look: Annotated[int | None, Field(exclude_if=operator.not_)] = None
-    sampled_pairs: Annotated[int, Field(exclude_if=operator.not_)] = 0
-    next_sampled_look: Annotated[int | None, Field(exclude_if=operator.not_)] = None
     versions: dict[Side, dict[str, str]]
     built_from: dict[Side, str] = {}
     gates: tuple[GateOutcome, ...]
@@ -305,12 +306,20 @@ class CellOutcome(Frozen):
     attribution: Attribution | None = None
     counters: CountersOutcome | None = None
     ranks: Annotated[RanksOutcome | None, Field(exclude_if=absent)] = None
-    host: Annotated[HostOutcome | None, Field(exclude_if=absent)] = None
     baseline: BaselineOutcome | None = None
     spent: Annotated[float, Field(exclude_if=operator.not_)] = 0.0
     setting: Setting | None = None
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
+
+    def pairs_of(self, kind: Kind) -> int:
+        """Valid pairs of a kind measured."""
+        pairs: int = getattr(self, key_of(kind, "{}pairs"))
+        return pairs
+
+    def fact(self, name: str) -> Any:
+        """What a field holds that a kind brings; ``None`` where that is not known."""
+        return getattr(self, name, None)
 
     def next_look_at(self, kind: Kind) -> int | None:
         """Pairs of a kind at which the next decision is due; ``None`` where none is."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from perfgate.judge.cell_facts import RankOutcome, RanksOutcome
 from perfgate.judge.envelope import check
+from perfgate.judge.evidence import Evidence
+from perfgate.metrics.summaries import step_median
 from perfgate.metrics.trial import Side, Trial
 from perfgate.scenario.expected_kernels import Expectation
-from perfgate.trace.attribution import attribute
+from perfgate.trace.attribution import Attribution, attribute
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.rank_steps import RankSteps, slowest_waits_as_idle, waits_as_idle
 from perfgate.units import NS_PER_S
@@ -20,6 +23,25 @@ MOST_LEFT_OUT = 0.25
 """Share of a trial's steps that may not tell waiting; the shortest and the longest quarter do not count either."""
 Ranks = tuple[RankSteps, ...]
 _Pairs = list[tuple[DecodeSteps, DecodeSteps]]
+
+
+def attribution_of(evidence: Evidence) -> Attribution | None:
+    """Where the steps' difference comes from, beside the one measured in timed trials."""
+    steps = [[step_median(trial) for trial in pair] for pair in evidence.pairs("timed")]
+    known = [head - base for base, head in steps if base is not None and head is not None]
+    measured_s = math.fsum(known) / len(known) if known else None
+    traced = evidence.pairs("traced")
+    return attribute(
+        with_waits_apart(traced), measured_s, of_slowest([(base.ranks, head.ranks) for base, head in traced])
+    )
+
+
+def ranks_of(evidence: Evidence) -> RanksOutcome | None:
+    """What each rank of the traced engines does, against the envelope where one is declared."""
+    kernels = evidence.cell.kernels
+    expected = kernels if kernels is not None and kernels.declares_envelope else None
+    pairs = [(base.ranks, head.ranks) for base, head in evidence.pairs("traced")]
+    return ranks_outcome(evidence.ranks, pairs, expected)
 
 
 def ranks_outcome(

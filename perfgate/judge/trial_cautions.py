@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final
 
 from perfgate.counters.roofline_bound import WEIGHTS_APART
-from perfgate.metrics.trial import KINDS, SIDES, Side, Trial
+from perfgate.metrics.trial import CLOCKED, SIDES, Side, Trial
 from perfgate.metrics.under_load import COUNTED_BY, COUNTS
 from perfgate.models import Note
 from perfgate.record.unused_folders import UNUSED
@@ -43,7 +43,7 @@ def trial_cautions(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
     for side, trials in sides.items():
         cautions = [
             ("iterations-uneven", _uneven(trials)),
-            *(("trials-uneven", _slow([trial for trial in trials if trial.kind == kind])) for kind in KINDS[:2]),
+            *(("trials-uneven", _slow([trial for trial in trials if trial.kind == kind])) for kind in CLOCKED),
             ("subject-changed", _changed_versions(trials)),
         ]
         yield from (Note(code=code, text=f"{side}: {text}") for code, text in cautions if text)

@@ -11,7 +11,7 @@ from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import MetricOutcome
 from perfgate.judge.rule import both_sides
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.metrics.trial import KINDS
+from perfgate.metrics.trial import CLOCKED
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def ungated(evidence: Evidence, alpha: float, *, judged: bool) -> tuple[MetricOu
 
 
 def _shown(evidence: Evidence, *, judged: bool) -> Iterator[Shown]:
-    heads = any(evidence.trials(kind)["head"] for kind in KINDS[:2])
+    heads = any(evidence.trials(kind)["head"] for kind in CLOCKED)
     gated = {gate.gate.metric for gate in evidence.cell.gates} if judged and heads else set()
     alone = "base" not in evidence.sides and not evidence.stops
     for name, metric in METRICS.items():

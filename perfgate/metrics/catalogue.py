@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from perfgate import rooms
 from perfgate.counters.launch_table import COUNTERS, Counter
 from perfgate.metrics.summaries import (
     elapsed_ns,
     energy_per_token,
     energy_steps,
     held,
-    host_calls,
     host_slack,
     host_work,
     itl_median,
@@ -127,9 +127,19 @@ def _in_device_steps(seconds: Callable[[Trial], float | None]) -> Callable[[Tria
 COLD_START: Final = "start_time_cold"
 """A metric, and the figure of a trial that began with empty caches for its sake, in nanoseconds."""
 
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
+
+def _with_brought(declared: Iterable[Metric]) -> dict[str, Metric]:
+    """Metrics by name, those that rooms bring (``metrics`` of their tables) behind the one that they say."""
+    brought: dict[str, list[Metric]] = {}
+    for name, entry in rooms.entries("metrics").items():
+        fields = {key: value for key, value in entry.items() if key not in ("after", "summarise")}
+        metric = Metric(name=name, summarise=rooms.bring(entry["summarise"]), **fields)
+        brought.setdefault(entry["after"], []).append(metric)
+    return {metric.name: metric for own in declared for metric in (own, *brought.get(own.name, ()))}
+
+
+METRICS: dict[str, Metric] = _with_brought(
+    (
         _time("ttft_median", "time to first token: submission of the batch to a request's first token",
               nested_median(lambda i: i.ttft_ns)),
         _time("ttft_p95", "95th percentile of the time to first token over all requests of a trial",
@@ -181,8 +191,6 @@ METRICS: dict[str, Metric] = {
         Metric("host_slack_per_step", "s", "higher", "how much longer the host could work in a decode step before the "
                "device waits for it; the median step, negative where the device does wait", host_slack,
                decode="steps", kind="traced", signed=True, steps=_in_device_steps(host_slack)),
-        Metric("host_calls_per_step", "count", "lower", "Python and C functions that the host calls in the median "
-               "decode step, counted in trials of their own", host_calls, decode="steps", kind="called"),
         Metric("max_rate", "req/s", "higher", "the highest rate at which enough requests met the load's objective, by "
                "bisection", lambda t: scaled(t.figures.get(MAX_RATE), 1e-6),
                steps=figure_share(MAX_RATE, MAX_RATE_STEP)),
@@ -199,7 +207,7 @@ METRICS: dict[str, Metric] = {
         Metric("kv_use", "ratio", "lower", "the highest share of the server's KV cache in use, of readings while "
                "requests of warm-up ran", lambda t: scaled(t.figures.get("kv_use_ppm"), 1e-6)),
     )
-}  # fmt: skip
+)  # fmt: skip
 """Every metric with one value a trial. A new one is an entry here and a test (docs/extending.md)."""
 
 

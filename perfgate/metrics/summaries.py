@@ -139,12 +139,6 @@ def host_work(trial: Trial) -> float | None:
     return float(np.percentile(known, 10)) / NS_PER_S if known else None
 
 
-def host_calls(trial: Trial) -> float | None:
-    """Of the median decode step."""
-    decode = trial.calls.steps.get("decode") if trial.calls else None
-    return float(np.median(decode.calls)) if decode else None
-
-
 def kernel_time(trial: Trial, role: str, _place: str = "") -> float | None:
     """Of a role in the median decode step, in seconds."""
     steps = trial.decode.role_ns.get(role, ()) if trial.decode else ()

@@ -6,18 +6,17 @@ import operator
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
 from annotated_types import MinLen
-from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, WithJsonSchema, model_validator
 
-from perfgate.calls.host_calls import HostCalls
-from perfgate.calls.host_profile import HostProfile
 from perfgate.counters.roofline_bound import Floor
 from perfgate.counters.step_counters import CountedStep
 from perfgate.machine.atomic_files import sha256_of
 from perfgate.machine.json_text import Figures
 from perfgate.machine.telemetry import GpuTelemetry, Window
+from perfgate.metrics.kinds import TRIAL_KINDS, joined, known, payload
 from perfgate.metrics.memory import Memory
 from perfgate.metrics.path_use import ProcessUse
 from perfgate.models import Frozen, Note, absent
@@ -25,10 +24,15 @@ from perfgate.reasons import CODE
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.rank_steps import RankSteps
 
-Kind = Literal["timed", "traced", "counted", "called", "sampled"]
+Kind = Annotated[str, AfterValidator(known), WithJsonSchema({"enum": [*TRIAL_KINDS], "type": "string"})]
+"""The name of a kind of trial."""
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: Final[tuple[Kind, ...]] = (*TRIAL_KINDS,)
 """Kinds of trial: profilers slow an engine down, so what is read from one kind is never compared with another's."""
+
+
+CLOCKED: Final[tuple[Kind, ...]] = tuple(name for name, kind in TRIAL_KINDS.items() if kind.clocked)
+"""Those that hold times of the device, which clocks of the two sides may explain."""
 
 
 def key_of(kind: Kind, what: str) -> str:
@@ -235,13 +239,13 @@ class Artifact(Frozen):
         return cls(path=path, sha256=sha256_of(file))
 
 
+@joined(("no_floor", payload))
 class Trial(Frozen):
-    """One fresh engine of one subject on one set of GPUs.
+    """One fresh engine of one subject on one set of GPUs; beside these it has the fields that kinds bring.
 
     Args:
         index: Number of the trial in its run, from 0; its folder is ``trials/NNN``.
-        kind: ``timed`` trials alone feed latency metrics, ``traced`` ones what kernels do, ``counted`` ones counters,
-            ``called`` ones what the host calls, ``sampled`` ones where its time goes.
+        kind: ``timed`` trials alone feed latency metrics; what others hold says their entry among the kinds.
         pair: Number of the pair, from 0; ``None`` for a warm-up trial, which is never judged.
         position: 0 for the first trial of its pair, 1 for the second; among several heads its place in the order that
             was drawn of all builds, whether or not each was taken.
@@ -265,8 +269,6 @@ class Trial(Frozen):
         counted: What ncu counted in a counted trial.
         floor: What the decode steps of a timed trial are held against.
         no_floor: Why that is unknown, in words; empty where it is known, and in trials that have none.
-        calls: What the host called in a called trial.
-        host: Where the host's time went in a sampled trial.
         memory: What a timed trial's engine held between its iterations.
         figures: What else was measured, by name: integers that no more than a metric of their own reads.
         fill: What its compile caches had been filled with; ``None``, and not written, where that was not kept.
@@ -298,8 +300,6 @@ class Trial(Frozen):
     counted: CountedStep | None = None
     floor: Floor | None = None
     no_floor: str = ""
-    calls: Annotated[HostCalls | None, Field(exclude_if=absent)] = None
-    host: Annotated[HostProfile | None, Field(exclude_if=absent)] = None
     memory: Annotated[Memory | None, Field(exclude_if=absent)] = None
     figures: Annotated[dict[str, int], Field(exclude_if=operator.not_)] = {}
     fill: Annotated[Fill | None, Field(exclude_if=absent)] = None
@@ -314,6 +314,10 @@ class Trial(Frozen):
     def decode_by_rank(self) -> tuple[DecodeSteps, ...]:
         """What the decode steps of a traced trial ran, rank by rank; of one where there is but one, else empty."""
         return tuple(rank.decode for rank in self.ranks) or ((self.decode,) if self.decode else ())
+
+    def payload(self, name: str) -> Any:
+        """What a field holds that a kind brings; ``None`` where this trial has none."""
+        return getattr(self, name, None)
 
     @property
     def started(self) -> bool:

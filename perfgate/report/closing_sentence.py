@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from perfgate.judge.outcome import CellOutcome, Outcome, states_told
 from perfgate.judge.running import is_running
 from perfgate.metrics.catalogue import METRICS
+from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.report.causes import why_slower
 from perfgate.report.outcome_lines import detectable_of, figures, gate_name
 from perfgate.stats.prediction import FIRST_PASSING_VISITS
@@ -97,9 +98,8 @@ def _exactly(outcome: Outcome) -> str:
         return ", CHANGED: the engine holds something else, which has no price in a step."
     rows = (row for cell in outcome.cells for row in cell.ungated)
     told_by = {METRICS[row.metric].kind for row in rows if row.metric in METRICS}
-    if "called" in told_by or "traced" not in told_by:  # of a token a request, called trials tell no metric
-        return ": what repeats exactly is the same."
-    return ": every decode step of both sides is inside the envelope."
+    exact = [kind for name, kind in TRIAL_KINDS.items() if kind.checks and name in told_by]
+    return exact[0].closing if len(exact) == 1 and exact[0].closing else ": what repeats exactly is the same."
 
 
 def _blocked(cell: CellOutcome) -> list[str]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from perfgate.judge.outcome import CellOutcome, Outcome
+from perfgate.metrics.kinds import of_kinds
 from perfgate.report.causes import attribution_section, counters_section
 from perfgate.report.closing_sentence import closing
 from perfgate.report.curves import curve_sections
 from perfgate.report.document import Document, Section
-from perfgate.report.host_time_lines import host_section
 from perfgate.report.outcome_lines import (
     HEADINGS,
     baseline_line,
@@ -56,8 +56,9 @@ def outcome_document(outcome: Outcome, plot: Part = lambda _: None) -> Document:
 
 def _cell(cell: CellOutcome, plot: Part) -> Iterator[Section]:
     """Cells that passed are read last; nothing is close to the heading."""
+    parts = (*PARTS[:2], plot, *PARTS[2:], *of_kinds("section").values())
     first = 4 if cell.verdict in ("pass", "improved") else 1
-    for n, section in enumerate(section for make in (*PARTS[:2], plot, *PARTS[2:]) if (section := make(cell))):
+    for n, section in enumerate(section for make in parts if (section := make(cell))):
         yield replace(section, importance=section.importance + first, close=section.close and n > 1)
 
 
@@ -100,10 +101,6 @@ def _counters(cell: CellOutcome) -> Section | None:
     return counters_section(cell.counters) if cell.counters and cell.counters.rows else None
 
 
-def _host(cell: CellOutcome) -> Section | None:
-    return host_section(cell.host) if cell.host else None
-
-
 def notes_section(cell: CellOutcome) -> Section:
     """Every reason and caution with its remedy."""
     close = not (cell.attribution or cell.counters)
@@ -138,6 +135,5 @@ PARTS: tuple[Part, ...] = (
     _ranks,
     _counters,
     notes_section,
-    _host,
 )
 """Of a cell, in the order of the report; importance counts from that of the cell."""

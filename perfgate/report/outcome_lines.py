@@ -17,6 +17,7 @@ from perfgate.judge.outcome import (
     Verdict,
 )
 from perfgate.metrics.catalogue import needs_floor
+from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.metrics.trial import KINDS, SIDES
 from perfgate.report.document import NoteLine
 from perfgate.stats.rates import rate_bounds
@@ -272,9 +273,7 @@ def cell_heading(cell: CellOutcome) -> str:
     facts = [plural(cell.pairs, "pair")] if cell.pairs else []
     facts += [f"against a baseline of {plural(cell.baseline.visits, 'visit')}"] if cell.baseline else []
     facts += [f"looked again, which spent up to {percent(cell.spent)} of alpha and beta"] if cell.spent else []
-    facts += [f"{cell.traced_pairs} traced"] if cell.traced_pairs else []
-    facts += [f"{cell.counted_pairs} counted"] if cell.counted_pairs else []
-    facts += [f"{cell.called_pairs} called"] if cell.called_pairs else []
+    facts += [f"{pairs} {name}" for name, kind in TRIAL_KINDS.items() if kind.checks and (pairs := cell.pairs_of(name))]
     unpaired = max((gate.pairs for gate in cell.gates), default=0) if not facts else 0
     if unpaired:
         facts.append(f"at least {unpaired} trials a side, unpaired")

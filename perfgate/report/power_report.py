@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from perfgate.judge.power import CellPower, GatePower
+from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.record.cost import KindCost
 from perfgate.record.iteration_choice import IterationChoice
 from perfgate.report.document import Document, Section
@@ -70,8 +71,7 @@ def _detectable(cell: Cell, gate: Gate, price: GatePower) -> str:
 def _kind_lines(cell: Cell, price: KindCost, chosen: IterationChoice | None) -> tuple[str, str]:
     pairs, until = f"looks at {_list(price.looks)} pairs", " until each look"
     if price.looks == (1,):
-        seen = {"counted": "kernels count", "called": "host calls"}.get(price.kind, "decode steps run")
-        pairs, until = f"one pair, to see what the {seen}", ""
+        pairs, until = f"one pair, to see what the {TRIAL_KINDS[price.kind].shows}", ""
     starts = " to ".join(dict.fromkeys(map(str, (price.starts[0], price.starts[-1]))))
     return (
         f"{price.kind}: {pairs}; {starts} engine starts of {_amount(cell, price, chosen)}",
@@ -93,15 +93,14 @@ def _budget_lines(kinds: Iterable[KindCost], budget_s: float) -> Iterator[str]:
 def _amount(cell: Cell, price: KindCost, chosen: IterationChoice | None) -> str:
     """What a trial of a kind does."""
     warmup = cell.measure.warmup_iterations
-    if price.kind == "counted":
+    if price.passes is not None:
         launches = "the launches asked for" if price.window is None else f"{price.window} launches"
         return f"{launches} in at most {price.passes} passes"
-    if price.kind == "called" and cell.calls is not None:
-        return f"{max(warmup, 1)} + {cell.calls.iterations} iterations"
-    if price.kind == "timed" or cell.kernels is None:
+    if price.kind == "timed":
         return f"{warmup} + {chosen.iterations if chosen else cell.measure.iterations} iterations"
-    # A trace never begins with a cold engine.
-    return f"{max(warmup, 1)} + {cell.kernels.traced.iterations} iterations"
+    # An instrument never begins with a cold engine.
+    iterations = getattr(cell.sampling(price.kind), "iterations", cell.measure.iterations)
+    return f"{max(warmup, 1)} + {iterations} iterations"
 
 
 def _minutes(price: KindCost) -> str:

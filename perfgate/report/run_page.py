@@ -10,6 +10,7 @@ from typing import Self
 from perfgate.judge.cell_verdict import evidence_of_run
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Outcome
+from perfgate.metrics.kinds import of_kinds
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
@@ -20,7 +21,6 @@ from perfgate.report.counter_charts import roof_plane, roofline
 from perfgate.report.curves import curve_sections
 from perfgate.report.document import Document, Section
 from perfgate.report.explanation import causes, commands, leading_gate, steps, three_sentences
-from perfgate.report.host_time_lines import flame_chart, host_section
 from perfgate.report.kernel_evidence import envelope_section, kernels_section
 from perfgate.report.outcome_charts import forest, waterfall
 from perfgate.report.outcome_document import gates_section, heading_section, heads_section, notes_section
@@ -134,9 +134,7 @@ def _cell(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section | No
     if cell.ranks is not None:
         yield replace(ranks_section(cell.ranks), lead="rank by rank")
     yield replace(notes_section(cell), lead="reasons and cautions")
-    if cell.host is not None:
-        chart = flame_chart(evidence, cell.host) if evidence is not None and evidence.sides else None
-        yield replace(host_section(cell.host), lead="where the host's time goes", chart=chart)
+    yield from (make(cell, evidence) for make in of_kinds("page").values())
     yield Section(lead="why this verdict, step by step", lines=tuple(steps(cell)), style="items", folded=True)
     yield Section(lead="what explains it", lines=causes(cell), style="items", folded=True)
     if paired:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from perfgate.judge.cell_facts import Setting, SubjectSetting
 from perfgate.judge.outcome import CellOutcome, Outcome
+from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.metrics.trial import KINDS, SIDES, Side
 from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
 
@@ -90,7 +91,7 @@ def _run(setting: Setting, outcome: Outcome) -> str:
 
 def counts_tell(cell: CellOutcome) -> bool:
     """Whether counting the host's calls would name a cause that a trace would not: on a CPU, where none was counted."""
-    return not (cell.gpus or cell.traced_pairs or cell.called_pairs)
+    return not (cell.gpus or any(cell.pairs_of(name) for name, kind in TRIAL_KINDS.items() if kind.checks))
 
 
 def edits(commands: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_v
 from perfgate.errors import ScenarioError
 from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, Metric
+from perfgate.metrics.kinds import taken_by
 from perfgate.models import LARGEST, Duration, FieldError, FieldPath, Listed, Percent, Positive, Strict, absent
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation, not_traced
@@ -167,7 +168,7 @@ class Scenario(Strict):
     kernels: Expectation | None = None
     counters: Annotated[tuple[Launches, ...], Listed] = ()
     counted: CounterTrials = CounterTrials()
-    calls: CallTrials | None = None
+    calls: Annotated[CallTrials | None, taken_by("called")] = None
     drift: Annotated[dict[str, DriftBudget], Field(examples=[{"itl_median": "1% in 30 days"}])] = {}
     matrix: dict[ArgumentName, Annotated[tuple[JsonValue, ...], Field(min_length=1), Listed]] = {}
 

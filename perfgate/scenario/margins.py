@@ -15,6 +15,7 @@ from pydantic import (
     field_validator,
 )
 
+from perfgate import rooms
 from perfgate.counters.launch_table import COUNTERS
 from perfgate.load.objective import Slo
 from perfgate.metrics.catalogue import (
@@ -113,6 +114,8 @@ class Gate(Strict):
         if metric in COUNTERS and metric not in names:
             raise ValueError(f"{metric} repeats too badly for margins, or has no better direction: bound it in the "
                              f"counters: block; counters with margins are {', '.join(COUNTER_METRICS)}")  # fmt: skip
+        if metric not in names and (room := rooms.home("metrics", metric)):
+            raise rooms.missing(room, metric)
         if metric not in names:
             raise ValueError(f"expected one of {', '.join(names)}{did_you_mean(metric, names)}")
         return metric

@@ -12,6 +12,7 @@ import math
 import random
 import re
 from collections.abc import Collection, Iterator
+from operator import attrgetter
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue
@@ -19,6 +20,7 @@ from pydantic import Field, JsonValue
 from perfgate.errors import UsageError
 from perfgate.load.arrival_trace import trace_digest
 from perfgate.machine.atomic_files import sha256_hex
+from perfgate.metrics.kinds import TRIAL_KINDS, taken_by
 from perfgate.metrics.trial import KINDS, Kind
 from perfgate.models import Frozen, absent
 from perfgate.scenario.counter_trials import CounterTrials, Launches, metrics_to_read
@@ -83,21 +85,18 @@ class Cell(Frozen):
     kernels: Expectation | None = None
     counters: tuple[Launches, ...] = ()
     counted: CounterTrials = CounterTrials()
-    calls: Annotated[CallTrials | None, Field(exclude_if=absent)] = None
-    sampled: Annotated[Sampling | None, Field(exclude_if=absent)] = None
+    calls: Annotated[CallTrials | None, taken_by("called"), Field(exclude_if=absent)] = None
+    sampled: Annotated[Sampling | None, taken_by("sampled"), Field(exclude_if=absent)] = None
     pairing: Literal["sequential"] = "sequential"
     cell_id: str
 
     def sampling(self, kind: Kind) -> Sampling | None:
         """How trials of a kind are sampled; ``None`` where the cell does not declare that kind."""
-        declared: dict[Kind, Sampling | None] = {
-            "timed": self.measure,
-            "traced": self.kernels.traced if self.kernels else None,
-            "counted": self.counted if self.counters else None,
-            "called": self.calls,
-            "sampled": self.sampled,
-        }
-        return declared[kind]
+        entry = TRIAL_KINDS[kind]
+        if entry.block and not getattr(self, entry.block):
+            return None
+        declared: Sampling | None = attrgetter(entry.sampling)(self)
+        return declared
 
     def schedule(self, kind: Kind) -> Schedule:
         """The looks declared for pairs of this kind; the usual ones where the cell does not declare it."""

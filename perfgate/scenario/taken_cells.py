@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perfgate.errors import UsageError
+from perfgate.metrics.kinds import known
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.schedule import CallTrials, Sampling
@@ -15,7 +16,7 @@ def as_taken(cells: Iterable[Cell], *, kernels_only: bool, exact_only: bool, hos
     """Cells as a run of some kind measures them, see :class:`perfgate.record.run_record.Run`.
 
     Raises:
-        UsageError: Where the host's time of a server goes cannot be seen.
+        UsageError: Where the host's time of a server goes cannot be seen; or the room that looks was removed.
     """
     if kernels_only or exact_only:
         cells = map(_without_gates if kernels_only else _exact_part, cells)
@@ -30,6 +31,7 @@ def _without_gates(cell: Cell) -> Cell:
 
 def _exact_part(cell: Cell) -> Cell:
     """The cell as a check of what repeats exactly measures it: no gate, and calls are counted whatever it declares."""
+    known("called")
     kernels = cell.kernels.in_every_run() if cell.kernels else None
     return cell.model_copy(update={"gates": (), "kernels": kernels, "calls": cell.calls or CallTrials()})
 
@@ -39,4 +41,5 @@ def _with_host_profile(cell: Cell) -> Cell:
         text = f"{cell.name} is a server: where its host's time goes can be seen of a batch alone"
         remedy = "Leave --host-profile out, or measure a scenario with a batch."
         raise UsageError(text, where=cell.source, remedy=remedy)
+    known("sampled")
     return cell.model_copy(update={"sampled": Sampling()})

@@ -58,7 +58,7 @@ def test_only_what_repeats_exactly_is_taken(scenario: Path) -> None:
     """One called pair decides, and nothing is timed."""
     (cell,) = take(scenario, lines=1.3).outcome.cells
 
-    assert (cell.verdict, cell.pairs, cell.called_pairs, cell.gates) == ("regressed", 0, 1, ())
+    assert (cell.verdict, cell.pairs, cell.pairs_of("called"), cell.gates) == ("regressed", 0, 1, ())
     assert codes(cell.reasons) == ["host-calls-added"]
 
 

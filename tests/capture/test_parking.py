@@ -520,7 +520,7 @@ def test_a_called_trial_after_traced_ones_counts_the_same(
             session.measure(counted, 1, "traced", then="called")
             record = session.measure(counted, 1, "called")
         assert workers() == []
-        (called,) = [trial.calls for trial in record.trials if trial.kind == "called"]
+        (called,) = [trial.payload("calls") for trial in record.trials if trial.kind == "called"]
         assert called is not None
         seen.append(called)
 

@@ -26,7 +26,7 @@ from perfgate.capture.parking import SWITCH, hides_imports
 from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.server_process import IN_PROCESS, VLLM
 from perfgate.capture.server_states import DEVELOPMENT, EXTENSION, METHOD
-from perfgate.capture.trial_taking import INSTRUMENTS, take_trial
+from perfgate.capture.trial_taking import take_trial, timed
 from perfgate.machine.processes import AHEAD, is_alive, wait_until
 from perfgate.metrics.trial import Probes, Trial
 from perfgate.scenario.declaration import loads
@@ -135,7 +135,7 @@ def seen(job: Job) -> dict[str, Any]:
 
 def taken(driver: ServerDriver, job: Job, say: Callable[[str], None] = lambda _: None) -> Trial:
     """A timed trial."""
-    return take_trial(job, driver, INSTRUMENTS["timed"](job), say)
+    return take_trial(job, driver, timed(job), say)
 
 
 @dataclass(frozen=True)

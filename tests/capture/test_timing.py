@@ -28,11 +28,12 @@ from perfgate.capture.engine import PORTS, allowed_environment, engine_environme
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.parking import Parking
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
-from perfgate.capture.trial_taking import INSTRUMENTS, MAX_FAILURE_CHARACTERS, EngineCollector
+from perfgate.capture.trial_taking import MAX_FAILURE_CHARACTERS, EngineCollector
 from perfgate.capture.worker import WORKER, Limit, Worker
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.children import Child
 from perfgate.machine.processes import CHILD, OWNER, Orphan, owner_mark
+from perfgate.metrics.kinds import of_kinds
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell, prompts
@@ -387,7 +388,7 @@ def test_no_probe_under_a_profiler(prepare: Callable[..., Job]) -> None:
         answer, _ = drivers.VllmEngine(worker, job, Launch(), Parking()).iterate(job.cell.batch, 0)
 
     assert answer["probe_ns"] is None
-    assert {kind: make(job).probe for kind, make in INSTRUMENTS.items()} == {
+    assert {kind: make(job).probe for kind, make in of_kinds("instrument").items()} == {
         "timed": True, "traced": False, "counted": False, "called": False, "sampled": False,
     }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.drivers import DRIVERS
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.timeline import InvalidTrialError
-from perfgate.capture.trial_taking import INSTRUMENTS
-from perfgate.metrics.trial import KINDS, Side
+from perfgate.metrics.kinds import TRIAL_KINDS
+from perfgate.metrics.trial import Side
 from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import DecodeSteps
 
@@ -61,7 +62,8 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engine and profiler are toys."""
     monkeypatch.setitem(DRIVERS, "vllm", ToyDriver)
     monkeypatch.setattr("perfgate.doctor.preflight.locate", lambda *_: "toys are in no environment")
-    monkeypatch.setitem(INSTRUMENTS, "traced", ToyProfiler)
+    toy = replace(TRIAL_KINDS["traced"], instrument=f"{__name__}:ToyProfiler")
+    monkeypatch.setitem(TRIAL_KINDS, "traced", toy)
 
 
 def finish(folder: Path, head_us: int) -> gate.Finished:
@@ -80,8 +82,3 @@ def finish(folder: Path, head_us: int) -> gate.Finished:
 def test_a_profiler_takes_a_run_to_its_verdict(tmp_path: Path, head_us: int, verdict: str) -> None:
     """What it saw decides the gate."""
     assert finish(tmp_path, head_us).outcome.verdict == verdict
-
-
-def test_every_kind_of_trial_has_an_instrument() -> None:
-    """No kind can be asked for that nothing takes."""
-    assert {*INSTRUMENTS} == {*KINDS}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from perfgate.calls.host_difference import HostFunction
+from perfgate.calls.host_difference import HostFunction, HostOutcome
 from perfgate.calls.host_profile import HostProfile, Node
-from perfgate.judge.cell_facts import HostOutcome
 from perfgate.judge.evidence import Evidence
+from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.trial import SIDES
 from perfgate.report.chart import WIDTH, Chart, Mark, label, rect
 from perfgate.report.document import Section
@@ -26,6 +27,20 @@ ROW, MOST_ROWS, WIDE = 16.0, 40, 30.0
 """Of the flame graph: how high a row is, how many are drawn, and from which width on a node has its name."""
 LETTER = 6.2
 MOST_NAMED = 20
+
+
+def of_cell(cell: CellOutcome) -> Section | None:
+    """What a report says of it; ``None`` where nothing was sampled."""
+    host = cell.fact("host")
+    return host_section(host) if host else None
+
+
+def on_page(cell: CellOutcome, evidence: Evidence | None) -> Section | None:
+    """The same beside the flame graph."""
+    if (host := cell.fact("host")) is None:
+        return None
+    chart = flame_chart(evidence, host) if evidence is not None and evidence.sides else None
+    return replace(host_section(host), lead="where the host's time goes", chart=chart)
 
 
 def host_section(host: HostOutcome) -> Section:
@@ -85,7 +100,7 @@ def flame_chart(evidence: Evidence, host: HostOutcome) -> Chart | None:
 
     Functions that differ have a colour of their own.
     """
-    sides = evidence.read("sampled", lambda trial: trial.host)
+    sides = evidence.held("host")
     profile = next((own[-1] for own in (sides.get(side) for side in reversed(SIDES)) if own), None)
     if profile is None or not profile.tree:
         return None

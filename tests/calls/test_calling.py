@@ -12,8 +12,8 @@ import pytest
 from stub_engine import write_stub
 
 from perfgate.calls.call_difference import call_difference, figure_lines
+from perfgate.calls.calling import FEWEST_GROWTHS, MOST_COUNTS, figures_of, read_calls, read_figures
 from perfgate.calls.host_calls import STEP_KINDS, HostCalls
-from perfgate.capture.calling import FEWEST_GROWTHS, MOST_COUNTS, figures_of, read_calls, read_figures
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.trial_taking import EngineCollector
@@ -44,8 +44,8 @@ def take(tmp_path: Path, make_cell: Callable[..., Cell], make_job: Callable[...,
 def counted(trial: Trial) -> HostCalls:
     """What a valid trial counted."""
     assert trial.failure is None, trial.failure.text
-    assert trial.calls is not None
-    return trial.calls
+    calls: HostCalls = trial.payload("calls")
+    return calls
 
 
 def test_counts_repeat_whatever_the_hash_seed(take: Take) -> None:

@@ -8,7 +8,7 @@ import pytest
 from decode_steps import USUAL, extra_kernel, other_attention, trial
 from hand_made import codes
 
-from perfgate.judge.call_checks import judge_launches
+from perfgate.calls.call_checks import judge_launches
 from perfgate.judge.outcome import Finding
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.launch_difference import by_rank

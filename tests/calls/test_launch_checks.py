@@ -11,7 +11,7 @@ from hand_made import codes
 from nsys_builder import ExportBuilder
 from rank_traces import CUSTOM, REDUCE, STEP_NS, Work, add_rank, engine, read
 
-from perfgate.judge.call_checks import judge_launches
+from perfgate.calls.call_checks import judge_launches
 from perfgate.judge.outcome import Finding
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.rank_steps import summarise_ranks

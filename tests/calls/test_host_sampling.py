@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from stub_engine import write_stub
 
+from perfgate.calls import host_sampling
 from perfgate.calls.host_difference import changed_functions
 from perfgate.calls.host_profile import FIGURES, HostProfile
-from perfgate.capture import host_sampling
-from perfgate.capture.host_sampling import SampledSteps
+from perfgate.calls.host_sampling import SampledSteps
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.trial_taking import EngineCollector
@@ -47,8 +47,8 @@ def take(
 def sampled(trial: Trial) -> HostProfile:
     """What a valid trial saw."""
     assert trial.failure is None, trial.failure.text
-    assert trial.host is not None
-    return trial.host
+    profile: HostProfile = trial.payload("host")
+    return profile
 
 
 def test_a_loop_without_a_call_is_named(take: Take) -> None:
@@ -94,7 +94,7 @@ def test_a_timed_trial_is_not_sampled(take: Take) -> None:
     """Nothing of the sampler is in a trial whose times count."""
     trial = take(kind="timed")
 
-    assert trial.host is None
+    assert trial.payload("host") is None
     assert trial.iterations
 
 

@@ -13,6 +13,7 @@ from itertools import chain
 
 from perfgate.calls.call_difference import IN_A_STEP, CallDifference, call_difference, figure_lines
 from perfgate.calls.host_calls import HostCalls, pooled
+from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import Finding
 from perfgate.metrics.trial import SIDES, Side
 from perfgate.models import Note
@@ -25,6 +26,16 @@ MOST_VARYING = 0.02
 """Share of all events of a kind of step that need not repeat."""
 NAMED = 5
 """Functions that vary and are named."""
+
+
+def judge_called(evidence: Evidence) -> Iterator[Finding]:
+    """What is judged of the called trials of a cell; nothing where it declares none."""
+    if (declared := evidence.cell.calls) is None:
+        return
+    yield judge_calls(declared, evidence.held("calls"))
+    # Beside timed trials it is these that say what a kernel costs, and one traced step may not block.
+    if evidence.exact:
+        yield judge_launches(declared.ignorable, evidence.launched())
 
 
 def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]]) -> Finding:
@@ -75,8 +86,9 @@ def _unfit(sides: Mapping[Side, Sequence[HostCalls]]) -> Finding | None:
     return None
 
 
-def calls_alike(sides: Mapping[Side, Sequence[HostCalls]]) -> bool | None:
+def calls_alike(evidence: Evidence) -> bool | None:
     """Whether no function differs between the called trials of two sides; ``None`` where that cannot be said."""
+    sides: Mapping[Side, Sequence[HostCalls]] = evidence.held("calls")
     if not all(sides.get(side) for side in SIDES) or _unfit(sides) is not None:
         return None
     base, head = pooled(sides["base"]), pooled(sides["head"])

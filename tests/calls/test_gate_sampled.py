@@ -39,10 +39,10 @@ def test_one_pair_is_taken_and_judges_nothing(tmp_path: Path) -> None:
     """A head whose host takes four times as long is told of by function, and passes as its steps do."""
     cell = only(finish(tmp_path))
 
-    assert (cell.verdict, cell.pairs, cell.sampled_pairs) == ("pass", 4, 1)
-    assert cell.host is not None
-    assert cell.host.steps == {"base": 600, "head": 600}
-    (change,) = cell.host.functions
+    assert (cell.verdict, cell.pairs, cell.pairs_of("sampled")) == ("pass", 4, 1)
+    assert cell.fact("host") is not None
+    assert cell.fact("host").steps == {"base": 600, "head": 600}
+    (change,) = cell.fact("host").functions
     assert change.function == "vllm.schedule"
     assert change.head_s - change.base_s == pytest.approx(495e-6)
 
@@ -78,15 +78,15 @@ def test_one_side_alone_is_shown(tmp_path: Path) -> None:
     """It is compared with nothing, and its figures are there."""
     cell = only(finish(tmp_path, subjects={"base": BOTH["base"]}))
 
-    assert cell.host is not None
-    assert (cell.host.steps, cell.host.functions) == ({"base": 600}, ())
+    assert cell.fact("host") is not None
+    assert (cell.fact("host").steps, cell.fact("host").functions) == ({"base": 600}, ())
 
 
 def test_a_quick_run_is_sampled_where_asked_to(tmp_path: Path) -> None:
     """One timed trial a side, and one sampled."""
     cell = only(finish(tmp_path, quick=True))
 
-    assert (cell.pairs, cell.sampled_pairs) == (1, 1)
+    assert (cell.pairs, cell.pairs_of("sampled")) == (1, 1)
 
 
 def test_it_goes_on_after_an_interruption(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_resumed_run_has_its_own_answer(tmp_path: Path) -> None:
 
 def test_a_server_is_refused(tmp_path: Path) -> None:
     """Its loop runs in a process that is out of reach."""
-    scenario = Path(__file__).parents[1] / "scenarios" / "cpu-tiny-server.yaml"
+    scenario = Path(__file__).parents[2] / "scenarios" / "cpu-tiny-server.yaml"
 
     with pytest.raises(UsageError, match="is a server"):
         use_cases.run([scenario], BOTH, runs=tmp_path / "runs", host_profile=True, collector=FakeCollector())

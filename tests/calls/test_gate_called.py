@@ -50,7 +50,7 @@ def test_one_pair_decides_beside_the_gates(
     """The step is as long on both sides; one called pair blocks what costs more than ignorable, and tells the rest."""
     cell = only(finish(tmp_path, lines))
 
-    assert (cell.verdict, cell.called_pairs, cell.next_called_look) == (verdict, 1, None)
+    assert (cell.verdict, cell.pairs_of("called"), cell.next_look_at("called")) == (verdict, 1, None)
     assert codes(cell.reasons) == reasons
     assert {code for code in codes(cell.cautions) if code.startswith("host-calls")} == cautions
     assert [gate.verdict for gate in cell.gates] == ["pass"]
@@ -64,7 +64,7 @@ def test_a_gate_on_the_calls_takes_pairs(tmp_path: Path) -> None:
         ("itl_median", "pass", 4),
         ("host_calls_per_step", "pass", 6),
     ]
-    assert cell.called_pairs == 6
+    assert cell.pairs_of("called") == 6
 
 
 def test_one_side_alone_is_counted_and_not_judged(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_one_side_alone_is_counted_and_not_judged(tmp_path: Path) -> None:
 
     (cell,) = read_run(finished.folder).plan.cells
     record = read_record(record_file(finished.folder, cell))
-    assert [trial.calls is not None for trial in record.trials if trial.kind == "called"] == [True]
+    assert [trial.payload("calls") is not None for trial in record.trials if trial.kind == "called"] == [True]
     assert finished.outcome.verdict == "not-comparable"
 
 

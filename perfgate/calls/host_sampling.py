@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, NonNegativeInt, PositiveInt, ValidationError
 
+from perfgate.calls.calling import decode_begins
 from perfgate.calls.host_profile import FIGURES, HostProfile, Path, Spent, summed, tree_of
 from perfgate.calls.host_profile import speedscope as as_speedscope
 from perfgate.calls.import_times import read_imports
-from perfgate.capture.calling import decode_begins
 from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.engine import LOG
 from perfgate.capture.instruments import Instrument, Say

@@ -43,7 +43,7 @@ def test_the_same_calls_pass() -> None:
     """Nothing is said of it."""
     found = outcome(called(host_calls(schedule=USUAL), host_calls(schedule=USUAL)))
 
-    assert (found.verdict, found.called_pairs, found.reasons) == ("pass", 1, ())
+    assert (found.verdict, found.pairs_of("called"), found.reasons) == ("pass", 1, ())
     assert not {code for code in codes(found.cautions) if code.startswith("host-calls")}
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perfgate.calls.host_difference import changed_functions
+from perfgate.calls.host_difference import HostOutcome, changed_functions
 from perfgate.calls.host_profile import FIGURES, HostProfile
 from perfgate.calls.import_times import changed_imports
-from perfgate.judge.cell_facts import HostOutcome
+from perfgate.judge.evidence import Evidence
 from perfgate.metrics.trial import Side
 from perfgate.units import plural
 
 MOST_FUNCTIONS, MOST_PACKAGES = 20, 10
 MOST_CPUS, MOST_THREADS = 8, 6
 """That are named."""
+
+
+def host_of(evidence: Evidence) -> HostOutcome | None:
+    """The same of a cell's sampled trials; ``None`` where there are none."""
+    return host_outcome(evidence.held("host"))
 
 
 def host_outcome(sides: Mapping[Side, Sequence[HostProfile]]) -> HostOutcome | None:

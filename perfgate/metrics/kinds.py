@@ -1,0 +1,137 @@
+"""Kinds of trials: entries ``kinds`` of the tables of rooms, which say who takes, judges and shows them.
+
+Profilers slow an engine down, so what is read from trials of one kind is never compared with another's. A kind is what
+its table says: the core loops over them and names none but ``timed``. Where a room was removed its kinds are unknown,
+and a record or scenario that needs one is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import AfterValidator, BaseModel, Field, create_model
+
+from perfgate import rooms
+from perfgate.models import absent
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialKind:
+    """One kind of trial; what names code is ``module:name``, imported when it is used.
+
+    Args:
+        name: As a record says it.
+        place: Its place among the kinds: pairs are taken, and judged, in this order.
+        sampling: Where a cell says when its pairs are looked at, attributes joined by dots.
+        block: Attribute of a cell without which none is taken; empty for what is always taken.
+        instrument: A job to what watches the engine (:class:`perfgate.capture.instruments.Instrument`).
+        parked: Whether a trial's worker may import beside the trial before; it is then started as the worker itself
+            is, and given ``launch`` alone.
+        launch: Fields of :class:`perfgate.capture.driver_protocol.Launch` that the instrument sets.
+        clocked: Whether it holds times of the device, which clocks of the sides may explain.
+        payload: Fields of a trial that it fills, with their models.
+        checks: What is judged of a cell: evidence to findings; not asked where none is due.
+        alone: What can be read of the only side of a cell that is not judged: evidence to findings.
+        alike: Evidence to whether both sides show the same, ``None`` where that cannot be said.
+        outcome: Fields of a cell's outcome, each with its ``model`` and what makes it ``of`` evidence.
+        section: An outcome's cell to its section of a report, or ``None``.
+        page: The cell and its evidence to the section of the run's page.
+        shows: What one pair without a gate is taken for, in words: "to see what the ...".
+        closing: What a pass without gates says that rests on this kind alone.
+    """
+
+    name: str
+    place: int
+    sampling: str
+    instrument: str
+    block: str = ""
+    parked: bool = False
+    launch: Mapping[str, Any] = field(default_factory=dict)
+    clocked: bool = False
+    payload: Mapping[str, str] = field(default_factory=dict)
+    checks: str = ""
+    alone: str = ""
+    alike: str = ""
+    outcome: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    section: str = ""
+    page: str = ""
+    shows: str = ""
+    closing: str = ""
+
+
+TRIAL_KINDS: Final[dict[str, TrialKind]] = {
+    kind.name: kind
+    for kind in sorted(
+        (TrialKind(name=name, **entry) for name, entry in rooms.entries("kinds").items()), key=lambda kind: kind.place
+    )
+}
+"""By name, in their order."""
+
+
+def of_kinds(attribute: str) -> dict[str, Any]:
+    """What the tables name under an attribute, imported, by kind: for those kinds that have it."""
+    return {name: rooms.bring(place) for name, kind in TRIAL_KINDS.items() if (place := getattr(kind, attribute))}
+
+
+def known(name: str) -> str:
+    """A name that is that of a kind.
+
+    Raises:
+        UsageError: Its room was removed.
+        ValueError: It is none.
+    """
+    if name not in TRIAL_KINDS:
+        if room := rooms.home("kinds", name):
+            raise rooms.missing(room, f"{name} trials")
+        raise ValueError(f"expected one of {', '.join(TRIAL_KINDS)}")
+    return name
+
+
+def taken_by(name: str) -> AfterValidator:
+    """Of a field that declares trials of a kind: it is refused where the room that takes them was removed."""
+    return AfterValidator(lambda declared: declared if declared is None else known(name) and declared)
+
+
+def payload(kind: TrialKind) -> dict[str, Any]:
+    """The fields that a kind brings to a trial."""
+    return {name: _optional(place) for name, place in kind.payload.items()}
+
+
+def facts(kind: TrialKind) -> dict[str, Any]:
+    """The fields that a kind brings to the outcome of a cell."""
+    return {name: _optional(entry["model"]) for name, entry in kind.outcome.items()}
+
+
+def _optional(place: str) -> Any:
+    return Annotated[rooms.bring(place) | None, Field(default=None, exclude_if=absent)]
+
+
+def joined(*places: tuple[str, Callable[[TrialKind], Mapping[str, Any]]]) -> Callable[[type[_Model]], type[_Model]]:
+    """Give a model the fields that kinds bring, where it does not declare them itself.
+
+    Args:
+        places: Behind which field, so that files keep their order of keys; and the fields of a kind.
+    """
+
+    def decorated(model: type[_Model]) -> type[_Model]:
+        brought = [
+            (after, {name: of for kind in TRIAL_KINDS.values() for name, of in fields(kind).items()
+                     if name not in model.model_fields})
+            for after, fields in places
+        ]  # fmt: skip
+        new: dict[str, Any] = {name: of for _, fields in brought for name, of in fields.items()}
+        made = create_model(model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **new)
+        order = [*model.model_fields]
+        for after, fields in brought:
+            at = order.index(after) + 1
+            order[at:at] = fields
+        declared = {name: made.model_fields[name] for name in order}
+        made.__pydantic_fields__.clear()
+        made.__pydantic_fields__.update(declared)
+        return made
+
+    return decorated

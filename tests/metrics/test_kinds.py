@@ -1,0 +1,78 @@
+"""Kinds of trials come from the tables of rooms; what needs a kind whose room is gone is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hand_made import cell, record, trial
+
+from perfgate import rooms
+from perfgate.errors import UsageError
+from perfgate.metrics.kinds import TRIAL_KINDS, of_kinds
+from perfgate.metrics.trial import CLOCKED, KINDS, Trial
+from perfgate.record.run_record import Record
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.schedule import CallTrials, Sampling
+from perfgate.scenario.taken_cells import as_taken
+
+
+@pytest.fixture
+def without_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation from which ``perfgate/calls`` was deleted."""
+    for name in ("called", "sampled"):
+        monkeypatch.delitem(TRIAL_KINDS, name)
+
+
+def test_every_place_that_a_kind_names_is_there() -> None:
+    """What takes, keeps, judges and shows each kind can be imported."""
+    assert KINDS == ("timed", "traced", "counted", "called", "sampled")
+    assert CLOCKED == ("timed", "traced")
+    assert {*of_kinds("instrument")} == {*KINDS}
+    for attribute in ("checks", "alone", "alike", "section", "page"):
+        assert all(map(callable, of_kinds(attribute).values()))
+    for kind in TRIAL_KINDS.values():
+        for name, entry in kind.outcome.items():
+            assert {*entry} == {"model", "of"}, name
+            assert all(map(callable, map(rooms.bring, entry.values())))
+
+
+def test_every_kind_of_a_removable_room_is_listed() -> None:
+    """An error about a kind, or a metric, of a room that was removed can name the room."""
+    for kind in ("kinds", "metrics"):
+        optional = {
+            name for room, table in rooms.tables().items() if room in rooms.SHIPPED for name in table.get(kind, {})
+        }
+        assert all(rooms.home(kind, name) for name in optional)
+
+
+def test_a_record_of_a_kind_that_is_gone_is_refused(request: pytest.FixtureRequest) -> None:
+    """It is never judged without what those trials say."""
+    kept = record(cell(), [trial(0, 0, "base"), trial(1, 0, "head")]).model_dump()
+    kept["trials"][1]["kind"] = "called"
+    request.getfixturevalue("without_calls")
+
+    with pytest.raises(UsageError, match="called trials: the room 'calls' is not in this installation"):
+        Record.model_validate(kept)
+
+
+@pytest.mark.usefixtures("without_calls")
+@pytest.mark.parametrize("declared", [{"calls": CallTrials()}, {"sampled": Sampling()}])
+def test_a_cell_that_declares_a_kind_that_is_gone_is_refused(declared: dict[str, Any]) -> None:
+    """Also before the first such trial was taken."""
+    with pytest.raises(UsageError, match="the room 'calls'"):
+        Cell.model_validate(dict(cell()) | declared)
+
+
+@pytest.mark.usefixtures("without_calls")
+@pytest.mark.parametrize("asked", ["exact_only", "host_profile"])
+def test_a_run_that_needs_a_kind_that_is_gone_is_refused(asked: str) -> None:
+    """Nothing is started."""
+    with pytest.raises(UsageError, match="the room 'calls'"):
+        as_taken([cell()], **{"kernels_only": False, "exact_only": False, "host_profile": False, asked: True})
+
+
+def test_a_field_of_a_kind_keeps_its_place_in_files() -> None:
+    """Keys of a record are sorted, those of an outcome are not; an older reader finds them where they were."""
+    names = [*Trial.model_fields]
+    assert names[names.index("no_floor") :][:4] == ["no_floor", "calls", "host", "memory"]
