@@ -1,6 +1,6 @@
 """Simulate how often the rule blocks what is fine and passes what is not: writes docs/error-rates.md and its picture.
 
-``python benchmarks/error_rates.py --runs 20000`` takes some three minutes on one core; the same seed and numpy give the same
+``python benchmarks/error_rates.py --runs 20000`` takes two minutes on one core; the same seed and numpy give the same
 page. Its other sections stay as they are: each is written by a script of its own in research/.
 """
 

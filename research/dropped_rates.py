@@ -1,7 +1,6 @@
 """Simulate dropped pairs: a machine that fails fairly, and a head that fails when it is slow.
 
-``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
-benchmarks/dropped_rates.py`` alone takes seconds and puts a fresh section into the page that is there. The cap and the
+``python research/dropped_rates.py`` takes seconds and puts a fresh section into docs/error-rates.md. The cap and the
 binomial test are those of :mod:`perfgate.record.dropped_pairs`, over every split of failures that can occur.
 """
 

@@ -1,7 +1,6 @@
 """Simulate what the rule knows imperfectly: values that are ties of a timer, a floor's base, the spread of few pairs.
 
-``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
-benchmarks/instrument_rates.py`` alone takes some minutes and puts a fresh section into the page that is there. Each
+``python research/instrument_rates.py`` takes some minutes and puts a fresh section into docs/error-rates.md. Each
 row is decided twice: as perfgate does, and as if what is imperfectly known were exact.
 """
 

@@ -1,8 +1,7 @@
 """Simulate the rule within states of a machine: how often it blocks what is fine and passes what is not.
 
-``benchmarks/error_rates.py`` writes what :func:`simulate_all` makes into docs/error-rates.md; ``python
-benchmarks/state_rates.py`` alone takes two hours on two cores and puts a fresh section into the page that
-is there. Runs are decided by :mod:`perfgate.judge.state_series`, one by one.
+``python research/state_rates.py`` takes two hours on two cores and puts a fresh section into docs/error-rates.md.
+Runs are decided by :mod:`perfgate.judge.state_series`, one by one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Simulate one visit against a stored baseline's visits: how often it is blocked, by pairs, or passed wrongly.
 
-``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
-benchmarks/visit_rates.py`` alone takes half a minute and puts a fresh section into the page that is there. All runs
+``python research/visit_rates.py`` takes half a minute and puts a fresh section into docs/error-rates.md. All runs
 of a row are decided at once by the functions of :mod:`perfgate.baseline.visit_series` and :mod:`perfgate.stats`.
 """
 
