@@ -117,7 +117,7 @@ def simulate(model: DropModel, runs: int = RUNS) -> DropRow:
 
 
 HEAD = """
-Written by `benchmarks/dropped_rates.py` (seed {seed}); {runs:,} simulated runs a row, margins 0.1 % and 0.5 %, pairs
+Written by `research/dropped_rates.py` (seed {seed}); {runs:,} simulated runs a row, margins 0.1 % and 0.5 %, pairs
 normal with sd 0.07 %, orders as the plan draws them. A pair whose trial fails is dropped and replaced; all runs pass by
 the pairs that are left, and "ends 0" counts those that get there. The columns "a visit" say what became of the same
 runs if each visit had a cap of its own, without and with {resumes} times `--resume`. The binomial test is to end

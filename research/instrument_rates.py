@@ -131,7 +131,7 @@ CLAIMS: tuple[Callable[[int], Row], ...] = (
 TIES = len(CASES) * len(STEPS) * len(SPREADS)
 
 HEAD = """
-Written by `benchmarks/instrument_rates.py` (seed {seed}); {runs:,} simulated runs a row, one gate, normal restarts, the
+Written by `research/instrument_rates.py` (seed {seed}); {runs:,} simulated runs a row, one gate, normal restarts, the
 usual looks. "As if exact" counts the same runs decided by a rule that takes what is imperfectly known as exact.
 """
 TIES_HEAD = """

@@ -192,7 +192,7 @@ def simulate_all(runs: int = RUNS) -> list[Row]:
 ROWS = len(CASES) * len(ORDERS) * len(DRIFTS)
 
 HEAD = """
-Written by `benchmarks/order_rates.py` (seed {seed}); {runs:,} simulated tables a row (of up to seven pairs ten times as
+Written by `research/order_rates.py` (seed {seed}); {runs:,} simulated tables a row (of up to seven pairs ten times as
 many, of ten twice), one gate with margins of 0.02 % and 0.15 %, pairs that spread by 0.07 % besides, 20 times as much
 at `must_catch`. {verdict} Of 5, 7, 10 and 24 pairs, each row shows the number with the most errors.
 
