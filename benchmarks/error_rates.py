@@ -1,7 +1,7 @@
 """Simulate how often the rule blocks what is fine and passes what is not: writes docs/error-rates.txt and its picture.
 
-``python benchmarks/error_rates.py --runs 20000`` takes some three minutes on one core; the same seed and numpy give the
-same page. Its other sections stay as they are: each is written by a script of its own in research/.
+``python benchmarks/error_rates.py --runs 20000`` takes two minutes on one core; the same seed and numpy give the same
+page. Its other sections stay as they are: each is written by a script of its own in research/.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Simulate searches for the commit that lost it: writes a section of docs/error-rates.txt.
 
-``python benchmarks/bisect_rates.py`` takes twenty minutes and puts a fresh section into the page that is there. The
+``python research/bisect_rates.py`` takes twenty minutes and puts a fresh section into the page that is there. The
 decisions are those of ``perfgate bisect`` itself (:func:`perfgate.bisect.commit_search.next_step`), and the first and
 the last comparison are looked at by the gate's own rule. Beside it are plain halving and the way of ``asv find``, on
 the same histories.
@@ -225,7 +225,7 @@ def count(way: str, size: float, searches: int = SEARCHES) -> BisectRow:
 
 
 HEAD = """
-Written by `benchmarks/bisect_rates.py` (seed {seed}); {searches:,} simulated searches a row among {commits} commits.
+Written by `research/bisect_rates.py` (seed {seed}); {searches:,} simulated searches a row among {commits} commits.
 One of them, any with equal probability, made each step slower by {loss}. Pairs have an sd of {pair}, each build an
 offset with an sd of {build}, a quarter of the other commits change by up to "small changes" in either direction, and
 one in ten does not build. Margins 0.1 % and 0.5 %. The claim is that at most {error} of answers do not hold the commit.

@@ -1,6 +1,6 @@
 """Simulate nights beside an anchor: how often a change is told where there is none, and how soon one that there is.
 
-``python benchmarks/change_rates.py`` takes hours and puts a fresh section into docs/error-rates.txt; ``error_rates.py``
+``python research/change_rates.py`` takes hours and puts a fresh section into docs/error-rates.txt; ``error_rates.py``
 leaves the one there as it is.
 Every simulated night calls :func:`perfgate.stats.change_points.course` itself.
 """
@@ -208,7 +208,7 @@ def kinds(series: int = 300) -> list[tuple[str, int, int, int]]:
 
 
 HEAD = """
-Written by `benchmarks/change_rates.py` (seed {seed}). Declared: in at most {yearly} of years in which nothing changed
+Written by `research/change_rates.py` (seed {seed}). Declared: in at most {yearly} of years in which nothing changed
 does any night tell of a change. A simulated year has {year} nights and is looked at every so many of them, up to the
 last. "At least" and "at most" are one-sided 99 % bounds of the rate.
 

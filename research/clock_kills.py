@@ -1,6 +1,6 @@
 """Kill processes that lock and release GPU clocks at random moments, and see that no lock is left without a lease.
 
-``python benchmarks/clock_kills.py [--kills 200] [--seed 1]``
+``python research/clock_kills.py [--kills 200] [--seed 1]``
 
 Each victim locks and releases the clocks of two GPUs of ``tests/fake_nvml.py`` without a pause, and gets SIGKILL. Then
 every lock must have a lease, and undoing what is stale must leave neither. Prints a table and ends with 1 otherwise.

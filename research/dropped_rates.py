@@ -1,7 +1,6 @@
 """Simulate dropped pairs: a machine that fails fairly, and a head that fails when it is slow.
 
-``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.txt; ``python
-benchmarks/dropped_rates.py`` alone takes seconds and puts a fresh section into the page that is there. The cap and the
+``python research/dropped_rates.py`` takes seconds and puts a fresh section into docs/error-rates.txt. The cap and the
 binomial test are those of :mod:`perfgate.record.dropped_pairs`, over every split of failures that can occur.
 """
 
@@ -118,7 +117,7 @@ def simulate(model: DropModel, runs: int = RUNS) -> DropRow:
 
 
 HEAD = """
-Written by `benchmarks/dropped_rates.py` (seed {seed}); {runs:,} simulated runs a row, margins 0.1 % and 0.5 %, pairs
+Written by `research/dropped_rates.py` (seed {seed}); {runs:,} simulated runs a row, margins 0.1 % and 0.5 %, pairs
 normal with sd 0.07 %, orders as the plan draws them. A pair whose trial fails is dropped and replaced; all runs pass by
 the pairs that are left, and "ends 0" counts those that get there. The columns "a visit" say what became of the same
 runs if each visit had a cap of its own, without and with {resumes} times `--resume`. The binomial test is to end

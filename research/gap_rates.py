@@ -1,4 +1,4 @@
-"""What rests on few pairs of a state, too few to be told well: ``python benchmarks/gap_rates.py``.
+"""What rests on few pairs of a state, too few to be told well: ``python research/gap_rates.py``.
 
 How often one build is blocked for a state gap that was measured too small, and how often a head passes in a rarer and
 noisier state, in which alone it is slower by ``must_catch``.

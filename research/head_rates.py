@@ -1,6 +1,6 @@
 """Simulate runs of several heads beside one base: writes a section of docs/error-rates.txt.
 
-``python benchmarks/head_rates.py`` takes about a minute and puts a fresh section into the page that is there. Rounds
+``python research/head_rates.py`` takes about a minute and puts a fresh section into the page that is there. Rounds
 are taken as a run takes them: all heads that are undecided go on to the next look, and what a head showed when it was
 decided stays in Holm's family. The base's trials are those of every head, so their pairs are correlated by one half.
 """
@@ -120,7 +120,7 @@ def simulate(case: Case, heads: int, drift: float, runs: int = RUNS) -> HeadRow:
 
 
 HEAD = """
-Written by `benchmarks/head_rates.py` (seed {seed}); {runs:,} simulated runs a row, one gate a head, margins 0.02 % and
+Written by `research/head_rates.py` (seed {seed}); {runs:,} simulated runs a row, one gate a head, margins 0.02 % and
 0.15 %, pairs normal with sd 0.07 %, orders of rounds as the plan draws them. Wrong is a block of a head that is slower
 by at most `ignorable` (one that is far slower is so by {far}), or a pass of the first at `must_catch`. "Trials" are
 those of a run, and what runs of base and one head each would have taken for the same pairs.

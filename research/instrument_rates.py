@@ -1,7 +1,6 @@
 """Simulate what the rule knows imperfectly: values that are ties of a timer, a floor's base, the spread of few pairs.
 
-``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.txt; ``python
-benchmarks/instrument_rates.py`` alone takes some minutes and puts a fresh section into the page that is there. Each
+``python research/instrument_rates.py`` takes some minutes and puts a fresh section into docs/error-rates.txt. Each
 row is decided twice: as perfgate does, and as if what is imperfectly known were exact.
 """
 
@@ -132,7 +131,7 @@ CLAIMS: tuple[Callable[[int], Row], ...] = (
 TIES = len(CASES) * len(STEPS) * len(SPREADS)
 
 HEAD = """
-Written by `benchmarks/instrument_rates.py` (seed {seed}); {runs:,} simulated runs a row, one gate, normal restarts, the
+Written by `research/instrument_rates.py` (seed {seed}); {runs:,} simulated runs a row, one gate, normal restarts, the
 usual looks. "As if exact" counts the same runs decided by a rule that takes what is imperfectly known as exact.
 """
 TIES_HEAD = """

@@ -1,6 +1,6 @@
 """Simulate the 99 % points of the largest split ratio, the table ``MODE_SPLIT_99`` of :mod:`perfgate.stats.modes`.
 
-Seeded: prints the same table every time, ready to paste. ``python benchmarks/mode_table.py`` takes about a minute.
+Seeded: prints the same table every time, ready to paste. ``python research/mode_table.py`` takes about a minute.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What iterations that differ by their prompts do to a verdict within states: ``python benchmarks/prompt_rates.py``.
+"""What iterations that differ by their prompts do to a verdict within states: ``python research/prompt_rates.py``.
 
 Experts are chosen by tokens, so a step of one iteration may take longer than one of another, the same in all trials. A
 pair is compared by the iterations that both of its trials had in a state. One gate, a machine that jumps as recorded.

@@ -1,6 +1,6 @@
 """Simulate plans that several machines measure in shards: writes a section of docs/error-rates.txt.
 
-``python benchmarks/shard_rates.py`` takes some minutes and puts a fresh section into the page that is there. A shard
+``python research/shard_rates.py`` takes some minutes and puts a fresh section into the page that is there. A shard
 measures its cells one after the other, each look by look until it is decided, at the levels that the whole plan leaves:
 what other shards found counts as p = 1. Then Holm's method is applied over all. The same pairs are also given to one
 machine by the rule of a run that is no part of a plan: it knows what it has rejected so far, and each of the gates that
@@ -162,7 +162,7 @@ def _verdicts(ends: Measured, rejected: Bools, cells: Sequence[slice]) -> NDArra
 
 
 HEAD = """
-Written by `benchmarks/shard_rates.py` (seed {seed}); {runs:,} simulated plans a row, one gate a cell, margins 0.02 %
+Written by `research/shard_rates.py` (seed {seed}); {runs:,} simulated plans a row, one gate a cell, margins 0.02 %
 and 0.15 %, pairs normal with sd 0.07 %. Wrong is a block of a cell that is slower by at most `ignorable` (one that is
 far slower is so by {far}), or a pass of the first at `must_catch`. "3 x 2, split" is a plan whose first shard is on a
 GPU with two states, where each gate is judged as three that share its level. "Taken back" counts plans in which a shard

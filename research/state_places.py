@@ -1,4 +1,4 @@
-"""What ``benchmarks/state_rates.py`` simulates: machines with two states, slowdowns, and what tells the states."""
+"""What ``research/state_rates.py`` simulates: machines with two states, slowdowns, and what tells the states."""
 
 from __future__ import annotations
 

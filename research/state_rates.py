@@ -1,8 +1,7 @@
 """Simulate the rule within states of a machine: how often it blocks what is fine and passes what is not.
 
-``benchmarks/error_rates.py`` writes what :func:`simulate_all` makes into docs/error-rates.md; ``python
-benchmarks/state_rates.py`` alone takes two hours on two cores and puts a fresh section into the page that
-is there. Runs are decided by :mod:`perfgate.judge.state_series`, one by one.
+``python research/state_rates.py`` takes two hours on two cores and puts a fresh section into docs/error-rates.txt.
+Runs are decided by :mod:`perfgate.judge.state_series`, one by one.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ def simulate_all(runs: int = RUNS, processes: int = 2) -> str:
 
 TITLE = "## Within states of the machine\n"
 HEAD = """
-Written by `benchmarks/state_rates.py` (seed {seed}); {runs:,} simulated runs a row. A GPU jumps between two states, of
+Written by `research/state_rates.py` (seed {seed}); {runs:,} simulated runs a row. A GPU jumps between two states, of
 which decode steps in the slow one take 3.3 % more. Iterations spread by 0.1 %, marks by another 0.05 %, restarts by
 0.11 %, so that pairs spread by 0.16 % within a state; orders are as the plan draws them, gates correlated by one half.
 **{verdict}** The bounds "at most" of all rows hold together with 99 %.

@@ -1,7 +1,6 @@
 """Simulate one visit against a stored baseline's visits: how often it is blocked, by pairs, or passed wrongly.
 
-``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.txt; ``python
-benchmarks/visit_rates.py`` alone takes half a minute and puts a fresh section into the page that is there. All runs
+``python research/visit_rates.py`` takes half a minute and puts a fresh section into docs/error-rates.txt. All runs
 of a row are decided at once by the functions of :mod:`perfgate.baseline.visit_series` and :mod:`perfgate.stats`.
 """
 
@@ -439,7 +438,7 @@ TITLES: dict[Case, str] = {
     "must_catch": "### One gate is slower by exactly `must_catch`: it passes in at most {beta} of runs (wrong)\n",
 }
 HEAD = """
-Written by `benchmarks/visit_rates.py` (seed {seed}); {runs:,} simulated runs a row, margins 0.1 % and 0.5 %, gates of a
+Written by `research/visit_rates.py` (seed {seed}); {runs:,} simulated runs a row, margins 0.1 % and 0.5 %, gates of a
 visit correlated by one half. "Told" is how often visits say that a run would regress; then pairs with the baseline's
 build, with a spread of 0.5 %, decide at {pairs:g} of beta. Visits pass from {passing} on, at {share:g} of beta, and
 their variance counts {raised:g} times for it. The bounds of all rows hold together with 99 %.

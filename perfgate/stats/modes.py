@@ -63,4 +63,4 @@ MODE_SPLIT_99: dict[int, float] = {
     4: 145.56, 5: 56.46, 6: 31.40, 7: 20.55, 8: 15.77, 9: 12.73, 10: 10.98, 11: 9.71, 12: 8.80, 13: 8.10, 14: 7.60,
     15: 7.19, 16: 6.81, 17: 6.54, 18: 6.29, 19: 6.07, 20: 5.91, 21: 5.75, 22: 5.59, 23: 5.45, 24: 5.38,
 }  # fmt: skip
-"""99 % points of the largest split ratio for normal samples by size; written by benchmarks/mode_table.py."""
+"""99 % points of the largest split ratio for normal samples by size; written by research/mode_table.py."""

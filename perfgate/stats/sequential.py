@@ -110,7 +110,7 @@ class Schedule:
 DEFAULT_SCHEDULE = Schedule((6, 8, 12), (0.0, 0.3, 0.3), (0.32, 0.16, 0.32))
 """The looks of a scenario that names none. Pairs of a head whose restarts lie on two levels may all be on one of them,
 of four pairs in 1/8 of runs, of six in 1/32, and nothing in the run tells of the other. With these looks such pairs
-keep both error rates (``benchmarks/state_rates.py``), further looks included: on them Student's t blocks half again as
+keep both error rates (``research/state_rates.py``), further looks included: on them Student's t blocks half again as
 often as its level says."""
 
 EARLY_SCHEDULE = Schedule((4, 6, 8, 12), (0.0, 0.16, 0.24, 0.40), (0.16, 0.16, 0.16, 0.32))

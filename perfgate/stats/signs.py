@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfgate.stats.estimate import ROUNDING, Estimate, Figure, Floats, floats, mean_estimate
+from perfgate.stats.estimate import ROUNDING, Bools, Estimate, Figure, Floats, floats, mean_estimate
 
 MOST_FLIPPED = 16
 """Observations whose signs are flipped in all ways; of more, as many ways are drawn."""
@@ -88,12 +88,19 @@ def subset_means(d: tuple[float, ...]) -> Floats:
     Args:
         d: Shape (n,), at least one.
     """
-    groups = np.array_split(d, min(len(d), MOST_DRAWN))
-    ways = np.arange(1, 2 ** min(len(d), MOST_FLIPPED))
-    drawn = np.random.default_rng(len(groups))
-    sums, sizes = np.zeros(len(ways)), np.zeros(len(ways))
-    for place, group in enumerate(groups):
-        taken = (ways >> place) & 1 if len(d) <= MOST_FLIPPED else drawn.integers(0, 2, len(ways))
+    ways = _ways(len(d))
+    sums, sizes = np.zeros(ways.shape[1]), np.zeros(ways.shape[1])
+    for taken, group in zip(ways, np.array_split(d, len(ways)), strict=True):
         sums += taken * group.sum()
         sizes += taken * len(group)
     return np.sort(sums[sizes > 0] / sizes[sizes > 0])
+
+
+@lru_cache(maxsize=4)
+def _ways(observations: int) -> Bools:
+    """Which groups of so many observations each subset holds, shape (groups, subsets)."""
+    groups, subsets = min(observations, MOST_DRAWN), np.arange(1, 2 ** min(observations, MOST_FLIPPED))
+    if observations <= MOST_FLIPPED:
+        return np.stack([(subsets >> place) % 2 == 1 for place in range(groups)])
+    drawn = np.random.default_rng(groups)
+    return np.stack([drawn.integers(0, 2, len(subsets)) == 1 for _ in range(groups)])

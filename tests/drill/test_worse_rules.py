@@ -1,7 +1,7 @@
 """The rule made worse on purpose is seen by a replay, and the rule as it is is not flagged on the same draws.
 
 The restarts are real ones of an H200, and models of restarts in two modes with figures measured there
-(benchmarks/restart_models.py): neither was made for the rule.
+(research/restart_models.py): neither was made for the rule.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def test_orders_keep_the_rates(order: str, drift: str, case: str) -> None:
     row = orders.simulate(order, drift, 12, case, RUNS)
 
     assert row.standing == "none made" or row.least <= row.declared
-    assert not (order.startswith("unknown") and row.blocked), "an unknown order blocks nothing"
+    assert not (order.startswith("unknown") and case == "ignorable" and row.wrong), "an unknown order blocks nothing"
 
 
 @pytest.mark.slow
@@ -247,19 +247,7 @@ def test_an_order_that_is_believed_does_not(drift: str) -> None:
     way = "ignorable" if drift == "linear" else "must_catch"
     base, head, first = orders.values(("unknown, base first", drift, 12, way), RUNS)
 
-    believed = orders.decided("stated", base, head, first)[way == "must_catch"]
-
-    assert believed.mean() > 0.8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", orders.ORDERS)
-def test_the_copy_of_the_rule_for_orders(order: str) -> None:
-    """Table by table, the vectorised rule ends as the project's own functions do."""
-    assert not sum(
-        orders.disagreements(order, *orders.values((order, drift, pairs, case), 3))
-        for drift in orders.DRIFTS for pairs in orders.PAIRS for case in orders.CASES
-    )  # fmt: skip
+    assert orders.wrong_tables("stated", way, base, head, first) > 0.8 * RUNS
 
 
 def test_refuted_claim_is_said() -> None:

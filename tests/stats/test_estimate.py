@@ -563,7 +563,7 @@ def test_modes_by_size(size: int, *, said: bool) -> None:
 
 
 def test_mode_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The committed 99 % points agree with a fresh, smaller simulation of benchmarks/mode_table.py."""
+    """The committed 99 % points agree with a fresh, smaller simulation of research/mode_table.py."""
     benchmark: Any = _load(Path(__file__).parents[2] / "research" / "mode_table.py")
     monkeypatch.setattr(benchmark, "SAMPLES", 20_000)
     rng = np.random.default_rng(5)
