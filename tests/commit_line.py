@@ -85,8 +85,9 @@ class CommitLine:
         self.folder = folder
         shutil.copytree(ROOT / "scenarios" / "models" / "llama-tiny", folder / "model")
         files = {"perfgate.toml": RECIPE, "scenario.yaml": SCENARIO, ".gitignore": "/made\n/runs\n/down\n"}
-        self.commits = [self.project.commit({**files, SPEED: f"{speeds[0]}\n"})]
-        self.commits += [self.project.commit({SPEED: f"{speed}\n"}) for speed in speeds[1:]]
+        self.project.commit({**files, SPEED: f"{speeds[0]}\n"})
+        self.project.import_commits([{SPEED: f"{speed}\n"} for speed in speeds[1:]])
+        self.commits = self.project.git("rev-list", "--reverse", "HEAD").split()
 
     @property
     def made(self) -> list[str]:

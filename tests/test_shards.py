@@ -75,7 +75,7 @@ def outcome(result: Result) -> Outcome:
     return Outcome.model_validate_json(result.stdout)
 
 
-@pytest.mark.parametrize("slow", [(), ("tiny[batch=2]",), ("tiny[batch=1]", "tiny[batch=4]")])
+@pytest.mark.parametrize("slow", [(), ("tiny[batch=1]", "tiny[batch=4]")])
 def test_three_jobs_stop_and_judge_as_one_run_of_the_same_trials(tmp_path: Path, slow: tuple[str, ...]) -> None:
     """Each cell stops at the same pair, every figure and verdict is the same, and so is the exit status."""
     file, plan = planned(tmp_path)
@@ -623,10 +623,11 @@ def test_a_second_machine_that_drifts_costs_what_it_measured(tmp_path: Path) -> 
         (Losing(["tiny[batch=2]"], pair=1, code="iteration-failed"), "too many pairs were dropped"),
     ],
 )
-def test_what_could_have_been_decided_is_not_left(tmp_path: Path, collector: FakeCollector, why: str) -> None:
+def test_what_could_have_been_decided_is_not_left(shards: list[Path], collector: FakeCollector, why: str) -> None:
     """A cell at which a look was taken, or whose trials failed too often, has had its chance; so it is not left."""
-    file, plan = planned(tmp_path, gates=ONE_GATE)
-    shards = measured(tmp_path, plan, collector)
+    file = Path("plan.json")
+    shutil.rmtree(shards[1])
+    measure(Path(), read_shard_plan(file), 2, collector)
     (cell,) = gate.outcome_of(part_in(shards[1])).cells
 
     assert cell.verdict in ("inconclusive", "not-measured"), why
@@ -673,8 +674,15 @@ def test_a_third_try_fills_nothing(tmp_path: Path) -> None:
     assert [note.code for note in outcome(later).reasons] == ["second-try-unused"], "what was joined had one"
 
 
-@pytest.mark.parametrize("lost_again", [[], ["tiny[batch=2]"]])
-@pytest.mark.parametrize("planned_anew", [False, True])
+@pytest.mark.parametrize(
+    ("lost_again", "planned_anew"),
+    [
+        ([], False),
+        (["tiny[batch=2]"], True),
+        pytest.param([], True, marks=pytest.mark.slow),
+        pytest.param(["tiny[batch=2]"], False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_job_that_is_run_again_is_judged_beside_what_an_earlier_attempt_left(
     tmp_path: Path, lost_again: list[str], *, planned_anew: bool
 ) -> None:

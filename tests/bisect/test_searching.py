@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,22 @@ def search(line: CommitLine, *words: str, collector: CommitCollector | None = No
 
 
 @pytest.fixture
-def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommitLine:
-    """A repository that is the working directory, with builds of its own."""
-    monkeypatch.setenv(CACHE, str(tmp_path / "builds"))
-    made = CommitLine(tmp_path / "a project", SPEEDS)
-    monkeypatch.chdir(made.folder)
-    return made
+def lined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str]], CommitLine]:
+    """A function that makes a repository of such commits, with builds of its own, the working directory."""
+
+    def make(speeds: Sequence[str]) -> CommitLine:
+        monkeypatch.setenv(CACHE, str(tmp_path / "builds"))
+        made = CommitLine(tmp_path / "a project", speeds)
+        monkeypatch.chdir(made.folder)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def line(lined: Callable[[Sequence[str]], CommitLine]) -> CommitLine:
+    """One in which a commit lost 1 %."""
+    return lined(SPEEDS)
 
 
 @pytest.fixture(scope="module")
@@ -133,13 +143,9 @@ def test_the_pairs_of_a_step_are_taken_on_several_gpus_at_once(
         assert all(base.gpus == head.gpus for base, head in record.pairs())
 
 
-def test_commits_that_do_not_build_or_run_are_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: CommitLine
-) -> None:
+def test_commits_that_do_not_build_or_run_are_skipped(lined: Callable[[Sequence[str]], CommitLine]) -> None:
     """They are named with the reason and tried once; those beside the answer belong to it."""
-    del line  # the cache is set
-    other = CommitLine(tmp_path / "other", ["1", "1", "broken", "7", "1.01", "1.01"])
-    monkeypatch.chdir(other.folder)
+    other = lined(["1", "1", "broken", "7", "1.01", "1.01"])
     ended = search(other, "--format", "json", collector=CommitCollector(dies=("7",)))
 
     assert ended.exit_code == 20, ended.stderr
@@ -177,12 +183,10 @@ def test_a_passing_outage_of_the_build_costs_no_commit(line: CommitLine) -> None
 
 
 def test_a_build_that_refuses_the_scenario_is_no_outage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: CommitLine
+    lined: Callable[[Sequence[str]], CommitLine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four such commits are skipped under a code of their own, stop nothing, and are not tried again."""
-    del line  # the cache is set
-    other = CommitLine(tmp_path / "other", ["1"] * 6 + ["1.01", "1.01"])
-    monkeypatch.chdir(other.folder)
+    other = lined(["1"] * 6 + ["1.01", "1.01"])
     measured, tried = gate.run, list[str]()
 
     def run(scenarios: Any, subjects: Mapping[Side, Subject], **means: Any) -> Any:
@@ -200,13 +204,10 @@ def test_a_build_that_refuses_the_scenario_is_no_outage(
     assert sorted(tried) == sorted(other.commits[2:6])
 
 
-def test_a_hole_of_commits_that_do_not_build_costs_one_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: CommitLine
-) -> None:
+@pytest.mark.slow
+def test_a_hole_of_commits_that_do_not_build_costs_one_resume(lined: Callable[[Sequence[str]], CommitLine]) -> None:
     """Each of twelve is built once, and three of them again."""
-    del line  # the cache is set
-    other = CommitLine(tmp_path / "other", ["1", "1", *["broken"] * 12, "1.01", "1.01"])
-    monkeypatch.chdir(other.folder)
+    other = lined(["1", "1", *["broken"] * 12, "1.01", "1.01"])
     assert search(other).exit_code == 130
     ended = perfgate("bisect", "--resume", "latest", "--format", "json")
 
@@ -233,13 +234,9 @@ def test_an_outage_that_outlasts_a_resume_costs_no_commit(line: CommitLine) -> N
     assert [one["commit"] for one in json.loads(ended.stdout)["answer"]] == [line.commits[LOST]]
 
 
-def test_commits_that_never_build_end_a_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: CommitLine
-) -> None:
+def test_commits_that_never_build_end_a_search(lined: Callable[[Sequence[str]], CommitLine]) -> None:
     """Those that fail once more do not stop it again: it ends with the commits that it cannot tell apart."""
-    del line  # the cache is set
-    other = CommitLine(tmp_path / "other", ["1", "1", *["broken"] * 4, "1.01", "1.01"])
-    monkeypatch.chdir(other.folder)
+    other = lined(["1", "1", *["broken"] * 4, "1.01", "1.01"])
     assert search(other).exit_code == 130
     ended = perfgate("bisect", "--resume", "latest", "--format", "json")
 
