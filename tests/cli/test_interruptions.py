@@ -102,7 +102,7 @@ def fill(disk: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_orphans")
-@pytest.mark.parametrize("at", [0, 1, 5])
+@pytest.mark.parametrize("at", [0, 5])
 def test_full_disk(disk: Path, at: int) -> None:
     """A full disk ends 22 with what was finished readable; once there is room, --resume ends in the verdict."""
     result, folder = begin(disk, Doing(lambda _: fill(disk), at))
@@ -260,10 +260,24 @@ def test_a_run_holds_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "subject-not-found", "engine-import-failed", "engine-start-failed", "engine-start-timeout", "engine-died",
-        "iteration-timeout", "iteration-failed", "protocol-error", "request-failed", "wrong-token-count", "preempted",
+        "subject-not-found",
+        "engine-start-timeout",
+        "iteration-failed",
+        *(
+            pytest.param(code, marks=pytest.mark.slow)
+            for code in (
+                "engine-import-failed",
+                "engine-start-failed",
+                "engine-died",
+                "iteration-timeout",
+                "protocol-error",
+                "request-failed",
+                "wrong-token-count",
+                "preempted",
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_trial_that_fails(tmp_path: Path, code: str) -> None:
     """Whatever fails in a trial ends 22 with its code, words and remedy, and is measured once it is mended."""
     result, folder = begin(tmp_path, FakeCollector(FakeSpec(restart_sd=0.0003, failures={1: code})))
@@ -290,7 +304,11 @@ def started(tmp_path: Path) -> Iterator[PerfgateProcess]:
 
 
 @LOCKED
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
+    ids=lambda number: number.name,
+)
 def test_signal(started: PerfgateProcess, number: signal.Signals) -> None:
     """Ctrl-C, SIGTERM and SIGHUP end 130 with the way on, the engine ended and every finished trial kept.
 
@@ -327,7 +345,14 @@ perfgate.__main__.main()
 """
 
 
-@pytest.mark.parametrize("module", ["perfgate.cli.main", "click", "perfgate.scenario.plan", "pydantic"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "perfgate.cli.main",
+        "pydantic",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("click", "perfgate.scenario.plan")),
+    ],
+)
 def test_interrupt_while_importing(module: str) -> None:
     """Ctrl-C before anything has begun says so and ends 130, wherever it comes."""
     command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
@@ -416,7 +441,9 @@ def test_error_that_an_interrupt_became(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @LOCKED
-@pytest.mark.parametrize("victims", [("perfgate",), ("worker", "perfgate"), ("perfgate", "worker")])
+@pytest.mark.parametrize(
+    "victims", [("perfgate",), ("perfgate", "worker"), pytest.param(("worker", "perfgate"), marks=pytest.mark.slow)]
+)
 def test_kill(started: PerfgateProcess, victims: tuple[str, ...]) -> None:
     """After kill -9 of perfgate, also with its worker, the next start ends what is left and goes on to the verdict."""
     worker = started.worker()
@@ -453,7 +480,7 @@ def test_kill_of_the_worker(started: PerfgateProcess) -> None:
 
 
 @LOCKED
-@pytest.mark.parametrize("mode", ["step dies", "garbage"])
+@pytest.mark.parametrize("mode", ["step dies", pytest.param("garbage", marks=pytest.mark.slow)])
 def test_engine_that_breaks_off(tmp_path: Path, mode: str) -> None:
     """A head whose engine dies or babbles in mid-iteration ends 22 with the base unharmed and nothing left running."""
     started = PerfgateProcess(tmp_path, stub_words(tmp_path, mode))
