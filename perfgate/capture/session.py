@@ -35,7 +35,6 @@ from perfgate.machine.cgroup import why_none
 from perfgate.machine.cpu_load import look_at_cores
 from perfgate.machine.locks import CPU, hold_devices
 from perfgate.machine.orphans import end_orphans
-from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
 from perfgate.metrics.trial import Failure, Kind, Trial
 from perfgate.models import build_models
@@ -109,7 +108,7 @@ class Session:
                 machine=found[0].machine,
                 t0_utc=utc_now(),
                 environment=tuple(sorted(found[0].environment)),
-                processes="subreaper" if why_none(owner_mark(run.name)) else "cgroup",
+                processes="subreaper" if why_none() else "cgroup",
                 stations=tuple(gpus.machine.gpus for gpus in found) if len(found) > 1 else (),
             )
             build_models()  # stations are threads

@@ -30,7 +30,6 @@ from perfgate.machine.cgroup import why_none
 from perfgate.machine.cpu_load import look_at_cores
 from perfgate.machine.fingerprint import Gpu
 from perfgate.machine.locks import CPU, hold_devices, holder_of, state_folder
-from perfgate.machine.processes import owner_mark
 from perfgate.metrics.trial import Side
 from perfgate.scenario.declaration import LoadedScenario, model_folder
 from perfgate.scenario.subject import Subject
@@ -143,7 +142,7 @@ class _Bench:
 
 def check_processes() -> Finding:
     """Whether each trial has a cgroup; without one its processes are sought below their subreaper."""
-    why = why_none(owner_mark("doctor"))
+    why = why_none()
     if not why:
         return PROCESSES.ok("cgroup: what a trial starts ends with it, however fast it forks")
     return PROCESSES.warning(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import quote, unquote
 
-from perfgate.machine.processes import pid_namespace, wait_until
+from perfgate.machine.processes import owner_mark, pid_namespace, wait_until
 
 PROC: Final = Path("/proc/self")
 EMPTY_S: Final = 2.0
@@ -112,13 +112,13 @@ def make_group(mark: str, token: str) -> Group | None:
         OSError: One could be had before, but this one cannot: too many below perfgate's own, for instance.
     """
     own = own_folder()
-    return None if own is None or _trouble(own, mark) else Group.make(mark, token, own)
+    return None if own is None or _trouble(own) else Group.make(mark, token, own)
 
 
-def why_none(mark: str) -> str:
-    """Why nobody of this mark can have a cgroup, in words; empty where they can. One is tried, once a process."""
+def why_none() -> str:
+    """Why nobody can have a cgroup, in words; empty where they can. One is tried, once a process."""
     own = own_folder()
-    return "no cgroup v2 is mounted here" if own is None else _trouble(own, mark)
+    return "no cgroup v2 is mounted here" if own is None else _trouble(own)
 
 
 def groups() -> Iterator[Group]:
@@ -148,10 +148,10 @@ def own_folder(proc: Path = PROC) -> Path | None:
 
 
 @functools.cache
-def _trouble(own: Path, mark: str) -> str:
+def _trouble(own: Path) -> str:
     """What goes wrong when a cgroup is made here and used; empty where nothing does."""
     try:
-        group = Group.make(mark, os.urandom(8).hex(), own)
+        group = Group.make(owner_mark("cgroup"), os.urandom(8).hex(), own)
     except OSError as error:
         return f"none can be made below {own}: {error.strerror}"
     try:

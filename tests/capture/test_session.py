@@ -266,7 +266,7 @@ def test_names_of_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(("why", "kept"), [("no cgroup v2 is mounted here", "subreaper"), ("", "cgroup")])
 def test_what_ends_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, kept: str) -> None:
     """The visit records whether its trials had cgroups."""
-    monkeypatch.setattr("perfgate.capture.session.why_none", lambda _: why)
+    monkeypatch.setattr("perfgate.capture.session.why_none", lambda: why)
 
     assert measure(tmp_path, Watched(), pairs=1).visits[0].processes == kept
 

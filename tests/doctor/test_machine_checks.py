@@ -163,7 +163,7 @@ def test_cores_that_something_else_uses(
 def test_processes_without_a_cgroup(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said that they are ended by other means, what those cannot do, why, and how a cgroup is had."""
     why = "none can be made below /x: Permission denied"
-    monkeypatch.setattr("perfgate.doctor.machine_checks.why_none", lambda _: why)
+    monkeypatch.setattr("perfgate.doctor.machine_checks.why_none", lambda: why)
     finding = only(examine(check="processes"))
     assert (finding.status, finding.found, finding.mend) == (
         "warning",
@@ -174,7 +174,7 @@ def test_processes_without_a_cgroup(examine: Examine, monkeypatch: pytest.Monkey
 
 def test_processes_with_a_cgroup(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then there is nothing to do."""
-    monkeypatch.setattr("perfgate.doctor.machine_checks.why_none", lambda _: "")
+    monkeypatch.setattr("perfgate.doctor.machine_checks.why_none", lambda: "")
     finding = only(examine(check="processes"))
     assert (finding.status, finding.mend) == ("ok", "")
     assert finding.found.startswith("cgroup: ")

@@ -80,27 +80,27 @@ def make_files(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 def test_a_folder_without_cgroup_kill(elsewhere: Path) -> None:
     """A kernel that is too old is named, and what was made to find out is removed."""
-    assert why_none(MARK) == "this kernel has no cgroup.kill (Linux 5.14)"
+    assert why_none() == "this kernel has no cgroup.kill (Linux 5.14)"
     assert list(elsewhere.iterdir()) == []
 
 
 def test_a_folder_in_which_no_cgroup_may_be_made(elsewhere: Path) -> None:
     """The system's own words say why."""
     elsewhere.rmdir()
-    assert why_none(MARK) == f"none can be made below {elsewhere}: No such file or directory"
+    assert why_none() == f"none can be made below {elsewhere}: No such file or directory"
 
 
 def test_a_folder_that_no_process_joins(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That the files are there is not believed: a process must be seen to join."""
     make_files(monkeypatch, "cgroup.kill", "cgroup.procs")
-    assert why_none(MARK).startswith(f"no process can join {elsewhere}")
+    assert why_none().startswith(f"no process can join {elsewhere}")
 
 
 def test_a_folder_whose_processes_cannot_be_killed(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That a process joined is not believed either: it must end by cgroup.kill."""
     make_files(monkeypatch, "cgroup.kill", "cgroup.procs")
     monkeypatch.setattr(cgroup, "_MEMBER", 'echo $$ > "$0" && echo in && read -r line')
-    assert re.fullmatch(rf"a process in {elsewhere}/perfgate-\S+ outlives it", why_none(MARK))
+    assert re.fullmatch(rf"a process in {elsewhere}/perfgate-\S+ outlives it", why_none())
 
 
 def test_a_start_without_a_cgroup(elsewhere: Path, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_folders_of_dead_runs_are_removed(elsewhere: Path) -> None:
 @pytest.fixture
 def own() -> Path:
     """Perfgate's own cgroup, on a system that permits cgroups below it."""
-    if why := why_none(owner_mark("tests")):
+    if why := why_none():
         pytest.skip(f"no cgroup here: {why}")
     folder = own_folder()
     assert folder is not None
