@@ -25,10 +25,11 @@ from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.engine import allowed_environment
 from perfgate.capture.job import Job
 from perfgate.capture.parking import SWITCH
+from perfgate.machine import nvml
 from perfgate.machine.clocks import ClockGuard
 from perfgate.machine.cpu_load import CpuLoad
 from perfgate.machine.locks import STATE
-from perfgate.machine.nvml import Nvml
+from perfgate.machine.nvml import NoDriverError, Nvml
 from perfgate.machine.processes import owner_mark
 from perfgate.metrics.trial import Kind, Side
 from perfgate.scenario.declaration import loads
@@ -36,6 +37,7 @@ from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Subject
 
 ENGINE_PYTHON = "PERFGATE_ENGINE_PYTHON"
+nvml_of_the_machine = vars(nvml)["pynvml"]
 
 settings.register_profile("short", max_examples=25, derandomize=True, deadline=None, database=None)
 settings.register_profile("long", max_examples=500, deadline=None, print_blob=True)
@@ -157,6 +159,19 @@ def never_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """No client is late, however busy the machine is that the tests run on: neither with sending nor with reading."""
     for limit in ("LATEST_NS", "LATEST_READ_NS"):
         monkeypatch.setattr(f"perfgate.load.exchange.{limit}", 10**12)
+
+
+@pytest.fixture(autouse=True)
+def no_driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no driver but that of ``fake_nvml``, but for the mark ``gpu``: to ask for it takes a process a run."""
+
+    def connected() -> Nvml:
+        if vars(nvml)["pynvml"] is nvml_of_the_machine:
+            raise NoDriverError("none in tests", code="gpu-unreadable")
+        return Nvml()
+
+    if not request.node.get_closest_marker("gpu"):
+        monkeypatch.setattr(nvml, "Nvml", connected)
 
 
 @pytest.fixture
