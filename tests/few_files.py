@@ -1,11 +1,13 @@
 """What interpreters of tests say of their module path: asked once each, and without what is installed there.
 
 The interpreter of the tests has 15,000 files that are of no build in them, and to read them takes longer than a fake
-trial. ``/bin/true`` is the usual interpreter of fakes, and never answers. All others are asked as ever.
+trial. ``/bin/true`` and paths that lead nowhere are the usual interpreters of fakes, and never answer. All others are
+asked as ever.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +22,8 @@ _known: dict[tuple[str, str], ModulePath | NoAnswerError] = {}
 
 def asked(subject: Subject, variables: Mapping[str, str], scratch: Path) -> ModulePath:
     """In the place of :func:`perfgate.capture.build_digest.ask`."""
-    if subject.python not in (sys.executable, SILENT):
+    is_nowhere = subject.python.startswith("/") and not os.path.lexists(subject.python)
+    if subject.python not in (sys.executable, SILENT) and not is_nowhere:
         return ask(subject, variables, scratch)
     found = _answer(subject, variables, scratch)
     bare = {name: value for name, value in variables.items() if name != "PYTHONPATH"}
