@@ -22,8 +22,9 @@ _known: dict[tuple[str, str], ModulePath | NoAnswerError] = {}
 
 def asked(subject: Subject, variables: Mapping[str, str], scratch: Path) -> ModulePath:
     """In the place of :func:`perfgate.capture.build_digest.ask`."""
-    is_nowhere = subject.python.startswith("/") and not os.path.lexists(subject.python)
-    if subject.python not in (sys.executable, SILENT) and not is_nowhere:
+    if subject.python == SILENT or (subject.python.startswith("/") and not os.path.lexists(subject.python)):
+        return _answer(subject, {}, scratch)
+    if subject.python != sys.executable:
         return ask(subject, variables, scratch)
     found = _answer(subject, variables, scratch)
     bare = {name: value for name, value in variables.items() if name != "PYTHONPATH"}
