@@ -110,21 +110,14 @@ def test_an_error_of_the_system(
     ids=["slower", "same", "faster", "noisy", "failing", "one-side", "quick", "exit-zero"],
 )
 def test_run(invoke: Invoke, spec: FakeSpec, words: tuple[str, ...], status: int, sentence: str) -> None:
-    """A run ends with the status of its verdict and says it in the first line of Markdown."""
+    """A run ends with the status of its verdict and says it in Markdown's first line; judged again it says the same."""
     result = invoke("run", "tiny.yaml", *words, spec=spec)
+    before = (run_folder() / "verdict.json").read_bytes()
+    again = invoke("judge", str(run_folder()), "--format", "json", *({"--exit-zero"} & {*words}))
 
-    assert result.exit_code == status
+    assert (result.exit_code, again.exit_code) == (status, status)
     assert result.stdout.startswith(f"**{sentence}")
-
-
-def test_streams(invoke: Invoke) -> None:
-    """The report alone is on stdout; progress and the run folder are on stderr."""
-    result = invoke("run", "tiny.yaml", *TWO_SIDES)
-
-    outcome = Outcome.model_validate_json((run_folder() / "verdict.json").read_text())
-    assert result.stdout == render("outcome", "markdown", outcome)
-    assert "trial 000 warm-up base: ITL 5." in result.stderr
-    assert result.stderr.splitlines()[-1] == f"run folder: {run_folder()}"
+    assert again.stdout.encode() == (run_folder() / "verdict.json").read_bytes() == before
 
 
 def test_words_of_a_failure(invoke: Invoke) -> None:
@@ -137,39 +130,31 @@ def test_words_of_a_failure(invoke: Invoke) -> None:
     assert "trial 001 warm-up head: FAILED engine-died" in result.stderr
 
 
-def test_outputs_differ(invoke: Invoke) -> None:
-    """A head that generates other tokens passes with the caution."""
-    result = invoke("run", "tiny.yaml", *TWO_SIDES, spec=FakeSpec(restart_sd=0.0003, tokens_differ=True))
+@pytest.mark.parametrize(
+    ("words", "spec", "code"),
+    [
+        (TWO_SIDES, replace(SAME, tokens_differ=True), "outputs-differ"),
+        ((*TWO_SIDES[:2], "--head", "python=/bin/true", "--seed", "1"), SAME, "same-subject"),
+    ],
+)
+def test_cautions(invoke: Invoke, words: tuple[str, ...], spec: FakeSpec, code: str) -> None:
+    """A head that generates other tokens, or is the base itself, passes with a caution."""
+    result = invoke("run", "tiny.yaml", *words, spec=spec)
 
     assert result.exit_code == 0
-    assert "caution `outputs-differ` (tiny)" in result.stdout
-
-
-def test_same_subject(invoke: Invoke) -> None:
-    """An A/A run passes and says that it is one."""
-    result = invoke("run", "tiny.yaml", "--base", "python=/bin/true", "--head", "python=/bin/true", "--seed", "1")
-
-    assert result.exit_code == 0
-    assert "caution `same-subject` (tiny)" in result.stdout
-
-
-@pytest.mark.parametrize("form", ["text", "markdown", "json"])
-def test_format(invoke: Invoke, form: str) -> None:
-    """--format prints the outcome in that format."""
-    result = invoke("run", "tiny.yaml", *TWO_SIDES, "--format", form)
-
-    outcome = Outcome.model_validate_json((run_folder() / "verdict.json").read_text())
-    assert result.stdout == render("outcome", form, outcome)
+    assert f"caution `{code}` (tiny)" in result.stdout
 
 
 def test_outputs(invoke: Invoke) -> None:
-    """Every --output is written in the format of its suffix, beside stdout."""
+    """Every --output is written in the format of its suffix; the report alone is on stdout, all else on stderr."""
     result = invoke("run", "tiny.yaml", *TWO_SIDES, "--output", "a.md", "--output", "b.txt", "--output", "c.json")
 
     outcome = Outcome.model_validate_json(Path("c.json").read_text())
     assert Path("c.json").read_bytes() == (run_folder() / "verdict.json").read_bytes()
     assert Path("a.md").read_text() == render("outcome", "markdown", outcome) == result.stdout
     assert Path("b.txt").read_text() == render("outcome", "text", outcome)
+    assert "trial 000 warm-up base: ITL 5." in result.stderr
+    assert result.stderr.splitlines()[-1] == f"run folder: {run_folder()}"
 
 
 @pytest.mark.parametrize(
@@ -517,23 +502,6 @@ def test_commands(invoke: Invoke) -> None:
     assert all(name in result.stdout for name in COMMANDS)
     assert "  Exit status: 0 pass, 10 regressed, 20 inconclusive or advisory,\n  21 not comparable, " in result.stdout
     assert invoke("--version").stdout == f"perfgate, version {__version__}\n"
-
-
-# --- judge
-
-
-@pytest.mark.parametrize(("spec", "status"), [(SLOWER, 10), (SAME, 0), (NOISY, 20)])
-def test_judge_repeats(invoke: Invoke, spec: FakeSpec, status: int) -> None:
-    """Judging a run folder again repeats verdict.json byte for byte, with its exit status."""
-    invoke("run", "tiny.yaml", *TWO_SIDES, spec=spec)
-    before = (run_folder() / "verdict.json").read_bytes()
-
-    result = invoke("judge", str(run_folder()), "--format", "json")
-
-    assert result.exit_code == status
-    assert result.stdout.encode() == before
-    assert (run_folder() / "verdict.json").read_bytes() == before
-    assert invoke("judge", str(run_folder()), "--exit-zero").exit_code == 0
 
 
 # --- compare
