@@ -68,8 +68,14 @@ READERS: dict[str, tuple[int, Scheme]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "script"), [*((name, True) for name in READERS), ("regressed", False), ("hostile", False)]
-)
+    ("name", "script"),
+    [
+        *((name, True) for name in ("regressed", "states", "hostile")),
+        *(pytest.param(name, script, marks=pytest.mark.slow) for name, script in (
+            ("pass", True), ("regressed", False), ("hostile", False),
+        )),
+    ],
+)  # fmt: skip
 def test_everybody_can_read_it(name: str, browser: Browser, page: Callable[[str], Path], *, script: bool) -> None:
     """Unfolded, axe-core finds nothing serious, no word is cut off, and a telephone scrolls charts, not the page."""
     (width, scheme), file = READERS[name], page(name)
