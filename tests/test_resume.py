@@ -41,7 +41,6 @@ SAME = FakeSpec(restart_sd=0.0003)
 SLOWER = FakeSpec(head_ratio={"step": 1.01}, restart_sd=0.0003)
 NOISY = FakeSpec(restart_sd=0.02)
 EVEN = FakeSpec(restart_sd=0, iteration_sd=0)
-TWO_CELLS = "matrix: {batch: [1, 2]}"
 
 
 class Watched(FakeCollector):
