@@ -144,7 +144,7 @@ def test_a_plain_folder(run: Callable[..., Result], plain: Path, tmp_path: Path)
 
 
 def test_folders_that_are_used_or_hold_data(run: Callable[..., Result], plain: Path, tmp_path: Path) -> None:
-    """A module that Python itself imports is use enough; declared data needs none. Both folders are measured."""
+    """A module that Python itself imports is use enough; a folder that is declared as data needs none."""
     (plain / "sitecustomize.py").touch()
     data = tmp_path / "data"
     data.mkdir()
