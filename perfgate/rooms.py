@@ -30,6 +30,18 @@ SHIPPED: Final = {
     "github": ("commands.github", "formats.github"),
     "history": ("commands.history",),
     "imports": (),
+    "kernels": (
+        "commands.counters",
+        "commands.envelope",
+        "commands.kernels",
+        "kinds.counted",
+        "kinds.traced",
+        "reports.answer",
+        "reports.counters",
+        "reports.joined",
+        "reports.kernels",
+        "uses.envelope",
+    ),
     "verify": ("commands.verify",),
 }
 """What rooms of a whole installation bring that may be asked for by name: where one was removed, errors name it."""
