@@ -30,7 +30,6 @@ from perfgate.capture.session import Session
 from perfgate.errors import NotComparableError, NotMeasuredError, UsageError, is_a_stop, stopped
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.comparison import compare_records, compare_table, parse_gate
-from perfgate.judge.envelope import learn, union
 from perfgate.judge.next_cell import CellOrder
 from perfgate.judge.next_pairs import due, with_further_looks
 from perfgate.judge.outcome import Outcome, verdict_json
@@ -248,7 +247,7 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
         text = f"not a run of {scenario} as it is now: it does not measure {', '.join(others)}"
         raise NotComparableError(text, where=str(folder), code="different-cells")
     records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
-    blocks = []
+    blocks, envelope = [], rooms.use("envelope")
     for cell in cells:
         record = records.get(cell.cell_id)
         traced = [trial.decode for pair in record.pairs("traced") for trial in pair if trial.decode] if record else []
@@ -257,8 +256,8 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
             code, text = (stopped.code, stopped.text) if stopped else ("no-decode-steps", "no traced pair was taken")
             remedy = "Fix that (is --base right?) and learn again." if stopped else _way_on(folder)
             raise NotMeasuredError(text, where=f"{folder}: {cell.name}", remedy=remedy, code=code)
-        blocks.append(learn(traced, loaded.scenario.kernels))
-    return with_kernels(loaded, union(blocks))
+        blocks.append(envelope.learn(traced, loaded.scenario.kernels))
+    return with_kernels(loaded, envelope.union(blocks))
 
 
 def compare_with_baseline(word: str, file: Path) -> Outcome:

@@ -30,6 +30,18 @@ SHIPPED: Final = {
     "github": ("commands.github", "formats.github"),
     "history": ("commands.history",),
     "imports": (),
+    "kernels": (
+        "commands.counters",
+        "commands.envelope",
+        "commands.kernels",
+        "kinds.counted",
+        "kinds.traced",
+        "reports.answer",
+        "reports.counters",
+        "reports.joined",
+        "reports.kernels",
+        "uses.envelope",
+    ),
     "project": ("uses.config", "uses.builds", "uses.git", "schemas.config"),
     "verify": ("commands.verify",),
 }

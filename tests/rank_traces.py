@@ -10,8 +10,8 @@ from hand_made import cell, gate, record, run, spread, trial, trials
 from nsys_builder import ExportBuilder
 
 from perfgate.judge.cell_verdict import judge
-from perfgate.judge.envelope import learn
 from perfgate.judge.outcome import Outcome
+from perfgate.kernels.envelope import learn
 from perfgate.metrics.trial import Side, Trial
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.kernel_table import Trace

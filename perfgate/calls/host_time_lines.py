@@ -29,18 +29,17 @@ LETTER = 6.2
 MOST_NAMED = 20
 
 
-def of_cell(cell: CellOutcome) -> Section | None:
-    """What a report says of it; ``None`` where nothing was sampled."""
-    host = cell.fact("host")
-    return host_section(host) if host else None
+def of_cell(cell: CellOutcome) -> Iterator[Section]:
+    """What a report says of it; nothing where nothing was sampled."""
+    if host := cell.fact("host"):
+        yield host_section(host)
 
 
-def on_page(cell: CellOutcome, evidence: Evidence | None) -> Section | None:
+def on_page(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section]:
     """The same beside the flame graph."""
-    if (host := cell.fact("host")) is None:
-        return None
-    chart = flame_chart(evidence, host) if evidence is not None and evidence.sides else None
-    return replace(host_section(host), lead="where the host's time goes", chart=chart)
+    if host := cell.fact("host"):
+        chart = flame_chart(evidence, host) if evidence is not None and evidence.sides else None
+        yield replace(host_section(host), lead="where the host's time goes", chart=chart)
 
 
 def host_section(host: HostOutcome) -> Section:

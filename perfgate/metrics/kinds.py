@@ -38,8 +38,8 @@ class TrialKind:
         alone: What can be read of the only side of a cell that is not judged: evidence to findings.
         alike: Evidence to whether both sides show the same, ``None`` where that cannot be said.
         outcome: Fields of a cell's outcome, each with its ``model`` and what makes it ``of`` evidence.
-        section: An outcome's cell to its section of a report, or ``None``.
-        page: The cell and its evidence to the section of the run's page.
+        sections: By place in a report (``before_notes``, ``after_notes``) an outcome's cell to its sections there.
+        page: By place on the run's page (these, ``evidence``, ``end``) the cell and its evidence to sections.
         shows: What one pair without a gate is taken for, in words: "to see what the ...".
         closing: What a pass without gates says that rests on this kind alone.
     """
@@ -57,8 +57,8 @@ class TrialKind:
     alone: str = ""
     alike: str = ""
     outcome: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    section: str = ""
-    page: str = ""
+    sections: Mapping[str, str] = field(default_factory=dict)
+    page: Mapping[str, str] = field(default_factory=dict)
     shows: str = ""
     closing: str = ""
 
@@ -77,6 +77,12 @@ def of_kinds(attribute: str) -> dict[str, Any]:
     return {name: rooms.bring(place) for name, kind in TRIAL_KINDS.items() if (place := getattr(kind, attribute))}
 
 
+def parts_of_kinds(attribute: str, place: str) -> list[Any]:
+    """What the tables name for a place under ``sections`` or ``page``, imported, in the order of the kinds."""
+    named = (getattr(kind, attribute) for kind in TRIAL_KINDS.values())
+    return [rooms.bring(parts[place]) for parts in named if place in parts]
+
+
 def known(name: str) -> str:
     """A name that is that of a kind.
 
@@ -93,7 +99,7 @@ def known(name: str) -> str:
 
 def taken_by(name: str) -> AfterValidator:
     """Of a field that declares trials of a kind: it is refused where the room that takes them was removed."""
-    return AfterValidator(lambda declared: declared if declared is None else known(name) and declared)
+    return AfterValidator(lambda declared: declared and known(name) and declared)
 
 
 def payload(kind: TrialKind) -> dict[str, Any]:

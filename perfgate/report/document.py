@@ -83,6 +83,11 @@ class Section:
         return bool(self.title or self.rows or self.lines or self.notes or self.chart)
 
 
+def charted(chart: Chart | None, line: str = "", *, folded: bool = False) -> Section | None:
+    """A section that is a chart, with a line beside it; ``None`` where there is none."""
+    return Section(lead=chart.title, lines=(line,) if line else (), chart=chart, folded=folded) if chart else None
+
+
 @dataclass(frozen=True)
 class Document:
     """A whole report. Build one with :meth:`of`, so that no format needs to distrust its text.

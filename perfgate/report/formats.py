@@ -47,25 +47,6 @@ REPORTS: dict[str, dict[str, Renderer]] = {
         "junit": "perfgate.report.junit:render_junit",
         "html": "perfgate.report.html:run_html",
     },
-    "kernels": {
-        "document": "perfgate.report.kernel_report:kernels_document",
-        "json": "perfgate.report.kernel_report:kernels_json",
-        "csv": "perfgate.report.kernel_report:kernels_csv",
-    },
-    "answer": {
-        "document": "perfgate.report.answer:answer_document",
-        "json": "perfgate.report.answer:answer_json",
-        "csv": "perfgate.report.answer:answer_csv",
-    },
-    "counters": {
-        "document": "perfgate.report.counter_table:counters_document",
-        "json": "perfgate.report.counter_table:counters_json",
-    },
-    "joined": {
-        "document": "perfgate.report.joined_counters:joined_document",
-        "json": "perfgate.report.joined_counters:joined_json",
-        "csv": "perfgate.report.joined_counters:joined_csv",
-    },
 }
 """What makes the document of each report, and by format what writes it without. Rooms bring more."""
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from perfgate.judge.outcome import CellOutcome, Outcome
-from perfgate.metrics.kinds import of_kinds
-from perfgate.report.causes import attribution_section, counters_section
+from perfgate.metrics.kinds import parts_of_kinds
 from perfgate.report.closing_sentence import closing
 from perfgate.report.curves import curve_sections
 from perfgate.report.document import Document, Section
@@ -28,7 +27,6 @@ from perfgate.report.outcome_lines import (
     states_line,
     ungated_line,
 )
-from perfgate.report.rank_lines import ranks_section
 from perfgate.report.setting_lines import cell_setting, edits, next_steps, run_setting
 
 Part = Callable[[CellOutcome], Section | None]
@@ -56,9 +54,12 @@ def outcome_document(outcome: Outcome, plot: Part = lambda _: None) -> Document:
 
 def _cell(cell: CellOutcome, plot: Part) -> Iterator[Section]:
     """Cells that passed are read last; nothing is close to the heading."""
-    parts = (*PARTS[:2], plot, *PARTS[2:], *of_kinds("section").values())
     first = 4 if cell.verdict in ("pass", "improved") else 1
-    for n, section in enumerate(section for make in parts if (section := make(cell))):
+    sections = [make(cell) for make in (*PARTS[:2], plot, *PARTS[2:])]
+    sections += (section for make in parts_of_kinds("sections", "before_notes") for section in make(cell))
+    sections.append(notes_section(cell))
+    sections += (section for make in parts_of_kinds("sections", "after_notes") for section in make(cell))
+    for n, section in enumerate(filter(None, sections)):
         yield replace(section, importance=section.importance + first, close=section.close and n > 1)
 
 
@@ -87,18 +88,6 @@ def gates_section(cell: CellOutcome) -> Section:
     """A row a gate, what needs reading first."""
     rows = [gate_row(gate) for gate in ordered_gates(cell)]
     return Section(rows=[HEADINGS, *rows] if rows else (), give_way=GIVE_WAY, importance=0)
-
-
-def _attribution(cell: CellOutcome) -> Section | None:
-    return attribution_section(cell.attribution) if cell.attribution else None
-
-
-def _ranks(cell: CellOutcome) -> Section | None:
-    return ranks_section(cell.ranks) if cell.ranks else None
-
-
-def _counters(cell: CellOutcome) -> Section | None:
-    return counters_section(cell.counters) if cell.counters and cell.counters.rows else None
 
 
 def notes_section(cell: CellOutcome) -> Section:
@@ -131,9 +120,6 @@ PARTS: tuple[Part, ...] = (
     _fact("GPU", gpu_line, 2),
     _fact("states", states_line, 0),
     _fact("baseline", baseline_line, 0),
-    _attribution,
-    _ranks,
-    _counters,
-    notes_section,
 )
-"""Of a cell, in the order of the report; importance counts from that of the cell."""
+"""Of a cell, in the order of the report, before what kinds of trials show and the notes; importance counts from that of
+the cell."""

@@ -10,19 +10,15 @@ from typing import Self
 from perfgate.judge.cell_verdict import evidence_of_run
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Outcome
-from perfgate.metrics.kinds import of_kinds
+from perfgate.metrics.kinds import parts_of_kinds
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
-from perfgate.report.causes import attribution_section, counters_section
-from perfgate.report.chart import Chart
 from perfgate.report.closing_sentence import closing
-from perfgate.report.counter_charts import roof_plane, roofline
 from perfgate.report.curves import curve_sections
-from perfgate.report.document import Document, Section
+from perfgate.report.document import Document, Section, charted
 from perfgate.report.explanation import causes, commands, leading_gate, steps, three_sentences
-from perfgate.report.kernel_evidence import envelope_section, kernels_section
-from perfgate.report.outcome_charts import forest, waterfall
+from perfgate.report.outcome_charts import forest
 from perfgate.report.outcome_document import gates_section, heading_section, heads_section, notes_section
 from perfgate.report.outcome_lines import (
     baseline_line,
@@ -33,7 +29,6 @@ from perfgate.report.outcome_lines import (
     states_line,
     ungated_rows,
 )
-from perfgate.report.rank_lines import ranks_section
 from perfgate.report.record_charts import (
     Looks,
     iterations_chart,
@@ -43,9 +38,7 @@ from perfgate.report.record_charts import (
     tokens_chart,
 )
 from perfgate.report.setting_lines import edits, run_setting, same_again
-from perfgate.report.step_charts import layer_chart, layers_chart, step_bars
 
-SHARED_TIMES = "Launches of one kernel share the mean of their times, wherever they are."
 MOST_DETAILED = 12
 """Cells whose pairs, iterations and kernels are shown, the worst first; others have their gates and notes alone."""
 
@@ -123,41 +116,28 @@ def _cell(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section | No
     paired = evidence if evidence is not None and evidence.paired and evidence.sides else None
     states = states_of(paired, cell) if paired else None
     if paired and gate is not None:
-        yield _chart(pairs_chart(paired, gate, states), states_line(cell))
-    if cell.attribution is not None:
-        yield replace(
-            attribution_section(cell.attribution), lead="where the time went", chart=waterfall(cell.attribution)
-        )
-        yield _chart(step_bars(cell.attribution))
-        if paired:
-            yield _chart(layers_chart(paired, cell.attribution), SHARED_TIMES)
-    if cell.ranks is not None:
-        yield replace(ranks_section(cell.ranks), lead="rank by rank")
+        yield charted(pairs_chart(paired, gate, states), states_line(cell))
+    yield from _brought("before_notes", cell, evidence)
     yield replace(notes_section(cell), lead="reasons and cautions")
-    yield from (make(cell, evidence) for make in of_kinds("page").values())
+    yield from _brought("after_notes", cell, evidence)
     yield Section(lead="why this verdict, step by step", lines=tuple(steps(cell)), style="items", folded=True)
     yield Section(lead="what explains it", lines=causes(cell), style="items", folded=True)
     if paired:
         yield from _evidence(cell, paired, states)
-    if cell.counters is not None and cell.counters.rows:
-        yield replace(
-            counters_section(cell.counters), lead="counters of kernels", chart=roof_plane(cell.counters), folded=True
-        )
+    yield from _brought("end", cell, evidence)
     facts = (("met", met_line), ("floor", floor_line), ("GPU", gpu_line), ("baseline", baseline_line))
     lines = tuple(f"{name}: {line}" for name, line_of in facts if (line := line_of(cell)))
     yield Section(lead="other figures", rows=ungated_rows(cell), lines=lines, style="facts", folded=True)
 
 
 def _evidence(cell: CellOutcome, evidence: Evidence, states: Looks | None) -> Iterator[Section | None]:
-    yield _chart(iterations_chart(evidence, states), folded=True)
-    yield _chart(tokens_chart(evidence), folded=True)
-    yield _chart(telemetry_chart(evidence), folded=True)
-    if cell.attribution is not None:
-        yield _chart(layer_chart(evidence, cell.attribution), SHARED_TIMES, folded=True)
-    yield envelope_section(evidence)
-    yield kernels_section(evidence, cell)
-    yield _chart(roofline(evidence), folded=True)
+    yield charted(iterations_chart(evidence, states), folded=True)
+    yield charted(tokens_chart(evidence), folded=True)
+    yield charted(telemetry_chart(evidence), folded=True)
+    yield from _brought("evidence", cell, evidence)
 
 
-def _chart(chart: Chart | None, line: str = "", *, folded: bool = False) -> Section | None:
-    return Section(lead=chart.title, lines=(line,) if line else (), chart=chart, folded=folded) if chart else None
+def _brought(place: str, cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section | None]:
+    """What kinds of trials show in a place of the page."""
+    for make in parts_of_kinds("page", place):
+        yield from make(cell, evidence)

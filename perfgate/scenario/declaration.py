@@ -165,8 +165,8 @@ class Scenario(Strict):
         Field(min_length=1, examples=[[{"metric": "itl_median", "ignorable": "0.1%", "must_catch": "0.5%"}]]),
         Listed,
     ]
-    kernels: Expectation | None = None
-    counters: Annotated[tuple[Launches, ...], Listed] = ()
+    kernels: Annotated[Expectation | None, taken_by("traced")] = None
+    counters: Annotated[tuple[Launches, ...], Listed, taken_by("counted")] = ()
     counted: CounterTrials = CounterTrials()
     calls: Annotated[CallTrials | None, taken_by("called")] = None
     drift: Annotated[dict[str, DriftBudget], Field(examples=[{"itl_median": "1% in 30 days"}])] = {}

@@ -82,8 +82,8 @@ class Cell(Frozen):
     measure: Measure
     clocks: Clocks
     gates: tuple[GatePlan, ...]
-    kernels: Expectation | None = None
-    counters: tuple[Launches, ...] = ()
+    kernels: Annotated[Expectation | None, taken_by("traced")] = None
+    counters: Annotated[tuple[Launches, ...], taken_by("counted")] = ()
     counted: CounterTrials = CounterTrials()
     calls: Annotated[CallTrials | None, taken_by("called"), Field(exclude_if=absent)] = None
     sampled: Annotated[Sampling | None, taken_by("sampled"), Field(exclude_if=absent)] = None

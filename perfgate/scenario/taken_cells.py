@@ -25,6 +25,7 @@ def as_taken(cells: Iterable[Cell], *, kernels_only: bool, exact_only: bool, hos
 
 def _without_gates(cell: Cell) -> Cell:
     """The cell as a check of its kernels alone measures it: no gate, no counters."""
+    known("traced")
     kernels = (cell.kernels or Expectation()).in_every_run()
     return cell.model_copy(update={"gates": (), "kernels": kernels, "counters": ()})
 

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from perfgate import rooms
-from perfgate.cli.profiles import kernels
 from perfgate.counters.launch_table import COUNTERS
+from perfgate.kernels.commands import kernels
+from perfgate.kernels.kernel_report import FIGURES
 from perfgate.machine.telemetry import GpuTelemetry
 from perfgate.metrics.catalogue import METRICS
-from perfgate.report.kernel_report import FIGURES
 from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.kernel_table import COPY_KINDS
 

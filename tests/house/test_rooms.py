@@ -21,8 +21,8 @@ CORE = (
 )  # fmt: skip
 """From the ground up: a room, or a module at the root, imports only from those before it."""
 OPTIONAL = (
-    "imports", "project", "doctor", "calls", "baseline", "fleet", "cluster", "bisect", "drill", "verify", "github",
-    "history",
+    "imports", "project", "doctor", "kernels", "calls", "baseline", "fleet", "cluster", "bisect", "drill", "verify",
+    "github", "history",
 )  # fmt: skip
 """Rooms that can be deleted: nothing of the core imports them, and they import only from the core and those before."""
 ROOMS = (*CORE, *OPTIONAL, "__main__")

@@ -9,7 +9,7 @@ from hand_made import cell, record, trial
 
 from perfgate import rooms
 from perfgate.errors import UsageError
-from perfgate.metrics.kinds import TRIAL_KINDS, of_kinds
+from perfgate.metrics.kinds import TRIAL_KINDS, of_kinds, parts_of_kinds
 from perfgate.metrics.trial import CLOCKED, KINDS, Trial
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell
@@ -29,8 +29,10 @@ def test_every_place_that_a_kind_names_is_there() -> None:
     assert KINDS == ("timed", "traced", "counted", "called", "sampled")
     assert CLOCKED == ("timed", "traced")
     assert {*of_kinds("instrument")} == {*KINDS}
-    for attribute in ("checks", "alone", "alike", "section", "page"):
+    for attribute in ("checks", "alone", "alike"):
         assert all(map(callable, of_kinds(attribute).values()))
+    for place in ("before_notes", "after_notes", "evidence", "end"):
+        assert all(map(callable, [*parts_of_kinds("sections", place), *parts_of_kinds("page", place)]))
     for kind in TRIAL_KINDS.values():
         for name, entry in kind.outcome.items():
             assert {*entry} == {"model", "of"}, name

@@ -38,19 +38,19 @@ from perfgate.counters.launch_table import COUNTERS, Device, KernelLaunch
 from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cell_verdict import evidence_of_run, judge
 from perfgate.judge.evidence import Evidence
+from perfgate.kernels.counter_charts import roofline
+from perfgate.kernels.kernel_evidence import kernels_section
+from perfgate.kernels.step_charts import layers_chart, step_bars
 from perfgate.load.shape import Load
 from perfgate.metrics.trial import SIDES
 from perfgate.report.chart import Scale
-from perfgate.report.counter_charts import roofline
 from perfgate.report.explanation import commands, steps, three_sentences
 from perfgate.report.formats import render
 from perfgate.report.html import run_html
-from perfgate.report.kernel_evidence import kernels_section
 from perfgate.report.outcome_charts import forest, waterfall
 from perfgate.report.record_charts import iterations_chart, pairs_chart, tokens_chart
 from perfgate.report.run_page import MeasuredRun
 from perfgate.report.setting_lines import same_again
-from perfgate.report.step_charts import layers_chart, step_bars
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
 
 VOID = {"meta", "link", "path", "rect", "line", "br", "img"}

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nsys_builder import VERSIONS, ExportBuilder
 
-from perfgate.report.kernel_report import kernels_csv
+from perfgate.kernels.kernel_report import kernels_csv
 from perfgate.trace.breakdown import figures
 from perfgate.trace.kernel_table import NONE, Trace, scalar_type
 from perfgate.trace.nsys import read_nsys

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from perfgate.kernels.answer import Answer, Table, count, size, time, word
 from perfgate.models import Note
-from perfgate.report.answer import Answer, Table, count, size, time, word
 from perfgate.trace.kernel_table import STEP_KINDS, Trace
 from perfgate.trace.memory_timeline import MemoryTimeline
 from perfgate.units import plural

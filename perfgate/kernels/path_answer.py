@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from perfgate.kernels.answer import Answer, Table, count, share, time, word
+from perfgate.kernels.kernel_report import trace_headings
+from perfgate.kernels.trace_answers import about
 from perfgate.models import Note
-from perfgate.report.answer import Answer, Table, count, share, time, word
-from perfgate.report.kernel_report import trace_headings
-from perfgate.report.trace_answers import about
 from perfgate.trace.critical_path import MOST_STEPS, StepPath, critical_paths
 from perfgate.trace.kernel_table import NONE, Trace
 from perfgate.trace.selection import Selection

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfgate.errors import UsageError
+from perfgate.kernels.answer import Answer, Table, count, difference_of, share, time, word
 from perfgate.metrics.trial import SIDES, Side
 from perfgate.models import Note
-from perfgate.report.answer import Answer, Table, count, difference_of, share, time, word
 from perfgate.report.causes import attribution_sentence
 from perfgate.trace.attribution import SHARED, Attribution, attribute
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, summarise_steps

@@ -12,9 +12,9 @@ from rank_traces import CUSTOM, LAYERS, REDUCE, SEND, Told, Work, engine, other_
 from recorded_runs import RANKS, recorded
 
 from perfgate.judge.cell_verdict import judge
-from perfgate.judge.envelope import judge_envelope, learn
 from perfgate.judge.outcome import CellOutcome, Outcome, verdict_json
-from perfgate.judge.ranks import with_waits_apart
+from perfgate.kernels.envelope import judge_envelope, learn
+from perfgate.kernels.ranks import with_waits_apart
 from perfgate.metrics.trial import Side
 from perfgate.report.causes import attribution_sentence
 from perfgate.trace.attribution import GRAPH_IDLE, WAITING, attribute

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stub_engine import write_stub
 
-from perfgate.capture.counting import usual_step
 from perfgate.capture.job import Job
 from perfgate.capture.trial_taking import EngineCollector
+from perfgate.kernels.counting import usual_step
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import Trial
 from perfgate.scenario.counter_trials import Launches

@@ -149,7 +149,7 @@ def test_under_nsys_the_worker_is_held_steady(
 ) -> None:
     """Between nsys and the interpreter stand the words that hold it, and its hashes have a seed; nsys runs free."""
     steady = Steady(("/usr/bin/env", "HELD=yes"), {"PYTHONHASHSEED": "0"}, ("hashes",))
-    monkeypatch.setattr("perfgate.capture.tracing.steady_worker", lambda *_: steady)
+    monkeypatch.setattr("perfgate.kernels.tracing.steady_worker", lambda *_: steady)
     job = prepare("none")
     seen = tmp_path / "seen"
     nsys(f'echo "$HELD,$PYTHONHASHSEED,$1,$2,$3" > {seen}')
@@ -167,8 +167,8 @@ def test_a_report_says_what_was_held(
 ) -> None:
     """The trial keeps it with its decode steps, so that whoever compares two hosts knows what they differ by."""
     steady = Steady((), {}, ("hashes", "cores 4,5,6,7"))
-    monkeypatch.setattr("perfgate.capture.tracing.steady_worker", lambda *_: steady)
-    reads = "perfgate.capture.tracing.read_ranks"
+    monkeypatch.setattr("perfgate.kernels.tracing.steady_worker", lambda *_: steady)
+    reads = "perfgate.kernels.tracing.read_ranks"
     monkeypatch.setattr(reads, lambda files, rules: [(file, read_trace(TRACE, rules)) for file in files])
     job = prepare("none")
     nsys(f"cp {TRACE} {job.folder.resolve()}/trace.nsys-rep")

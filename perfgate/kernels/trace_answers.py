@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfgate.kernels.answer import Answer, Table, count, share, time, word
+from perfgate.kernels.kernel_report import trace_headings
 from perfgate.models import Note
-from perfgate.report.answer import Answer, Table, count, share, time, word
-from perfgate.report.kernel_report import trace_headings
 from perfgate.trace.kernel_spread import kernel_spreads
 from perfgate.trace.kernel_table import COPY_KINDS, NONE, Trace, combinations
 from perfgate.trace.launch_queue import WORK, Launches, find_launches

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from perfgate.judge.cell_facts import RankOutcome, RanksOutcome
-from perfgate.judge.envelope import check
 from perfgate.judge.evidence import Evidence
+from perfgate.kernels.envelope import check
 from perfgate.metrics.summaries import step_median
 from perfgate.metrics.trial import Side, Trial
 from perfgate.scenario.expected_kernels import Expectation

@@ -9,10 +9,10 @@ from typing import Any
 
 from perfgate.counters.roofline import RULES, KernelRoof, kernel_roof
 from perfgate.counters.trace_join import Join, Row
-from perfgate.report.counter_table import messages, rules
+from perfgate.kernels.counter_table import messages, rules
+from perfgate.kernels.kernel_report import caution_section
 from perfgate.report.csv_rows import csv_table
 from perfgate.report.document import Document, Section, printable
-from perfgate.report.kernel_report import caution_section
 from perfgate.trace.launch_shapes import in_words
 from perfgate.units import format_mean, format_ns, format_si, percent
 

@@ -15,9 +15,9 @@ from perfgate.errors import UsageError
 from perfgate.report.formats import render
 
 ANSWERS = {
-    "spread": "perfgate.report.trace_answers:spread_answer",
-    "launches": "perfgate.report.trace_answers:launches_answer",
-    "path": "perfgate.report.path_answer:path_answer",
+    "spread": "perfgate.kernels.trace_answers:spread_answer",
+    "launches": "perfgate.kernels.trace_answers:launches_answer",
+    "path": "perfgate.kernels.path_answer:path_answer",
 }
 """What --show can show of one file, and what answers it; imported when it is used."""
 OF_LAYERS = ("kernels", "spread", "counters", "scrub")
@@ -77,9 +77,9 @@ def kernels(
     """
     from perfgate.counters.report_file import read_counters
     from perfgate.counters.trace_join import join
-    from perfgate.report.memory_answer import memory_answer
-    from perfgate.report.ranks_answer import ranks_answer
-    from perfgate.report.trace_difference import difference_answer
+    from perfgate.kernels.memory_answer import memory_answer
+    from perfgate.kernels.ranks_answer import ranks_answer
+    from perfgate.kernels.trace_difference import difference_answer
     from perfgate.trace.memory_timeline import read_memory
     from perfgate.trace.scrub import scrub
     from perfgate.trace.selection import as_one_step, select

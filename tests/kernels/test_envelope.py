@@ -27,8 +27,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.errors import NotComparableError
-from perfgate.judge.envelope import check, judge_envelope, learn, union
 from perfgate.judge.outcome import Finding
+from perfgate.kernels.envelope import check, judge_envelope, learn, union
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.trace.decode_step import DecodeSteps, summarise
 from perfgate.trace.difference import difference

@@ -14,10 +14,10 @@ from nsys_builder import ExportBuilder
 from rank_traces import Work, add_rank, reduced
 
 from perfgate.cli.main import main
-from perfgate.cli.profiles import ANSWERS
+from perfgate.kernels.commands import ANSWERS
+from perfgate.kernels.path_answer import path_answer
+from perfgate.kernels.trace_answers import launches_answer, spread_answer
 from perfgate.report.formats import render
-from perfgate.report.path_answer import path_answer
-from perfgate.report.trace_answers import launches_answer, spread_answer
 from perfgate.trace.selection import Selection, select
 from perfgate.trace.trace_file import read_trace
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from perfgate.errors import UsageError
+from perfgate.kernels.answer import Answer, Table, count, share, time, word
 from perfgate.models import Note
-from perfgate.report.answer import Answer, Table, count, share, time, word
 from perfgate.trace.kernel_table import Timed, Trace
 from perfgate.trace.rank_waits import RankComparison, compare_ranks, ranks_of
 from perfgate.trace.selection import Selection
