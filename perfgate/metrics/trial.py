@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 from annotated_types import MinLen
 from pydantic import AfterValidator, Field, NonNegativeInt, WithJsonSchema, model_validator
@@ -19,6 +19,10 @@ from perfgate.machine.telemetry import GpuTelemetry, Window
 from perfgate.metrics.kinds import TRIAL_KINDS, joined, known, payload
 from perfgate.metrics.memory import Memory
 from perfgate.metrics.path_use import ProcessUse
+from perfgate.metrics.sides import HEAD_NAME as HEAD_NAME  # noqa: PLC0414 (exported from here too)
+from perfgate.metrics.sides import SIDES as SIDES  # noqa: PLC0414
+from perfgate.metrics.sides import HeadName as HeadName  # noqa: PLC0414
+from perfgate.metrics.sides import Side as Side  # noqa: PLC0414
 from perfgate.models import Frozen, Note, absent
 from perfgate.reasons import CODE
 from perfgate.trace.decode_step import DecodeSteps
@@ -39,15 +43,6 @@ def key_of(kind: Kind, what: str) -> str:
     """The key of one kind in a file: ``{}pairs`` is ``pairs``, ``traced_pairs`` and so on."""
     return what.format("" if kind == "timed" else f"{kind}_")
 
-
-Side = Literal["base", "head"]
-"""Which of the two subjects of a comparison."""
-
-SIDES: tuple[Side, ...] = get_args(Side)
-
-HEAD_NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
-HeadName = Annotated[str, Field(pattern=f"^{HEAD_NAME}$")]
-"""What one of several heads of a run is called."""
 
 TAKE_AGAIN: Final = "Take the run folder from where it was measured, or its artifact, again; do not edit it."
 

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel
 
 from perfgate.errors import NotMeasuredError, RecordError
-from perfgate.judge.outcome import Outcome
 from perfgate.machine.json_text import RECORD
 from perfgate.machine.versioned_json import read_model
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import HeadName, Side
 from perfgate.record.run_names import NIGHT, RUN, begun_of
-from perfgate.record.run_record import read_run
 from perfgate.record.run_state import measured_anything, state_of
 from perfgate.record.stop import read_stop
 from perfgate.report.document import Document, Section
@@ -23,6 +24,31 @@ from perfgate.scenario.subject_words import words
 LATEST = "latest"
 """The word for the newest run folder."""
 LIST = "perfgate list shows the runs; name another folder of them with --runs."
+
+
+class _Row(BaseModel):
+    base: float | None
+    head: float | None
+
+
+class _Cell(BaseModel):
+    ungated: tuple[_Row, ...]
+
+
+class _Verdict(BaseModel):
+    """What a list shows of a ``verdict.json``; whoever judges the run reads all of it."""
+
+    format: Literal["perfgate-verdict/1"] = "perfgate-verdict/1"
+    verdict: str
+    cells: tuple[_Cell, ...]
+
+
+class _Manifest(BaseModel):
+    """The same of a ``run.json``."""
+
+    format: Literal["perfgate-run/1"] = "perfgate-run/1"
+    subjects: dict[Side, Subject]
+    heads: dict[HeadName, Subject] = {}
 
 
 @dataclass(frozen=True)
@@ -134,11 +160,14 @@ def _listed(folder: Path, runs: Path) -> ListedRun:
     heads: tuple[str, ...] = ()
     verdict, fault, measured = "", "", False
     try:
-        manifest = read_run(folder)
+        manifest = read_model(_Manifest, folder / RUN)
         subjects, heads = manifest.subjects, tuple(manifest.heads)
         if (file := folder / "verdict.json").exists():
-            outcome = read_model(Outcome, file, RECORD)
-            verdict, measured = outcome.verdict, _has_figures(outcome)
+            outcome = read_model(_Verdict, file, RECORD)
+            verdict = outcome.verdict
+            # Where it shows no figure the records tell whether anything was measured.
+            rows = [row for cell in outcome.cells for row in cell.ungated]
+            measured = any(row.base is not None or row.head is not None for row in rows)
     except RecordError as error:
         fault = "verdict.json cannot be read" if subjects else error.finding
     stop = read_stop(folder)
@@ -146,11 +175,6 @@ def _listed(folder: Path, runs: Path) -> ListedRun:
     state = "" if fault else state_of(folder, measured=bool(told))
     why = f"{'failed' if stop.failed else 'stopped'} ({stop.code.replace('-', ' ')})" if stop else ""
     return ListedRun(str(folder.relative_to(runs)), _begun(folder), subjects, heads, state, verdict, why, fault)
-
-
-def _has_figures(outcome: Outcome) -> bool:
-    """Whether a verdict shows that anything was measured; where not, the records tell."""
-    return any(row.base is not None or row.head is not None for cell in outcome.cells for row in cell.ungated)
 
 
 def _age(folder: Path) -> tuple[datetime, str]:

@@ -31,7 +31,7 @@ from perfgate.metrics.under_load import write_objective
 from perfgate.models import QUANTITY, Percent, Strict, absent
 from perfgate.scenario.fields import PlaceName
 from perfgate.scenario.yaml_document import did_you_mean
-from perfgate.trace.kernel_table import PLACES
+from perfgate.trace.places import PLACES
 from perfgate.units import format_percent, parse_percent, parse_quantity, plural
 
 LONGEST_DAYS = 3650

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from perfgate.load.exchange import is_url, without_secrets
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.models import Frozen, absent
 from perfgate.scenario.fields import Arguments, Variables
 

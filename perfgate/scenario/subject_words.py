@@ -16,7 +16,7 @@ from ruamel.yaml.error import YAMLError
 
 from perfgate.errors import UsageError
 from perfgate.machine.versioned_json import first_problem
-from perfgate.metrics.trial import HEAD_NAME, Side
+from perfgate.metrics.sides import HEAD_NAME, Side
 from perfgate.scenario.subject import SHOWN, Subject, absolute, data_apart, entries
 
 CONFIG_FILE: Final = "perfgate.toml"

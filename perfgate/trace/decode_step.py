@@ -19,14 +19,14 @@ from perfgate.models import Frozen, absent
 from perfgate.trace.breakdown import StepFigures, consecutive, figures
 from perfgate.trace.families import UNLISTED
 from perfgate.trace.idle_gaps import GAPS
-from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace, combinations
+from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, STEP_KINDS, Trace, combinations
 from perfgate.trace.launch_shapes import Shapes, pooled_shapes, shapes_by_key
 from perfgate.trace.lost_work import check_shown
 from perfgate.trace.moves import Moves, moves_of, pooled_moves
+from perfgate.trace.places import PLACES
 
 STEADY = ("hashes", "addresses")
-"""What must be held for the host's work to agree between two engines of one build: Python's hashes, which order its
-sets, and the layout of the process in memory. See :mod:`perfgate.capture.pinning`."""
+"""Held so that the host's work agrees between engines: the order of sets, and where memory lies (capture.pinning)."""
 
 COARSEST_TICK_NS = 1000
 """No device clock that a profiler reads has longer steps; a greater common divisor of times is chance."""
@@ -43,7 +43,7 @@ class KernelKey(Frozen):
 
     Args:
         role: Its family; ``unlisted`` where no rule matched.
-        place: Where in a layer it is, of :data:`perfgate.trace.kernel_table.PLACES`; empty where that is not known.
+        place: Where in a layer it is, of :data:`perfgate.trace.places.PLACES`; empty where that is not known.
         name: Normalised name.
     """
 

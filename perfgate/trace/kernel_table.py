@@ -27,9 +27,6 @@ STEP_KINDS = ("decode", "prefill", "mixed", "idle", "unknown", "repeated")
 """What a step computed; ``idle`` scheduled nothing, ``unknown`` carries no range that tells, ``repeated`` launched what
 most inferred steps launched."""
 
-PLACES = ("", "qkv", "out", "gate-up", "down", "lm-head")
-"""Where in a layer a gemm is, which its name cannot tell; empty for every other kernel."""
-
 COPY_KINDS = ("h2d", "h2d-pageable", "d2h", "d2h-pageable", "d2d", "peer", "other")
 """Copies by direction; from or to pageable host memory they cannot overlap with the host."""
 
@@ -112,7 +109,7 @@ class Kernels(OnDevice):
         shape: Index into :attr:`Trace.shapes`.
         launched_ns: Start of the launching call on the host; :data:`NO_TIME` where it is not in the trace.
         layer: Number of the layer from 0, or -1 outside the layers.
-        place: Index into :data:`PLACES`.
+        place: Index into :data:`perfgate.trace.places.PLACES`.
         node: The graph above 32 bits and its node below; -1 where the profiler does not tell.
         astray: True where its times are none that a stream can have beside its others (:mod:`perfgate.trace.times`).
     """

@@ -24,8 +24,9 @@ from perfgate.trace.families import (
     RECURRENCE,
     SAMPLER,
 )
-from perfgate.trace.kernel_table import NONE, PLACES, Kernels, Names
+from perfgate.trace.kernel_table import NONE, Kernels, Names
 from perfgate.trace.layer_sequence import layer_bounds
+from perfgate.trace.places import PLACES
 from perfgate.units import plural
 
 

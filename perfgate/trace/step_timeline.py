@@ -14,7 +14,6 @@ from perfgate.trace.kernel_table import (
     COPY_KINDS,
     NO_TIME,
     NONE,
-    PLACES,
     Calls,
     Columns,
     OnDevice,
@@ -23,6 +22,7 @@ from perfgate.trace.kernel_table import (
     call_keys,
     combinations,
 )
+from perfgate.trace.places import PLACES
 from perfgate.trace.selection import Selection
 
 Ints = NDArray[np.int64]

@@ -54,7 +54,7 @@ def test_a_record_of_a_kind_that_is_gone_is_refused(request: pytest.FixtureReque
     kept["trials"][1]["kind"] = "called"
     request.getfixturevalue("without_calls")
 
-    with pytest.raises(UsageError, match="called trials: the room 'calls' is not in this installation"):
+    with pytest.raises(UsageError, match="called trials: the room 'calls' is not here"):
         Record.model_validate(kept)
 
 
