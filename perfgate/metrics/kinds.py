@@ -102,6 +102,12 @@ def taken_by(name: str) -> AfterValidator:
     return AfterValidator(lambda declared: declared and known(name) and declared)
 
 
+def model_of(name: str) -> Any:
+    """The model of a field that a kind brings to trials; where its room was removed any value, which nothing reads."""
+    places = {name: place for kind in TRIAL_KINDS.values() for name, place in kind.payload.items()}
+    return rooms.bring(places[name]) if name in places else Any
+
+
 def payload(kind: TrialKind) -> dict[str, Any]:
     """The fields that a kind brings to a trial."""
     return {name: _optional(place) for name, place in kind.payload.items()}
