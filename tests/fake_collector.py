@@ -12,10 +12,9 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pkgutil import resolve_name
 from typing import Any
 
-from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls, StepCalls, StepKind
-from perfgate.calls.host_profile import FIGURES, FunctionTime, HostProfile, Node
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import read_iteration
 from perfgate.counters.launch_table import COUNTERS, Device, KernelLaunch
@@ -222,9 +221,9 @@ class FakeCollector:
                 if job.kind == "counted":
                     measured |= _counted(spec, job, progress, draw)
                 elif job.kind == "called":
-                    measured |= _called(spec, job)
+                    measured |= resolve_name("fake_hosts:called")(spec, job)
                 elif job.kind == "sampled":
-                    measured |= {"host": _sampled(spec, job)}
+                    measured |= resolve_name("fake_hosts:sampled")(spec, job)
                 else:
                     measured |= _measured(spec, job, progress, draw, _stated(spec, job, self.seed))
             except NotMeasuredError as error:
@@ -430,44 +429,6 @@ def _counted(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: ra
         ),
     )  # fmt: skip
     return {"counted": step}
-
-
-def _called(spec: FakeSpec, job: Job) -> dict[str, Any]:
-    """What a counter would have counted: the same in every step and trial."""
-    many: dict[StepKind, int] = {"decode": job.cell.batch.output_tokens - 1, "prefill": 1}
-    lines = round(spec.truth("lines", 11_000, job.side))
-    steps = {
-        kind: StepCalls(
-            calls=(1,) * steps,
-            functions={"vllm.schedule": FunctionCalls(calls=(steps, steps), lines=(steps * lines, steps * lines))},
-        )
-        for kind, steps in many.items()
-    }
-    costs = Costs(line=15_000, call=30_000, c_call=20_000)
-    return {"calls": HostCalls(python="3.11", instrument="settrace", iterations=1, costs=costs, steps=steps)}
-
-
-def _sampled(spec: FakeSpec, job: Job) -> HostProfile:
-    """What a sampler would have seen: lines of a scheduler, and a model that takes the same on both sides."""
-    steps = 600
-    own_ns = {
-        "vllm.schedule": round(spec.truth("lines", 11_000, job.side)) * 15 * steps,
-        "vllm.model": 5_000_000 * steps,
-    }
-    return HostProfile(
-        steps=steps,
-        period_ns=500_000,
-        figures={name: steps * number for number, name in enumerate(FIGURES)},
-        cpus=(0, 1),
-        allowed=2,
-        threads={"python": (3, 1)},
-        imports={"vllm.v1": (90, 300_000), **({"scipy.stats": (120, 900_000)} if job.side == "head" else {})},
-        functions={
-            name: FunctionTime(samples=ns // 500_000, work_ns=ns, spread_ns=round((ns * 500_000) ** 0.5))
-            for name, ns in own_ns.items()
-        },
-        tree=(Node(0, "vllm.step", sum(own_ns.values())), *(Node(1, name, ns) for name, ns in own_ns.items())),
-    )
 
 
 def _write_timeline(job: Job, lines: list[dict[str, Any]]) -> Artifact:

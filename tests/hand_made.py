@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls, StepCalls, StepKind
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import GateOutcome, Outcome
 from perfgate.machine.fingerprint import Machine
@@ -139,20 +138,6 @@ def decode(
         key_ns=tuple(ns * steps for ns in by_key),
         tick_ns=tick_of(np.array([ns for _, _, ns in kernels], np.int64)),
     )
-
-
-IDLE = {"idle": FunctionCalls()}
-"""A function that was seen and never ran: steps have at least one."""
-
-
-def host_calls(prefill: Mapping[str, FunctionCalls] = IDLE, **functions: FunctionCalls) -> HostCalls:
-    """Ten decode steps of one iteration in which the host ran these functions, and one prefill step."""
-    costs = Costs(line=15_000, call=30_000, c_call=20_000)
-    steps: dict[StepKind, StepCalls] = {
-        "decode": StepCalls(calls=(100,) * 10, functions={**IDLE, **functions}),
-        "prefill": StepCalls(calls=(100,), functions={**prefill}),
-    }
-    return HostCalls(python="3.11", instrument="settrace", iterations=1, costs=costs, steps=steps)
 
 
 def traces(base: Sequence[DecodeSteps], head: Sequence[DecodeSteps], first: int = 0) -> tuple[Trial, ...]:

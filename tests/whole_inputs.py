@@ -11,7 +11,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from hand_made import BOTH, cell, host_calls, judged, record, run, spread, trials
+from fake_hosts import host_calls
+from hand_made import BOTH, cell, judged, record, run, spread, trials
 from nsys_builder import PID, ExportBuilder, global_id
 from null_server import HEAD, LAST, NEXT, chunk, event
 from other_results import GUIDELLM_LATER, VLLM

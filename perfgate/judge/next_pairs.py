@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import CellOutcome
+from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.metrics.trial import KINDS, Kind
 from perfgate.record.run_record import Record, Run
 from perfgate.scenario.plan import Cell
@@ -62,7 +63,7 @@ def due(run: Run, records: Mapping[str, Record]) -> Iterator[Due]:
 def _target(run: Run, cell: Cell, outcome: CellOutcome, kind: Kind, taken: int) -> int:
     """How many pairs of a kind, or trials of one side alone, one head is to have next; no more than it has: none."""
     if run.quick:
-        return int(kind in cell.kinds[:1] or (kind == "sampled" and cell.sampled is not None))
+        return int(kind in cell.kinds[:1] or (TRIAL_KINDS[kind].quick and kind in cell.kinds))
     if run.fixed:
         return cell.due_alone(kind)
     if taken and cell.gates_on(kind):

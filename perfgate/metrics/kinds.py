@@ -28,16 +28,18 @@ class TrialKind:
         place: Its place among the kinds: pairs are taken, and judged, in this order.
         sampling: Where a cell says when its pairs are looked at, attributes joined by dots.
         block: Attribute of a cell without which none is taken; empty for what is always taken.
+        declare: How a scenario declares it, in words, where a gate needs such trials and there are none.
+        quick: Whether a quick run takes it, too, where it is asked for.
         instrument: A job to what watches the engine (:class:`perfgate.capture.instruments.Instrument`).
         parked: Whether a trial's worker may import beside the trial before; it is then started as the worker itself
             is, and given ``launch`` alone.
         launch: Fields of :class:`perfgate.capture.driver_protocol.Launch` that the instrument sets.
         clocked: Whether it holds times of the device, which clocks of the sides may explain.
-        payload: Fields of a trial that it fills, with their models.
+        payload: Fields of a trial that it fills, with their models, whose modules import nothing that knows trials.
         checks: What is judged of a cell: evidence to findings; not asked where none is due.
         alone: What can be read of the only side of a cell that is not judged: evidence to findings.
         alike: Evidence to whether both sides show the same, ``None`` where that cannot be said.
-        outcome: Fields of a cell's outcome, each with its ``model`` and what makes it ``of`` evidence.
+        outcome: Fields of a cell's outcome: the ``model`` of each, in such a module, and what makes it ``of`` evidence.
         sections: By place in a report (``before_notes``, ``after_notes``) an outcome's cell to its sections there.
         page: By place on the run's page (these, ``evidence``, ``end``) the cell and its evidence to sections.
         shows: What one pair without a gate is taken for, in words: "to see what the ...".
@@ -49,6 +51,8 @@ class TrialKind:
     sampling: str
     instrument: str
     block: str = ""
+    declare: str = ""
+    quick: bool = False
     parked: bool = False
     launch: Mapping[str, Any] = field(default_factory=dict)
     clocked: bool = False
@@ -100,6 +104,12 @@ def known(name: str) -> str:
 def taken_by(name: str) -> AfterValidator:
     """Of a field that declares trials of a kind: it is refused where the room that takes them was removed."""
     return AfterValidator(lambda declared: declared and known(name) and declared)
+
+
+def model_of(name: str) -> Any:
+    """The model of a field that a kind brings to trials; where its room was removed any value, which nothing reads."""
+    places = {name: place for kind in TRIAL_KINDS.values() for name, place in kind.payload.items()}
+    return rooms.bring(places[name]) if name in places else Any
 
 
 def payload(kind: TrialKind) -> dict[str, Any]:

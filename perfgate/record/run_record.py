@@ -15,7 +15,7 @@ import json
 import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -32,6 +32,7 @@ from perfgate.machine.versioned_json import (
     write_readable,
 )
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
+from perfgate.metrics.kinds import TrialKind, joined
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, HeadName, Kind, Side, Trial, key_of
 from perfgate.models import Frozen, absent
 from perfgate.record.compared_builds import BuildDigest, ComparedBuilds, HeadsField
@@ -76,6 +77,13 @@ class Visit(Frozen):
         return tuple(gpu.uuid for gpus in self.stations or (self.machine.gpus,) for gpu in gpus)
 
 
+def _further(kind: TrialKind) -> dict[str, Any]:
+    """The same for pairs of another kind; not written where there are none."""
+    looks = Annotated[tuple[int, ...], Field(default=(), exclude_if=operator.not_)]
+    return {} if kind.name == "timed" else {key_of(kind.name, "further_{}looks"): looks}
+
+
+@joined(("further_counted_looks", _further))
 class Record(ComparedBuilds):
     """Everything measured on one cell.
 
@@ -90,8 +98,6 @@ class Record(ComparedBuilds):
         further_looks: Numbers of pairs at which looks were added after the cell's own, in order.
         further_traced_looks: The same for traced pairs.
         further_counted_looks: The same for counted pairs.
-        further_called_looks: The same for called pairs; not written where there are none.
-        further_sampled_looks: Always empty, because nothing is judged by sampled pairs; never written.
         stopped: Why measuring ended before a decision, where it did.
         stops: The same for single ones of several heads, by name; not written where there is none.
         chosen: How many iterations its judged trials have, where that was chosen; not written where it was not.
@@ -108,8 +114,6 @@ class Record(ComparedBuilds):
     further_looks: tuple[int, ...] = ()
     further_traced_looks: tuple[int, ...] = ()
     further_counted_looks: tuple[int, ...] = ()
-    further_called_looks: tuple[int, ...] = Field(default=(), exclude_if=operator.not_)
-    further_sampled_looks: tuple[int, ...] = Field(default=(), exclude_if=operator.not_)
     stopped: Failure | None = None
     stops: Annotated[dict[HeadName, Failure], Field(exclude_if=operator.not_)] = {}
     chosen: IterationChoice | None = Field(default=None, exclude_if=operator.not_)

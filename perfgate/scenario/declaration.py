@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_v
 from perfgate.errors import ScenarioError
 from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.metrics.kinds import taken_by
+from perfgate.metrics.kinds import TRIAL_KINDS, taken_by
 from perfgate.models import LARGEST, Duration, FieldError, FieldPath, Listed, Percent, Positive, Strict, absent
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation, not_traced
@@ -240,11 +240,9 @@ class Scenario(Strict):
                 raise FieldError(at, f"{gate.metric} needs output_tokens of at least {MIN_DECODE_TOKENS}")
             if gate.measured.kind == "traced" and (lacking := not_traced(self.kernels)):
                 raise FieldError(at, f"{gate.metric} is read from traced trials: {lacking}")
-            if gate.measured.kind == "counted" and not self.counters:
-                raise FieldError(at, f"{gate.metric} is read from counted trials: add a counters: block, like "
-                                     "counters: [{role: gemm, profile: 4}]")  # fmt: skip
-            if gate.measured.kind == "called" and self.calls is None:
-                raise FieldError(at, f"{gate.metric} is read from called trials: add a calls: block, like calls: {{}}")
+            kind = TRIAL_KINDS[gate.measured.kind]
+            if kind.block and not getattr(self, kind.block):
+                raise FieldError(at, f"{gate.metric} is read from {kind.name} trials: {kind.declare}")
         latest = shortest - STEPS_BEHIND
         if self.counted.step is not None and self.counted.step > latest:
             raise FieldError(("counted", "step"), "leaves too few decode steps behind it: at most "

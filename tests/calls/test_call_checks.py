@@ -6,11 +6,15 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from hand_made import BOTH, cell, codes, host_calls, judged, trial, trials
+from fake_hosts import host_calls
+from hand_made import BOTH, cell, codes, judged, record, run, trial, trials
 
 from perfgate.calls.host_calls import FunctionCalls, HostCalls
+from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import CellOutcome
-from perfgate.metrics.trial import Trial
+from perfgate.metrics.catalogue import find_metric, trial_value
+from perfgate.metrics.trial import SIDES, Trial
+from perfgate.report.closing_sentence import closing
 from perfgate.report.explanation import causes
 from perfgate.scenario.schedule import CallTrials
 
@@ -278,3 +282,27 @@ def test_what_was_not_called_for_is_not_said() -> None:
     (without,) = judged(SAME).cells
 
     assert not {key for key in without.model_dump(mode="json") if "called" in key}
+
+
+def test_calls_of_a_workload_without_decode_steps_pass() -> None:
+    """Nothing is said of decode steps where each request has one token, so that none was looked at."""
+    counted = host_calls({"f": FunctionCalls(calls=(3, 3))})
+    only_prefill = counted.model_copy(update={"steps": {"prefill": counted.steps["prefill"]}})
+    measured = cell(gates=[]).model_copy(update={"calls": CallTrials()})
+    taken = [trial(n, 0, side, kind="called", calls=only_prefill, iterations=(), startup=None)
+             for n, side in enumerate(SIDES)]  # fmt: skip
+
+    outcome = judge(run([measured], exact_only=True), {measured.cell_id: record(measured, taken)})
+
+    assert closing(outcome) == "PASS: what repeats exactly is the same."
+
+
+def test_the_metric_is_that_of_the_median_step() -> None:
+    """A step at which a block of the cache begins calls more, and moves nothing."""
+    counted = host_calls(schedule=USUAL)
+    decode = counted.steps["decode"].model_copy(update={"calls": (2944, 2944, 3047, 2944, 4179)})
+    steps = {"decode": decode, "prefill": counted.steps["prefill"].model_copy(update={"calls": (9000,)})}
+    taken = trial(0, 0, "base", kind="called", calls=counted.model_copy(update={"steps": steps}))
+
+    assert trial_value("host_calls_per_step", taken) == 2944
+    assert find_metric("host_calls_per_step").resolution(taken) == 0.0

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hand_made import IDLE, host_calls
+from fake_hosts import IDLE, host_calls
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hand_made import BASE, cell, codes, gate, host_calls, judged, record, spread, trial, trials
+from fake_hosts import host_calls
+from hand_made import BASE, cell, codes, gate, judged, record, spread, trial, trials
 
 from perfgate.calls.host_calls import FunctionCalls
 from perfgate.judge.cell_verdict import compare_sides

@@ -12,7 +12,6 @@ from hand_made import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.calls.host_calls import HostCalls, StepCalls
 from perfgate.machine.telemetry import GpuTelemetry
 from perfgate.metrics.catalogue import COLD_START, METRICS, ROLE_METRICS, find_metric, metric_names, trial_value
 from perfgate.metrics.summaries import step_median
@@ -109,15 +108,6 @@ TRACED = changed(
         role_ns={"gemm": (400, 420, 410, 9_000, 405), "norm": (7, 8)},
     ),
 )
-
-
-def test_host_calls_are_those_of_the_median_step() -> None:
-    """A step at which a block of the cache begins calls more, and moves nothing."""
-    decode = made(StepCalls, calls=(2944, 2944, 3047, 2944, 4179))
-    called = changed(TRIAL, calls=made(HostCalls, steps={"decode": decode, "prefill": made(StepCalls, calls=(9000,))}))
-
-    assert trial_value("host_calls_per_step", called) == 2944
-    assert find_metric("host_calls_per_step").resolution(called) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from hand_made import (
     decode,
     failed,
     gate,
-    host_calls,
     iteration,
     judged,
     record,
@@ -35,7 +34,6 @@ from stored import alone, lineage
 
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.visit_comparison import judge_against
-from perfgate.calls.host_calls import FunctionCalls
 from perfgate.counters.launch_table import COUNTERS, KernelLaunch
 from perfgate.counters.roofline_bound import Floor
 from perfgate.counters.step_counters import CountedStep
@@ -63,7 +61,6 @@ from perfgate.report.text import columns
 from perfgate.scenario.counter_trials import Condition, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import Plan
-from perfgate.scenario.schedule import CallTrials
 from perfgate.scenario.subject import Source, Subject
 from perfgate.trace.decode_step import KernelKey
 from perfgate.units import signed_percent
@@ -405,19 +402,6 @@ def test_kernels_alone_pass() -> None:
     closing = "PASS: every decode step of both sides is inside the envelope."
 
     assert render_text(checked()).splitlines()[-1] == closing
-
-
-def test_calls_of_a_workload_without_decode_steps_pass() -> None:
-    """Nothing is said of decode steps where each request has one token, so that none was looked at."""
-    counted = host_calls({"f": FunctionCalls(calls=(3, 3))})
-    only_prefill = counted.model_copy(update={"steps": {"prefill": counted.steps["prefill"]}})
-    measured = cell(gates=[]).model_copy(update={"calls": CallTrials()})
-    taken = [trial(n, 0, side, kind="called", calls=only_prefill, iterations=(), startup=None)
-             for n, side in enumerate(SIDES)]  # fmt: skip
-
-    outcome = judge(run([measured], exact_only=True), {measured.cell_id: record(measured, taken)})
-
-    assert closing(outcome) == "PASS: what repeats exactly is the same."
 
 
 def test_other_metrics_say_which_way_is_worse() -> None:
