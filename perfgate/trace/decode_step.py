@@ -26,7 +26,7 @@ from perfgate.trace.moves import Moves, moves_of, pooled_moves
 from perfgate.trace.places import PLACES
 
 STEADY = ("hashes", "addresses")
-"""Held so that the host's work agrees between engines: the order of sets, and where memory lies (capture.pinning)."""
+"""Kept equal between engines, so that their host does the same work (:mod:`perfgate.capture.pinning`)."""
 
 COARSEST_TICK_NS = 1000
 """No device clock that a profiler reads has longer steps; a greater common divisor of times is chance."""
