@@ -7,7 +7,7 @@ import functools
 import graphlib
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from perfgate.rooms import SHIPPED, TABLE
@@ -115,6 +115,25 @@ def test_rooms_say_which_others_they_stand_on() -> None:
         imported = {room(target) for module in FILES if room(module) == name for target in imports(module)}
         assert {*table.get("needs", ())} == imported & {*OPTIONAL} - {name}, name
     assert {*OPTIONAL} == {*SHIPPED}
+
+
+def test_the_drawing_is_of_the_imports() -> None:
+    """The drawing of the design has the rooms of the core, and an arrow where no way of two arrows says the same."""
+    packages = [name for name in (*CORE, *OPTIONAL) if (PACKAGE / name).is_dir() or name == "gate"]
+    below = {
+        name: {room(each) for module in FILES if room(module) == name for each in imports(module)} for name in packages
+    }
+    ways = {name: {*packages} & below[name] - {name} for name in packages}
+    lines = []
+    for name in reversed([name for name in packages if name in CORE]):
+        further = {each for near in ways[name] for each in reached(near, ways)}
+        lines += [f"    {name} --> {each}" for each in packages if each in ways[name] - further]
+    assert "\n".join(lines) in (PACKAGE.parent / "docs" / "design.md").read_text(encoding="utf-8"), "\n".join(lines)
+
+
+def reached(name: str, ways: Mapping[str, set[str]]) -> set[str]:
+    """Every room that a room leads to."""
+    return ways[name].union(*(reached(each, ways) for each in ways[name]))
 
 
 def test_no_imports_run_in_a_circle() -> None:
