@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from perfgate.rooms import tables
+
 PACKAGE = Path(__file__).parents[2] / "perfgate"
 
 CORE = (
@@ -103,6 +105,22 @@ def test_rooms_import_only_what_is_below_them() -> None:
     assert {room(module) for module in FILES} - {"__init__"} == {*ROOMS}
     arrows = {(module, target) for module in FILES for target in imports(module) if room(module) != room(target)}
     assert not [(a, b) for a, b in arrows if ROOMS.index(room(b)) >= ROOMS.index(room(a))]
+
+
+def places(value: object) -> Iterator[str]:
+    """The modules that a table names, without ``perfgate.``."""
+    if isinstance(value, dict):
+        yield from (place for each in value.values() for place in places(each))
+    elif isinstance(value, str) and value.startswith("perfgate."):
+        yield value.removeprefix("perfgate.").partition(":")[0]
+
+
+def test_tables_name_what_their_room_may_import() -> None:
+    """What a room brings is in it or below it, so that deleting another one takes nothing of it away."""
+    for name, table in tables().items():
+        for place in places(table):
+            assert place in FILES, f"{name}: {place}"
+            assert room(place) == name or room(place) in CORE, f"{name}: {place}"
 
 
 def test_no_imports_run_in_a_circle() -> None:
