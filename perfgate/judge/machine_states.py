@@ -74,7 +74,9 @@ class Found:
     gap: float
     windows: bool = False
     step_gaps: tuple[float, ...] = ()
-    _read: dict[Metric, list[tuple[InStates, InStates]]] = field(default_factory=dict, repr=False, compare=False)
+    _read: dict[Metric, list[tuple[InStates, InStates]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def step_gap(self) -> float:
@@ -152,7 +154,7 @@ class Found:
         return max(gaps)
 
     def _values(self, metric: Metric, pairs: Pairs) -> list[tuple[InStates, InStates]]:
-        """Of each pair's base and head the value in each state of which it has enough iterations; read once."""
+        """Of each labelled pair's base and head the value in each state of which it has enough; read once."""
         if metric not in self._read:
             self._read[metric] = [*self._of_trials(metric, pairs)]
         return self._read[metric]

@@ -15,7 +15,7 @@ import json
 import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -32,7 +32,7 @@ from perfgate.machine.versioned_json import (
     write_readable,
 )
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
-from perfgate.metrics.kinds import TrialKind, joined
+from perfgate.metrics.kinds import joined
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, HeadName, Kind, Side, Trial, key_of
 from perfgate.models import Frozen, absent
 from perfgate.record.compared_builds import BuildDigest, ComparedBuilds, HeadsField
@@ -77,13 +77,10 @@ class Visit(Frozen):
         return tuple(gpu.uuid for gpus in self.stations or (self.machine.gpus,) for gpu in gpus)
 
 
-def _further(kind: TrialKind) -> dict[str, Any]:
-    """The same for pairs of another kind; not written where there are none."""
-    looks = Annotated[tuple[int, ...], Field(default=(), exclude_if=operator.not_)]
-    return {} if kind.name == "timed" else {key_of(kind.name, "further_{}looks"): looks}
+_Looks = Annotated[tuple[int, ...], Field(default=(), exclude_if=operator.not_)]
 
 
-@joined(("further_counted_looks", _further))
+@joined(("further_counted_looks", lambda kind: {key_of(kind.name, "further_{}looks"): _Looks}))
 class Record(ComparedBuilds):
     """Everything measured on one cell.
 

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from perfgate.rooms import SHIPPED, TABLE
+from perfgate.rooms import SHIPPED, TABLE, tables
 
 PACKAGE = Path(__file__).parents[2] / "perfgate"
 
@@ -134,6 +134,22 @@ def test_the_drawing_is_of_the_imports() -> None:
 def reached(name: str, ways: Mapping[str, set[str]]) -> set[str]:
     """Every room that a room leads to."""
     return ways[name].union(*(reached(each, ways) for each in ways[name]))
+
+
+def places(value: object) -> Iterator[str]:
+    """The modules that a table names, without ``perfgate.``."""
+    if isinstance(value, dict):
+        yield from (place for each in value.values() for place in places(each))
+    elif isinstance(value, str) and value.startswith("perfgate."):
+        yield value.removeprefix("perfgate.").partition(":")[0]
+
+
+def test_tables_name_what_their_room_may_import() -> None:
+    """What a room brings is in it or below it, so that deleting another one takes nothing of it away."""
+    for name, table in tables().items():
+        for place in places(table):
+            assert place in FILES, f"{name}: {place}"
+            assert room(place) == name or room(place) in CORE, f"{name}: {place}"
 
 
 def test_no_imports_run_in_a_circle() -> None:
