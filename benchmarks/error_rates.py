@@ -256,7 +256,7 @@ Dotted lines are the margins of `itl_median`. Between them either verdict is rig
   mean, because a coin for each pair says which side is second. The first four pairs are never all alike. Of free coins
   they are in one run of eight, and a drift of three times the pair sd then falsely blocks 2 % and misses 6 % of runs.
 - A change that reaches only some restarts of the head breaks the symmetry: no claim is made for it. Its pairs fall in
-  two groups, and with few pairs the slow one may be missing altogether. Reports carry the caution `mode-share` when
+  two groups, and with few pairs the slow one may be missing altogether. Reports carry the caution `times-uneven` when
   they see both.
 """
 

@@ -264,7 +264,7 @@ Machines and heads:
 
 Of 5, 7, 10 and 24 pairs, each row shows the number with the most errors. No claim is made for a pass in an unknown
 order where the place itself costs something: no figure of such a table tells that, and its pass has the caution
-`order-unknown`.
+`advisory-unpaired`.
 
 """
 

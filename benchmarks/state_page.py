@@ -78,8 +78,8 @@ one of them in 1/64 of runs, of eight in 1/256. That is why no usual look passes
 Looks that a scenario declares at 4, 6, 8 and 12 pairs are two pairs sooner on a quiet machine; on two levels they block
 2.0 % and pass 7.6 %. **Rarer levels and one long tail of the head alone break the rates**, by as much as shown.
 No rule of twelve pairs keeps them: pairs that hold nothing of the tail do not tell of it, and no test of a mean holds
-for every shape (Bahadur and Savage 1956). Where both levels are seen the caution `mode-share` says so. With n pairs of
-which none is slow, up to 1 - 0.05^(1/n) of all restarts may be slow: 39 % with six pairs, 22 % with twelve.
+for every shape (Bahadur and Savage 1956). Where both levels are seen the caution `times-uneven` says so. With n pairs
+of which none is slow, up to 1 - 0.05^(1/n) of all restarts may be slow: 39 % with six pairs, 22 % with twelve.
 
 | pairs | at `ignorable`: blocked | at most | inconclusive | at `must_catch`: passed | at most | inconclusive | claim |
 |---|---|---|---|---|---|---|---|
@@ -102,7 +102,7 @@ CAUSED_WORDS = """
 
 No claim is made here: a head that is slow in some of its restarts passes more often than `must_catch` promises, since
 twelve pairs show a share only roughly. The report of every run that passes within states says what the share could
-still cost ("at most", 95 %, caution `within-states`); the column "said too low a bound" counts those where that is
+still cost ("at most", 95 %, caution `two-states`); the column "said too low a bound" counts those where that is
 less than the head does lose. A head that is always slow, or slow in a part of every trial, never passes.
 """
 EFFECTS_WORDS = """

@@ -457,7 +457,7 @@ No model is beyond the declared rates (95 % bounds), with visits and pairs toget
 to 11 % of the heads at `ignorable` would be blocked ("told"), and with four visits up to 8 % of those at `must_catch`
 would pass where visits lie on two levels: no rule can tell that from four. Where all visits are of one card and the
 head is of another, nothing tells how far cards are apart, so such visits are not held against it
-(`advisory-few-visits`).
+(`advisory-unpaired`).
 """
 COLUMNS = ("visits", "how many", "gates", "told", "blocked", "passed", "undecided", "wrong", "at least", "at most",
            "claim")  # fmt: skip

@@ -260,8 +260,8 @@ def test_a_run_holds_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "subject-not-found", "engine-import-failed", "engine-start-failed", "engine-start-timeout", "engine-died",
-        "iteration-timeout", "iteration-failed", "protocol-error", "request-failed", "wrong-token-count", "preempted",
+        "subject-not-found", "engine-import-failed", "engine-start-failed", "engine-start-timeout", "engine-failed",
+        "request-failed", "preempted",
     ],
 )  # fmt: skip
 def test_trial_that_fails(tmp_path: Path, code: str) -> None:
@@ -460,7 +460,7 @@ def test_engine_that_breaks_off(tmp_path: Path, mode: str) -> None:
 
     assert started.process.wait(DEADLINE_S) == 22
     (reason,) = gate.judge_folder(started.run_folder).cells[0].reasons
-    assert reason.code == {"step dies": "engine-died", "garbage": "protocol-error"}[mode]
+    assert reason.code == {"step dies": "engine-failed", "garbage": "engine-failed"}[mode]
     assert marked_processes(started.run_folder.name) == []
 
 

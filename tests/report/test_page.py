@@ -317,7 +317,7 @@ def test_a_run_is_explained_in_the_terminal(tmp_path: Path) -> None:
     assert told.exit_code == 0
     assert told.stdout.splitlines()[1] == "itl_median (inter-token latency) got slower, and so did ttft_median."
     assert "it blocks." in told.stdout
-    assert "  perfgate explain estimates-disagree" in told.stdout
+    assert "  perfgate explain times-uneven" in told.stdout
     assert code.stdout.startswith("undecided\n")
 
 
