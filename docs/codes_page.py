@@ -12,7 +12,7 @@ def render_codes_page() -> str:
         "Why a result is what it is, and what to do about it; `perfgate explain CODE` prints the same page.\n"
         "Written from the tables in `perfgate/reasons.py` and `perfgate/profile_reasons.py` by `make docs`.\n"
     )
-    pages = (f"## {page.code}\n\n{page.meaning}\n\n**What to do.** {page.remedy}\n" for page in REASONS.values())
+    pages = (f"## {page.code}\n\n{page.meaning} **What to do.** {page.remedy}\n" for page in REASONS.values())
     return "\n".join([head, *pages])
 
 

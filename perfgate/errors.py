@@ -20,7 +20,7 @@ import enum
 from dataclasses import dataclass
 from typing import ClassVar
 
-from perfgate.reasons import REASONS
+from perfgate.reasons import REASONS, current
 
 
 class ExitStatus(enum.IntEnum):
@@ -54,8 +54,8 @@ class PerfgateError(Exception):
         super().__init__(text)
         self.text = text
         self.where = where
-        self.remedy = remedy or (REASONS[code].remedy if code in REASONS else "")
-        self.code = code
+        self.code = current(code)
+        self.remedy = remedy or (REASONS[self.code].remedy if self.code in REASONS else "")
 
     @property
     def finding(self) -> str:

@@ -236,7 +236,7 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
         folder: A run of it, one build on both sides.
 
     Raises:
-        NotMeasuredError: ``no-decode-steps``: not every cell was traced; the text tells why.
+        NotMeasuredError: ``evidence-missing``: not every cell was traced; the text tells why.
         NotComparableError: It is a run of other cells, or its trials did not run the same: nothing can be learnt.
         RecordError: The folder is not a run folder.
     """
@@ -253,7 +253,7 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
         traced = [trial.decode for pair in record.pairs("traced") for trial in pair if trial.decode] if record else []
         if not traced:
             stopped = record.stopped if record else None
-            code, text = (stopped.code, stopped.text) if stopped else ("no-decode-steps", "no traced pair was taken")
+            code, text = (stopped.code, stopped.text) if stopped else ("evidence-missing", "no traced pair was taken")
             remedy = "Fix that (is --base right?) and learn again." if stopped else _way_on(folder)
             raise NotMeasuredError(text, where=f"{folder}: {cell.name}", remedy=remedy, code=code)
         blocks.append(envelope.learn(traced, loaded.scenario.kernels))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
+from perfgate.reasons import current
 from perfgate.units import format_percent, parse_percent, parse_quantity, plain_digits
 
 FieldPath = tuple[str | int, ...]
@@ -42,10 +43,14 @@ def build_models(kind: type[Frozen] = Frozen) -> None:
         build_models(model)
 
 
+CurrentCode = Annotated[str, AfterValidator(current)]
+"""A reason code of this version, also where an earlier one wrote it."""
+
+
 class Note(Frozen):
     """A reason or caution: a code of :mod:`perfgate.reasons` and what was seen."""
 
-    code: str
+    code: CurrentCode
     text: str
 
 

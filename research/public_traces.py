@@ -82,7 +82,7 @@ def found(trace: Trace) -> str:
     kinds = np.bincount(trace.steps.kind, minlength=len(STEP_KINDS)).tolist()
     steps = ", ".join(f"{count} {kind}" for kind, count in zip(STEP_KINDS, kinds, strict=True) if count)
     if not len(trace.steps):
-        return next(note.text for note in trace.cautions if note.code == "no-step-ranges")
+        return next(note.text for note in trace.cautions if note.code == "steps-unclear")
     if not trace.steps.inferred.any():
         return f"{steps}, named"
     unclear = any(note.code == "steps-unclear" for note in trace.cautions)

@@ -35,7 +35,7 @@ class Compiling(FakeCollector):
             kernel.write_text(f"by {job.side} of {job.run_folder.name}")
         self._spoil(job)
         trial = super().collect(job, progress)
-        failure = Failure(code="engine-died", text="died") if job.index in self._fails else None
+        failure = Failure(code="engine-failed", text="died") if job.index in self._fails else None
         return trial.model_copy(update={"failure": failure})
 
     def first(self, side: Side) -> str:

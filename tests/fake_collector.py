@@ -402,7 +402,7 @@ def _counted(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: ra
         NotMeasuredError: No traced trial shows the launches asked for.
     """
     if job.decode is None:
-        raise NotMeasuredError(REASONS["counters-no-trace"].meaning, code="counters-no-trace")
+        raise NotMeasuredError(REASONS["counters-missing"].meaning, code="counters-missing")
     window, keys = choose_window(job.decode, job.cell.counters), job.decode.keys
     progress(f"{window.count} launches")
     names = {name: COUNTERS[name].names_on(H200.architecture)[0].metric for name in spec.counted}

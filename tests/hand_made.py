@@ -78,7 +78,7 @@ def trial(index: int, pair: int | None, side: Side, step_s: float = STEP_S, **ch
     return Trial(index=index, pair=pair, subject=side, **{**blank, **measured, **changes})
 
 
-def failed(index: int, pair: int | None, side: Side, code: str = "engine-died", text: str = "died") -> Trial:
+def failed(index: int, pair: int | None, side: Side, code: str = "engine-failed", text: str = "died") -> Trial:
     """A trial that failed."""
     nothing: dict[str, Any] = {"iterations": (), "startup": None, "versions": {}}
     return trial(index, pair, side, failure=Failure(code=code, text=text), **nothing)

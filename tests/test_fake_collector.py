@@ -181,10 +181,10 @@ def test_tokens(take: Take, *, differ: bool) -> None:
 
 def test_declared_failure(take: Take) -> None:
     """A trial whose index is declared fails with that code, and the next one does not."""
-    spec = FakeSpec(failures={2: "engine-died"})
+    spec = FakeSpec(failures={2: "engine-failed"})
     failure = take(spec, index=2).failure
     assert failure is not None
-    assert failure.code == "engine-died"
+    assert failure.code == "engine-failed"
     assert take(spec, index=3).failure is None
 
 

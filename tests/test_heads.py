@@ -137,7 +137,7 @@ def test_a_failed_trial_costs_those_pairs_that_it_is_of(tmp_path: Path, label: s
     def before(job: Job) -> Failure | None:
         if job.pair == 1 and job.label in left:
             left.remove(job.label)
-            return Failure(code="engine-died", text="died")
+            return Failure(code="engine-failed", text="died")
         return None
 
     collector = OfHeads({}, before)
@@ -158,7 +158,7 @@ def test_a_base_that_fails_later_does_not_touch_a_head_that_was_decided(tmp_path
 
     def before(job: Job) -> Failure | None:
         died = job.label == "base" and (job.pair or 0) > 3
-        return Failure(code="engine-died", text="died") if died else None
+        return Failure(code="engine-failed", text="died") if died else None
 
     cells = by_head(measure(tmp_path, OfHeads(before=before)))
 

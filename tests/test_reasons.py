@@ -7,7 +7,10 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from perfgate.reasons import REASONS
+from perfgate.errors import NotMeasuredError
+from perfgate.metrics.trial import Failure
+from perfgate.models import Note
+from perfgate.reasons import MERGED, REASONS
 
 PACKAGE = Path(__file__).parents[1] / "perfgate"
 CARRIERS = {"Failure", "Note", "InvalidTrialError"}
@@ -52,6 +55,22 @@ def test_each_code_that_is_explained_is_spoken() -> None:
     """A page that no code leads to is out of date."""
     literals = {node.value for _, node in nodes() if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     assert {*REASONS} - literals == set()
+
+
+def test_codes_are_few() -> None:
+    """No code is there that a user acts on as on another, and each that was merged leads to a page."""
+    assert len(REASONS) <= 90
+    assert {*MERGED.values()} <= REASONS.keys()
+    assert not MERGED.keys() & REASONS.keys()
+
+
+def test_a_code_of_an_earlier_version_is_told_as_today() -> None:
+    """A record keeps what it was written with, by which its digest fits; whoever tells of it says the code of today."""
+    kept = Failure(code="engine-died", text="exit status 1")
+
+    assert kept.model_dump() == {"code": "engine-died", "text": "exit status 1"}
+    assert Note(**kept.model_dump()).code == "engine-failed"
+    assert NotMeasuredError(kept.text, code=kept.code).remedy == REASONS["engine-failed"].remedy
 
 
 def test_each_reason_has_a_meaning_and_a_remedy() -> None:

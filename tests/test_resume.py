@@ -242,27 +242,27 @@ def test_stopped_cell_is_taken_up_again(tmp_path: Path) -> None:
 
 def test_cap_counts_the_record(tmp_path: Path) -> None:
     """A cell that dropped too many pairs is not measured further, however often it is gone on with."""
-    failing = {2: "engine-died", 3: "engine-died", 4: "engine-died"}
+    failing = {2: "engine-failed", 3: "engine-failed", 4: "engine-failed"}
     folder = begin(tmp_path, Watched(FakeSpec(failures=failing)))
     before = records(folder)
     collector = Watched()
 
     outcome = gate.resume(folder, collector=collector, more=4).outcome
 
-    assert (outcome.verdict, codes(outcome.cells[0].reasons)) == ("not-measured", ["too-many-dropped-pairs"])
+    assert (outcome.verdict, codes(outcome.cells[0].reasons)) == ("not-measured", ["dropped-pairs"])
     assert (collector.jobs, records(folder)) == ([], before)
 
 
 def test_drops_of_two_visits(tmp_path: Path) -> None:
     """What an earlier visit dropped leaves the next one that much less, and the report names all of them."""
-    first, second = ({4: "engine-died"}, {8: "preempted"})
+    first, second = ({4: "engine-failed"}, {8: "preempted"})
     folder = begin(tmp_path, Watched(FakeSpec(failures=first), stop_at=5))
 
     outcome = gate.resume(folder, collector=Watched(FakeSpec(restart_sd=0.0003, failures=second))).outcome
 
     assert outcome.verdict == "pass"
     (dropped,) = (note for note in outcome.cells[0].cautions if note.code == "dropped-pairs")
-    assert dropped.text.startswith("2 dropped: engine-died: a fake failure of trial 4: ")
+    assert dropped.text.startswith("2 dropped: engine-failed: a fake failure of trial 4: ")
 
 
 # --- machines and subjects

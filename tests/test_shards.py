@@ -622,7 +622,7 @@ def test_a_second_machine_that_drifts_costs_what_it_measured(tmp_path: Path) -> 
     [
         (Losing(["tiny[batch=2]"], ByCell({"tiny[batch=2]": FakeSpec(restart_sd=0.02)}), pair=5), "a look was taken"),
         (ByCell({"tiny[batch=2]": FakeSpec(restart_sd=0.02)}), "inconclusive"),
-        (Losing(["tiny[batch=2]"], pair=1, code="iteration-failed"), "too many pairs were dropped"),
+        (Losing(["tiny[batch=2]"], pair=1, code="engine-failed"), "too many pairs were dropped"),
     ],
 )
 def test_what_could_have_been_decided_is_not_left(shards: list[Path], collector: FakeCollector, why: str) -> None:

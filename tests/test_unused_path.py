@@ -200,5 +200,5 @@ def test_a_server_of_which_a_process_does_not_tell(
     ended = serve("--head", f"path={plain}:{tmp_path / 'stub'}", "--base", "env.CORE_IS_SILENT=1")
 
     assert ended.exit_code == 0, ended.output
-    assert "path-use-unknown" in ended.output
+    assert "load-unproven" in ended.output
     assert "path-unused" not in ended.output

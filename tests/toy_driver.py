@@ -36,7 +36,7 @@ class ToyEngine:
         assert limit is None
         assert isinstance(workload, Workload)
         if self.arguments.get("breaks_at") == number:
-            raise InvalidTrialError("iteration-failed", "the toy broke")
+            raise InvalidTrialError("engine-failed", "the toy broke")
         steps = range(1, workload.output_tokens + 1)
         answer = {
             "submitted_ns": [0] * workload.batch,

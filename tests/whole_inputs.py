@@ -22,13 +22,12 @@ from stored import lineage
 from perfgate.baseline.exact_profile import Accepted, Profile
 from perfgate.calls.host_calls import FunctionCalls
 from perfgate.drill.board import Board, BoardRow
-from perfgate.drill.campaign import Drill, Exercise
+from perfgate.drill.campaign import Drill, Exercise, LeftOut
 from perfgate.drill.plants import load_plant
 from perfgate.fleet.nightly import Night
 from perfgate.github.workflow_job import JobPlan
 from perfgate.judge.outcome import verdict_json
 from perfgate.machine.clock_lease import Lease
-from perfgate.models import Note
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import write_record, write_run
 
@@ -205,7 +204,7 @@ _PLANT = load_plant(FIXTURES.parents[1] / "drills" / "host_work")
 _DRILL = Drill(
     name="drill-20261122T070000Z-abcdef", scenario=Path("a.yaml"), cells=("0" * 64,), base=BOTH["base"], device="cpu",
     exercises=(Exercise(name="same-build-1"), Exercise(name="host_work-10000", plant=_PLANT, size="10000")),
-    left_out=(Note(code="padded_rows", text="runs on cuda only"),), seed=1,
+    left_out=(LeftOut(code="padded_rows", text="runs on cuda only"),), seed=1,
 )  # fmt: skip
 _BOARD = Board(
     perfgate="0.2.0", name=_DRILL.name, scenario=("a",), machine_class="cpu-x2-observe-9c01de", alpha=0.01, beta=0.05,

@@ -48,7 +48,7 @@ LONGEST_REASON = 1000
 CAPACITIES: Final = ("kv_token_capacity", "model_memory")
 """Metrics of an engine's memory that repeat."""
 NEEDED: Final[dict[Kind, Code]] = {
-    "called": "host-calls-missing", "traced": "no-decode-steps", "counted": "counters-missing",
+    "called": "evidence-missing", "traced": "evidence-missing", "counted": "counters-missing",
 }  # fmt: skip
 """Kinds of trial that a profile is made of, with the reason code of a cell that declares one and has none."""
 
@@ -131,8 +131,8 @@ def learn_profiles(run_folder: Path, folder: Path, reason: str, side: Side | Non
 
     Raises:
         UsageError: There is no reason, or the sides are two builds.
-        NotMeasuredError: A cell has no valid trial of a kind that it declares: ``host-calls-missing``,
-            ``no-decode-steps``, ``counters-missing``.
+        NotMeasuredError: A cell has no valid trial of a kind that it declares: ``evidence-missing`` or
+            ``counters-missing``.
         RecordError: The run or a profile cannot be read.
     """
     check_reason(reason)

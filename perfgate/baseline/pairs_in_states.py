@@ -82,7 +82,7 @@ class PairsInStates:
         if self.bound * two_states.sign_test(more, less) > LEANS:
             return None
         text = f"the head was in the slow state more often than its anchor in {more} pairs and less often in {less}"
-        return Note(code="slow-state-leans", text=text)
+        return Note(code="states-undecided", text=text)
 
 
 def ratio(own: float, other: float) -> float:

@@ -38,7 +38,8 @@ def capacity_changed(
         if high < least or low > most:
             was, now = (least, high) if high < least else (most, low)
             unit = METRICS[name].unit
-            yield Note(code="capacity-changed", text=f"{name}: {format_value(was, unit)} -> {format_value(now, unit)}")
+            text = f"{name}: {format_value(was, unit)} -> {format_value(now, unit)}"
+            yield Note(code="engine-state-changed", text=text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ Claim = Literal["same-build", "anew"]
 DECIDED: tuple[Verdict, ...] = (*PASSED, "regressed")
 EXACT = {"outside-envelope", "counter-differs"}
 """Reasons that no spread explains: another build, whatever its times."""
-ADVICE = {"advisory-few-visits", "no-baseline", "undecided-by-baseline"}
+ADVICE = {"advisory-unpaired", "no-baseline"}
 """Reasons of a comparison with a baseline that tell of no difference."""
 
 

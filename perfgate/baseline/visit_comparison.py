@@ -113,7 +113,7 @@ def _judge(series: Sequence[VisitSeries], alpha: float, beta: float) -> Iterator
             text = f"by {plural(len(gated.visits), 'visit')} of the baseline, and visits alone never block"
             advisory["reasons"] = (*gate.reasons, Note(code=WOULD_REGRESS, text=text))
         # More pairs would not help here.
-        gate = gate.recoded("undecided", "undecided-by-baseline")
+        gate = gate.recoded("undecided", "advisory-unpaired")
         yield gate.model_copy(update={"visits": reach, **blind, **advisory})
 
 
@@ -144,7 +144,7 @@ def _beside_its_baseline(evidence: VisitEvidence, cell: CellOutcome) -> CellOutc
         return cell
     advisory = [gate for gate in cell.gates if gate.verdict == "advisory" and not would_regress(gate)]
     few = [(gate.visits.visits, gate.metric) for gate in advisory if gate.visits]
-    advice = (Note(code="advisory-few-visits", text=_too_few(*min(few), evidence)),) if few else ()
+    advice = (Note(code="advisory-unpaired", text=_too_few(*min(few), evidence)),) if few else ()
     held = BaselineOutcome(
         digest=baseline.tip,
         machine_class=baseline.machine_class,

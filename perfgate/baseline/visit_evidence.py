@@ -110,7 +110,7 @@ class VisitEvidence(ProfiledEvidence):
             missing = Note(code="metric-missing", text=f"trials carry no {metric.name}")
             if role is not None and metric.kind != "timed" and trials:
                 text = f"the baseline runs kernels of role {role}, the head none"
-                missing = Note(code="role-gone", text=text)
+                missing = Note(code="metric-unusable", text=text)
             return VisitSeries(gate, missing=why_missing(metric, {"head": trials}) or missing)
         # A baseline keeps values and no trials: its instrument is taken for the one at hand. A ratio has two readings.
         step = max(map(metric.resolution, trials)) * (1 if self.anchor is None else 2)
@@ -254,7 +254,7 @@ class VisitEvidence(ProfiledEvidence):
             return
         if self.anchor is None:
             text = f"no visit was measured beside {Build.of(self.record, 'base').title}: times are compared"
-            yield Note(code="anchor-unknown", text=text)
+            yield Note(code="anchor-weak", text=text)
             return
         for gate in self.cell.gates:
             metric = gate.gate.measured
@@ -262,7 +262,7 @@ class VisitEvidence(ProfiledEvidence):
             ratios = [own / beside for beside, own in pairs if beside and own and min(beside, own) > 0]
             off = statistics.geometric_mean(ratios) - 1 if ratios else 0.0
             if abs(off) > FAR:
-                yield Note(code="anchor-far", text=f"{metric.name} of the head is {off * 100:+.1f} % off the anchor's")
+                yield Note(code="anchor-weak", text=f"{metric.name} of the head is {off * 100:+.1f} % off the anchor's")
 
 
 def misfits(baseline: Baseline, side: RecordSide) -> tuple[str, ...]:

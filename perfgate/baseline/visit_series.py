@@ -140,15 +140,15 @@ class VisitSeries(Series):
             return found
         says, against = refused
         text = f"the median of {plural(len(self.pairs), 'pair')} of head and anchor {says}; against it: {against}"
-        return found.model_copy(update={"reasons": (Note(code="pairs-disagree", text=text),)})
+        return found.model_copy(update={"reasons": (Note(code="states-undecided", text=text),)})
 
     def no_look(self) -> Note:
         """Why the values reach no look: of one visit beside an anchor no spread is known, however many pairs it has."""
         if self.beside_anchor and not self.head:
-            return Note(code="no-common-state", text="no pair of head and anchor had a state of the GPU in common")
+            return Note(code="states-undecided", text="no pair of head and anchor had a state of the GPU in common")
         if len(self.visits) != 1 or len(self.visits[0]) != 1:
             return super().no_look()
-        return Note(code="advisory-few-visits", text="one visit beside the anchor, and a spread takes two")
+        return Note(code="advisory-unpaired", text="one visit beside the anchor, and a spread takes two")
 
     @property
     def advises(self) -> bool:
@@ -167,7 +167,7 @@ class VisitSeries(Series):
     def in_the_family(self) -> Series:
         """As Holm's family counts it: what only advises, without data."""
         return (
-            Series(self.gate, missing=self.missing or Note(code="advisory-few-visits", text="it only advises"))
+            Series(self.gate, missing=self.missing or Note(code="advisory-unpaired", text="it only advises"))
             if self.advises
             else self
         )

@@ -16,9 +16,8 @@ from perfgate.scenario.subject import Subject
 
 Said = Literal["good", "bad", "unknown"]
 OF_THE_COMMIT = (
-    "engine-import-failed", "engine-start-failed", "engine-start-timeout", "engine-died", "iteration-timeout",
-    "iteration-failed", "protocol-error", "request-failed", "wrong-token-count", "preempted", "one-sided-failures",
-    "metric-missing",
+    "engine-import-failed", "engine-start-failed", "engine-start-timeout", "engine-failed", "request-failed",
+    "preempted", "one-sided-failures", "metric-missing",
 )  # fmt: skip
 """Reason codes of a commit that builds and does not run."""
 

@@ -64,11 +64,11 @@ def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]])
     parts.sort(key=lambda part: not part.blocks)
     told = [(part.own, part.meaning) for part in parts if part.own.changes]
     if parts[0].blocks:
-        return Finding("regressed", (_priced_note("host-calls-added", *told),), cautions)
+        return Finding("regressed", (_priced_note("work-added", *told),), cautions)
     if notes := tuple(_at_times(found.values(), declared.ignorable)):
         return Finding("inconclusive", notes, cautions)
     if told:
-        cautions = (_priced_note("host-calls-changed", *told), *cautions)
+        cautions = (_priced_note("work-changed", *told), *cautions)
     return Finding("pass", (), cautions)
 
 
@@ -76,13 +76,13 @@ def _unfit(sides: Mapping[Side, Sequence[HostCalls]]) -> Finding | None:
     """Why nothing can be compared: a side was not counted, is not there, or was not counted alike."""
     if missing := [side for side, trials in sides.items() if not trials]:
         text = f"no called trial of {' and '.join(missing)}"
-        return Finding("not-measured", (Note(code="host-calls-missing", text=text),))
+        return Finding("not-measured", (Note(code="evidence-missing", text=text),))
     if "base" not in sides:
         return Finding(cautions=(Note(code="no-profile", text="the head's calls were held against nothing"),))
     keys = {side: sorted({trial.key for trial in trials}) for side, trials in sides.items()}
     if len({key for own in keys.values() for key in own}) > 1:
         text = "; ".join(f"{side}: {' and '.join(own)}" for side, own in keys.items())
-        return Finding("not-comparable", (Note(code="host-calls-unlike", text=text),))
+        return Finding("not-comparable", (Note(code="different-cells", text=f"calls were counted by {text}"),))
     return None
 
 
@@ -151,13 +151,13 @@ def _at_times(found: Iterable[CallDifference], ignorable_s: float) -> Iterator[N
             cost = f"{format_value(own.at_times_s, 's')} {IN_A_STEP[own.kind]}"
             functions = ", ".join(function for function, _ in own.at_times[:NAMED])
             text = f"what the head runs more at times would be {cost}, more than {_limit(ignorable_s)}: {functions}"
-            yield Note(code="host-calls-vary", text=text)
+            yield Note(code="counts-vary", text=text)
 
 
 def _other_state(base: HostCalls, head: HostCalls) -> Iterator[Note]:
     """What the engine's process imports and keeps otherwise, which has no price in a step."""
     if lines := figure_lines(base, head):
-        yield Note(code="host-state-changed", text="\n".join(lines))
+        yield Note(code="engine-state-changed", text="\n".join(lines))
 
 
 def _varying(base: HostCalls, head: HostCalls) -> Iterator[Note]:
@@ -170,7 +170,7 @@ def _varying(base: HostCalls, head: HostCalls) -> Iterator[Note]:
     most = sorted(both, key=lambda key: (-both[key], key))
     names = list(dict.fromkeys(function for function, _ in most))
     share = max(base.varying_share, head.varying_share)
-    yield Note(code="host-calls-vary", text=f"{percent(share)} of all events: {listed(names, NAMED)}")
+    yield Note(code="counts-vary", text=f"{percent(share)} of all events vary: {listed(names, NAMED)}")
 
 
 def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[DecodeSteps]]]) -> Finding:
@@ -194,7 +194,7 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[De
     base, head = (by_rank(sides.get(side, ())) for side in SIDES)
     if len(base) != len(head):
         text = "no launches of steps that were traced alike"
-        return Finding("not-comparable", (Note(code="launches-without-base", text=text),))
+        return Finding("not-comparable", (Note(code="no-profile", text=text),))
     ranks = [launch_difference(was, now) for was, now in zip(base, head, strict=True)]
     worst = max(ranks, key=lambda own: (bool(own.pageable), own.waits_more, bool(own), own.cost_s))
     limit = _limit(ignorable_s)
@@ -206,6 +206,6 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[De
     elif worst.cost_s > ignorable_s:
         what = f"more than {limit}"
     else:
-        told = (_priced_note("launches-changed", (worst, f"within {limit}{where}")),) if worst else ()
+        told = (_priced_note("work-changed", (worst, f"within {limit}{where}")),) if worst else ()
         return Finding("pass", (), told)
-    return Finding("regressed", (_priced_note("launches-added", (worst, f"{what}{where}")),))
+    return Finding("regressed", (_priced_note("work-added", (worst, f"{what}{where}")),))

@@ -113,7 +113,7 @@ def read_calls(answer: Mapping[str, Any]) -> HostCalls:
     """What a worker's answer to one iteration says that the host ran in its steps.
 
     Raises:
-        InvalidTrialError: ``protocol-error``: It says nothing of the kind, or a request got no token.
+        InvalidTrialError: ``engine-failed``: It says nothing of the kind, or a request got no token.
     """
     try:
         reported = _read(answer["host_calls"])
@@ -121,19 +121,19 @@ def read_calls(answer: Mapping[str, Any]) -> HostCalls:
         return _by_kind(reported, tokens, decode_begins(answer))
     except (ValidationError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
         text = f"counted calls: {str(error)[:500]}"
-        raise InvalidTrialError("protocol-error", text) from error
+        raise InvalidTrialError("engine-failed", text) from error
 
 
 def read_figures(answer: Mapping[str, Any]) -> _ProcessFigures:
     """What it says of its process, before that iteration and in it.
 
     Raises:
-        InvalidTrialError: ``protocol-error``: It says nothing of the kind.
+        InvalidTrialError: ``engine-failed``: It says nothing of the kind.
     """
     try:
         return _ProcessFigures.model_validate(answer["process"])
     except (ValidationError, KeyError) as error:
-        raise InvalidTrialError("protocol-error", f"figures of the process: {str(error)[:500]}") from error
+        raise InvalidTrialError("engine-failed", f"figures of the process: {str(error)[:500]}") from error
 
 
 def figures_of(seen: Sequence[_ProcessFigures]) -> dict[str, Total]:

@@ -111,13 +111,13 @@ class SampledSteps:
         """Take what a worker's answer to one iteration says.
 
         Raises:
-            InvalidTrialError: ``protocol-error``: It says nothing of the kind, or the engine made no decode step.
+            InvalidTrialError: ``engine-failed``: It says nothing of the kind, or the engine made no decode step.
         """
         try:
             sampled = _read(answer["host_samples"])
             self._add(sampled, len(answer["deliveries"]), decode_begins(answer))
         except (ValidationError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
-            raise InvalidTrialError("protocol-error", f"sampled stacks: {str(error)[:500]}") from error
+            raise InvalidTrialError("engine-failed", f"sampled stacks: {str(error)[:500]}") from error
 
     def _add(self, sampled: _Sampled, returns: int, begin: int) -> None:
         if len(sampled.steps) != returns or begin == returns:
@@ -144,11 +144,11 @@ class SampledSteps:
         """What a record keeps.
 
         Raises:
-            InvalidTrialError: ``protocol-error``: nothing was sampled, or a function or thread has a name that no
+            InvalidTrialError: ``engine-failed``: nothing was sampled, or a function or thread has a name that no
                 report could show.
         """
         if self._last is None:
-            raise InvalidTrialError("protocol-error", "no iteration was sampled")
+            raise InvalidTrialError("engine-failed", "no iteration was sampled")
         try:
             return HostProfile(
                 steps=self._steps, period_ns=self._last.period_ns, figures=self._figures,
@@ -157,7 +157,7 @@ class SampledSteps:
                 functions=summed(self.stacks), tree=tree_of(self.stacks),
             )  # fmt: skip
         except ValidationError as error:
-            raise InvalidTrialError("protocol-error", f"sampled stacks: {str(error)[:500]}") from error
+            raise InvalidTrialError("engine-failed", f"sampled stacks: {str(error)[:500]}") from error
 
 
 def _read(said: Mapping[str, Any]) -> _Sampled:

@@ -109,11 +109,11 @@ class VllmEngine:
             started = _Started.model_validate(answer)
         except ValidationError as error:
             text = f"the answer to start has another shape: {str(answer)[:200]}"
-            raise InvalidTrialError("protocol-error", text) from error
+            raise InvalidTrialError("engine-failed", text) from error
         import_ns = started.import_ns - worker.stopped_ns(worker.imported_ns - started.import_ns, worker.imported_ns)
         if (claimed_ns := import_ns + started.engine_ns) > ready_ns:
             text = f"the engine claims to have started for {claimed_ns} ns, {ready_ns} ns after its process did"
-            raise InvalidTrialError("protocol-error", text)
+            raise InvalidTrialError("engine-failed", text)
         self.versions, self._vocabulary = started.versions, started.vocabulary
         figures = started.model_dump(exclude={"versions", "vocabulary"})
         figures["import_ns"] = import_ns
@@ -127,7 +127,7 @@ class VllmEngine:
             raise TypeError("this driver decodes batches")
         batch = prompts(workload, self._vocabulary, number)
         timeout_s = self._job.cell.measure.iteration_timeout
-        limit = limit or Limit(time.monotonic() + timeout_s, "iteration-timeout", "engine-died")
+        limit = limit or Limit(time.monotonic() + timeout_s, "engine-failed", "engine-failed")
         begin_ns = time.monotonic_ns()
         asked = {"prompts": batch, "output_tokens": workload.output_tokens, "probe": probe}
         if workload.images is not None:
@@ -142,7 +142,7 @@ class VllmEngine:
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """See :class:`Engine`."""
-        limit = Limit(time.monotonic() + self._job.cell.measure.start_timeout, "iteration-timeout", "engine-died")
+        limit = Limit(time.monotonic() + self._job.cell.measure.start_timeout, "engine-failed", "engine-failed")
         self._worker.request("profile", limit, on=on, ranges=ranges, window=window)
 
     def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[ProcessUse, ...]:

@@ -133,7 +133,7 @@ class Gpus:
             busy = self.await_idle(self.of(job.cell))
         except GpuError as error:
             return Failure(code=error.code, text=error.finding)
-        return Failure(code="foreign-process", text=f"after the engine's end: {busy}") if busy else None
+        return Failure(code="gpu-busy", text=f"after the engine's end: {busy}") if busy else None
 
     def _find(self, nvml: Accelerators | None) -> Machine:
         """This machine, with these GPUs; none where they are hidden on purpose."""

@@ -33,7 +33,7 @@ def read_held(answer: Mapping[str, Any]) -> Held | None:
     """The ``memory`` of a worker's answer to one iteration; ``None`` where it tells none.
 
     Raises:
-        InvalidTrialError: ``protocol-error``: It has another shape.
+        InvalidTrialError: ``engine-failed``: It has another shape.
     """
     said = answer.get("memory")
     if said is None:
@@ -42,7 +42,7 @@ def read_held(answer: Mapping[str, Any]) -> Held | None:
         readings = _READINGS.validate_python(said)
     except ValidationError as error:
         text = f"memory: expected figures of each process, found {str(said)[:200]}"
-        raise InvalidTrialError("protocol-error", text) from error
+        raise InvalidTrialError("engine-failed", text) from error
     processes = {pid: (resident, peak) for pid, resident, peak, *_ in readings}
     device = [reading[3:] for reading in readings if len(reading) > len(_PROCESS)]
     resident, peak = (sum(figures) for figures in zip(*processes.values(), strict=True))

@@ -200,7 +200,7 @@ def check_neighbours(
         deadline_s: Monotonic time at which the visit is to be over.
 
     Raises:
-        NotMeasuredError: ``stations-interfere``.
+        NotMeasuredError: ``gpu-busy``.
         StationFailedError: A trial failed, so that nothing is known.
         InterruptedRunError: ``out-of-budget``: nothing is known, and there is no time to measure it.
         OSError: A folder cannot be written.
@@ -224,7 +224,7 @@ def check_neighbours(
             write_model(kept_in(), found)
     effect = found.worst(gates)
     if effect.share > 1:
-        raise NotMeasuredError(found.words(effect), where="--gpus", code="stations-interfere")
+        raise NotMeasuredError(found.words(effect), where="--gpus", code="gpu-busy")
     tell(f"{'warning: ' if effect.share > TOLD else ''}{found.words(effect)}")
 
 
@@ -294,7 +294,7 @@ def _figures(cell: Cell, alone: Sequence[Trial], beside: Sequence[Trial], names:
     """What trials have a value of; decode steps in a state of the GPU that all beside others have, and one alone.
 
     Raises:
-        NotMeasuredError: ``stations-interfere``: there is no such state, so that nothing is known.
+        NotMeasuredError: ``gpu-busy``: there is no such state, so that nothing is known.
     """
     gated = [gate.gate.measured for gate in cell.gates if gate.gate.measured.kind == "timed"]
     metrics = [*(metric for metric in METRICS.values() if metric.kind == "timed"), ELAPSED, *gated]
@@ -302,7 +302,7 @@ def _figures(cell: Cell, alone: Sequence[Trial], beside: Sequence[Trial], names:
     if alike is None and any(metric.decode != "none" for metric in gated or [ELAPSED]):
         text = ("what stations do to one another is not known: trials alone and beside others had no GPU state in "
                 "common; a further run may tell")  # fmt: skip
-        raise NotMeasuredError(text, where="--gpus", code="stations-interfere")
+        raise NotMeasuredError(text, where="--gpus", code="gpu-busy")
     figures = {}
     for metric in metrics:
         own = (alone, beside) if metric.decode == "none" else alike or ()

@@ -77,7 +77,7 @@ class ServerDriver:
     def start(self, job: Job, launch: Launch) -> Iterator[Engine]:
         """See :class:`perfgate.capture.driver_protocol.Driver`."""
         if launch != Launch():
-            raise InvalidTrialError("profile-failed", "a server is not profiled")
+            raise InvalidTrialError("evidence-missing", "a server is not profiled")
         if self._cores is None:
             self._cores = self._held.enter_context(apart())
         servers, clients = self._cores
@@ -220,7 +220,7 @@ class ServedEngine:
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:
         """No instrument of a server asks for it."""
-        raise InvalidTrialError("profile-failed", f"a server has no ranges {ranges}, {on}, {window}")
+        raise InvalidTrialError("evidence-missing", f"a server has no ranges {ranges}, {on}, {window}")
 
     def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[ProcessUse, ...]:
         """See :class:`perfgate.capture.driver_protocol.Engine`; a server that ran already is not asked.

@@ -94,4 +94,4 @@ def served_name(url: str) -> str:
     match fetch_json(url, "/v1/models").get("data"):
         case [{"id": str(name)}, *_] if 0 < len(name) <= 1000 and name.isprintable():  # noqa: PLR2004 (a path at most)
             return name
-    raise InvalidTrialError("protocol-error", "the server names no model at /v1/models")
+    raise InvalidTrialError("engine-failed", "the server names no model at /v1/models")

@@ -195,7 +195,8 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._child.pid, signal.SIGINT)
         if not self.ended(wait_s):
-            raise InvalidTrialError("engine-died", f"the server is still there {wait_s:g} s after it was asked to stop")
+            text = f"the server is still there {wait_s:g} s after it was asked to stop"
+            raise InvalidTrialError("engine-failed", text)
 
 
 @contextlib.contextmanager
@@ -206,7 +207,7 @@ def own_port(station: int = 0) -> Iterator[int]:
     then listen on one port (``SO_REUSEPORT``): each would answer half of the requests of both.
 
     Raises:
-        InvalidTrialError: ``start-refused``: somebody listens on each.
+        InvalidTrialError: ``process-left``: somebody listens on each.
     """
     first = FIRST_PORT + PORTS * ((os.getpid() + APART * station) % BLOCKS)
     for port in range(first + PORTS - 1, first, -1):
@@ -214,7 +215,7 @@ def own_port(station: int = 0) -> Iterator[int]:
             if is_ours and _is_free(port):
                 yield port
                 return
-    raise InvalidTrialError("start-refused", f"somebody listens on each port from {first + 1} to {first + PORTS - 1}")
+    raise InvalidTrialError("process-left", f"somebody listens on each port from {first + 1} to {first + PORTS - 1}")
 
 
 @contextlib.contextmanager

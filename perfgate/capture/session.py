@@ -348,7 +348,7 @@ class Session:
 
         trial = station.take(job, show_phase)
         if trial.no_floor and pair is None and any(gate.gate.measured.needs_floor for gate in cell.gates):
-            self._tell(f"{cell.name}: a gate on {label} cannot be judged, no-floor: {trial.no_floor}")
+            self._tell(f"{cell.name}: a gate on {label} cannot be judged, no floor: {trial.no_floor}")
         with self._lock:
             if met_unfit_caches(trial):
                 station.conditioned.discard((cell.cell_id, label))

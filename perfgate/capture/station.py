@@ -232,9 +232,9 @@ class Station:
         end_orphans(own=own)
         left = find_orphans(own)
         if left:
-            failure = Failure(code="start-refused", text="still alive: " + "; ".join(str(orphan) for orphan in left))
+            failure = Failure(code="process-left", text="still alive: " + "; ".join(str(orphan) for orphan in left))
         elif busy := self.gpus.await_idle(self.gpus.of(job.cell)):
-            failure = Failure(code="foreign-process", text=busy)
+            failure = Failure(code="gpu-busy", text=busy)
         else:
             return None
         return job.trial(t0_utc=utc_now(), duration_ns=0, failure=failure)

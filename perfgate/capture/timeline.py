@@ -67,18 +67,18 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = 
         asked: When; the worker's stamps must lie in it, because the engine's code can reach the worker's clock.
 
     Raises:
-        InvalidTrialError: ``protocol-error`` for wrong shapes, types, stamps that do not increase or that the parent's
-            clock refutes, ``request-failed``, ``wrong-token-count`` or ``preempted``.
+        InvalidTrialError: ``engine-failed`` for wrong shapes, types, stamps that do not increase or that the parent's
+            clock refutes, ``request-failed`` or ``preempted``.
     """
     submitted = _stamps(answer.get("submitted_ns"), workload.batch)
     deliveries = _deliveries(answer.get("deliveries"), submitted[-1], workload.batch)
     last_ns = deliveries[-1].t_ns if deliveries else submitted[-1]
     if submitted[0] < asked.begin_ns or last_ns > asked.end_ns:
         text = f"stamps from {_short(submitted[0])} to {_short(last_ns)} ns, but the answer was asked for at "
-        raise InvalidTrialError("protocol-error", f"{text}{asked.begin_ns} and there at {asked.end_ns}")
+        raise InvalidTrialError("engine-failed", f"{text}{asked.begin_ns} and there at {asked.end_ns}")
     digest = answer.get("tokens_digest")
     if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
-        raise InvalidTrialError("protocol-error", f"tokens_digest is not a SHA-256: {_short(digest)}")
+        raise InvalidTrialError("engine-failed", f"tokens_digest is not a SHA-256: {_short(digest)}")
     _check_requests(answer, deliveries, workload)
     first, last = _first_and_last(deliveries, workload.batch)
     steps = _steps(deliveries)
@@ -99,23 +99,23 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = 
 
 def _stamps(stamps: Any, batch: int) -> list[int]:
     if not isinstance(stamps, list) or len(stamps) != batch or not all(type(t) is int for t in stamps):
-        raise InvalidTrialError("protocol-error", f"submitted_ns: expected {batch} integers, found {_short(stamps)}")
+        raise InvalidTrialError("engine-failed", f"submitted_ns: expected {batch} integers, found {_short(stamps)}")
     if any(later < earlier for earlier, later in pairwise(stamps)):
-        raise InvalidTrialError("protocol-error", f"submitted_ns runs backwards: {_short(stamps)}")
+        raise InvalidTrialError("engine-failed", f"submitted_ns runs backwards: {_short(stamps)}")
     return stamps
 
 
 def _deliveries(entries: Any, submitted_ns: int, batch: int) -> list[_Delivery]:
     """The deliveries that carried tokens, in order."""
     if not isinstance(entries, list):
-        raise InvalidTrialError("protocol-error", f"deliveries: expected a list, found {_short(entries)}")
+        raise InvalidTrialError("engine-failed", f"deliveries: expected a list, found {_short(entries)}")
     deliveries = []
     begun = [False] * batch
     before_ns = submitted_ns
     for entry in entries:
         t_ns, tokens = _entry(entry, batch)
         if t_ns <= before_ns:
-            raise InvalidTrialError("protocol-error", f"a delivery's stamp does not increase: {before_ns}, then {t_ns}")
+            raise InvalidTrialError("engine-failed", f"a delivery's stamp does not increase: {before_ns}, then {t_ns}")
         before_ns = t_ns
         if any(tokens):
             first = any(count and not b for count, b in zip(tokens, begun, strict=True))
@@ -129,14 +129,14 @@ def _entry(entry: Any, batch: int) -> tuple[int, list[int]]:
         case [int(t_ns), [*tokens]] if type(t_ns) is int and len(tokens) == batch:
             if all(type(count) is int and 0 <= count < LARGEST for count in tokens):
                 return t_ns, tokens
-    raise InvalidTrialError("protocol-error", f"a delivery: expected [t_ns, {batch} counts], found {_short(entry)}")
+    raise InvalidTrialError("engine-failed", f"a delivery: expected [t_ns, {batch} counts], found {_short(entry)}")
 
 
 def _check_requests(answer: Mapping[str, Any], deliveries: Sequence[_Delivery], workload: Workload) -> None:
     """Every request ran to its declared length, undisturbed."""
     reasons = answer.get("finish_reasons")
     if not isinstance(reasons, list) or len(reasons) != workload.batch:
-        raise InvalidTrialError("protocol-error", f"finish_reasons: expected {workload.batch}, found {_short(reasons)}")
+        raise InvalidTrialError("engine-failed", f"finish_reasons: expected {workload.batch}, found {_short(reasons)}")
     for index, reason in enumerate(reasons):
         if reason != "length":
             raise InvalidTrialError("request-failed", f"request {index} ended by {reason!r}, expected 'length'")
@@ -144,10 +144,10 @@ def _check_requests(answer: Mapping[str, Any], deliveries: Sequence[_Delivery], 
         count = sum(delivery.tokens[index] for delivery in deliveries)
         if count != workload.output_tokens:
             text = f"request {index} got {count} tokens, expected {workload.output_tokens}"
-            raise InvalidTrialError("wrong-token-count", text)
+            raise InvalidTrialError("request-failed", text)
     preemptions = answer.get("preemptions")
     if preemptions is not None and type(preemptions) is not int:
-        raise InvalidTrialError("protocol-error", f"preemptions: expected an integer, found {_short(preemptions)}")
+        raise InvalidTrialError("engine-failed", f"preemptions: expected an integer, found {_short(preemptions)}")
     if preemptions:
         raise InvalidTrialError("preempted", f"the scheduler preempted requests {preemptions} times in one iteration")
 
@@ -161,7 +161,7 @@ def _probes(readings: Any) -> Probes | None:
             if all(type(reading) is int and 0 < reading < LARGEST for reading in (*before, *after)):
                 return Probes(tuple(before), tuple(after))
     text = f"probe_ns: expected a reading a rank before and after, found {_short(readings)}"
-    raise InvalidTrialError("protocol-error", text)
+    raise InvalidTrialError("engine-failed", text)
 
 
 def _first_and_last(deliveries: Sequence[_Delivery], batch: int) -> tuple[list[int], list[int]]:

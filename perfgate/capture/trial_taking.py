@@ -31,7 +31,7 @@ from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
 MAX_FAILURE_CHARACTERS = 2000
-OF_THE_REQUESTS = ("request-failed", "wrong-token-count", "preempted", "client-late", "client-failed")
+OF_THE_REQUESTS = ("request-failed", "preempted", "client-late", "client-failed")
 """Reason codes of an engine that runs, so that its log explains nothing."""
 
 

@@ -104,7 +104,7 @@ class WorkerLoop:
         """
         op = request.get("op")
         if request.get("v") != PROTOCOL or op not in OPERATIONS:
-            raise RequestError("protocol-error", f"no such request in protocol {PROTOCOL}: {str(request)[:200]}")
+            raise RequestError("engine-failed", f"no such request in protocol {PROTOCOL}: {str(request)[:200]}")
         answer: dict[str, Any] = getattr(self, str(op))(request)
         return answer
 
@@ -200,7 +200,7 @@ class WorkerLoop:
     def iterate(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run one batch to completion and report every return of ``step()``, between two probes if asked to."""
         if self.engine is None:
-            raise RequestError("protocol-error", "iterate before start")
+            raise RequestError("engine-failed", "iterate before start")
         # Run the garbage collector now, so that it does not run inside the timed iteration.
         gc.collect()
         self.iterations += 1
@@ -226,13 +226,13 @@ class WorkerLoop:
             gc.collect()
             memory = self.read_memory(self.engine)
         except (Exception, SystemExit) as error:
-            raise RequestError("iteration-failed", describe(error)) from error
+            raise RequestError("engine-failed", describe(error)) from error
         return {**answer, "probe_ns": [before, after] if before and after else None, "memory": memory or None}
 
     def profile(self, request: dict[str, Any]) -> dict[str, Any]:
         """Put ranges around steps and layers, or leave that off; open or close a profiler's window around them."""
         if self.engine is None or {request.get("on"), request.get("window")} - {True, False}:
-            raise RequestError("protocol-error", f"profile: {'before start' if self.engine is None else request}")
+            raise RequestError("engine-failed", f"profile: {'before start' if self.engine is None else request}")
         try:
             if request["on"]:
                 self.ranges = self.marks.Ranges(request.get("ranges"))
@@ -246,7 +246,7 @@ class WorkerLoop:
                 self.marks.mark_ranks(self.engine, call_ranks, request.get("ranges"), on=False)
                 self.ranges = None
         except (Exception, SystemExit) as error:
-            raise RequestError("profile-failed", describe(error)) from error
+            raise RequestError("evidence-missing", describe(error)) from error
         return {}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -262,7 +262,7 @@ class WorkerLoop:
             vars(gc)["collect"] = lambda *_, **__: 0
             engine.engine_core.shutdown()
         except Exception as error:
-            raise RequestError("engine-died", describe(error)) from error
+            raise RequestError("engine-failed", describe(error)) from error
         return {"used": used}
 
 

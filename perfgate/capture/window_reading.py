@@ -96,17 +96,16 @@ def read_window(answer: Mapping[str, Any], *, may_be_late: bool = False) -> Iter
         may_be_late: Whether the client need not have been in time, because nothing rests on this window.
 
     Raises:
-        NotMeasuredError: ``protocol-error`` for another shape, ``engine-died``, ``iteration-timeout`` or
-            ``iteration-failed`` for requests without a whole answer, ``request-failed`` or ``wrong-token-count`` for
-            one that ended otherwise or was dropped at first, ``client-late``.
+        NotMeasuredError: ``engine-failed`` for another shape, and for requests without a whole answer,
+            ``request-failed`` for one that ended otherwise or was dropped at first, ``client-late``.
     """
     try:
         window = WindowAnswer.model_validate(answer)
     except ValidationError as error:
-        raise NotMeasuredError(f"a window of another shape: {str(error)[:200]}", code="protocol-error") from error
+        raise NotMeasuredError(f"a window of another shape: {str(error)[:200]}", code="engine-failed") from error
     answers = window.answers.answers
     if len(answers) != len(window.asked):
-        raise NotMeasuredError(f"{len(answers)} answers to {len(window.asked)} requests", code="protocol-error")
+        raise NotMeasuredError(f"{len(answers)} answers to {len(window.asked)} requests", code="engine-failed")
     _check(window)
     if not may_be_late and (void := window.answers.void) is not None:
         raise NotMeasuredError(void.text, code=void.code)
@@ -156,7 +155,7 @@ def _check(window: WindowAnswer) -> None:
             raise NotMeasuredError(text, code="request-failed")
         if not one.tokens or (one.finish == AS_ASKED and one.tokens != asked):
             text = f"request {one.number} got {one.tokens} tokens, expected {asked}"
-            raise NotMeasuredError(text, code="wrong-token-count")
+            raise NotMeasuredError(text, code="request-failed")
     twice = sum(one.sent_twice for one in window.answers.answers)
     if twice > max(1, MOST_SENT_TWICE * len(window.asked)):
         dropped = f"{twice} of {len(window.asked)} requests"
@@ -169,13 +168,13 @@ def _failure(window: WindowAnswer, failed: Sequence[Answer]) -> NotMeasuredError
     first = failed[0]
     what = f"{len(failed)} of {len(window.asked)} requests failed, request {first.number}: {first.error}"
     if window.ended:
-        return NotMeasuredError(f"the server {window.ended}; {what}", code="engine-died")
+        return NotMeasuredError(f"the server {window.ended}; {what}", code="engine-failed")
     kind: type[NotMeasuredError] = NotMeasuredError
     if all(one.error.startswith(REFUSED) for one in failed):
         kind = RefusedError
     elif all(_overloaded(window, one) for one in failed):
         kind = OverloadedError
-    return kind(what, code="iteration-timeout" if _late(window, first) else "iteration-failed")
+    return kind(what, code="engine-failed")
 
 
 def _overloaded(window: WindowAnswer, one: Answer) -> bool:

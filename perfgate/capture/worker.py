@@ -216,12 +216,12 @@ class Worker:
         line = self._receive(limit)
         answer = _parse(line)
         if answer is None or answer.get("v") != PROTOCOL or answer.get("id") != self._id:
-            raise InvalidTrialError("protocol-error", f"{op}: no answer to this request: {line[:200]!r}")
+            raise InvalidTrialError("engine-failed", f"{op}: no answer to this request: {line[:200]!r}")
         if answer.get("ok") is True:
             return answer
         code = answer.get("code")
         if not isinstance(code, str) or code not in REASONS:
-            raise InvalidTrialError("protocol-error", f"{op}: unknown code in {line[:200]!r}")
+            raise InvalidTrialError("engine-failed", f"{op}: unknown code in {line[:200]!r}")
         raise InvalidTrialError(code, str(answer.get("error")))
 
     def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> tuple[ProcessUse, ...]:
@@ -233,11 +233,11 @@ class Worker:
         Raises:
             InvalidTrialError: It refused or is still there.
         """
-        limit = Limit(time.monotonic() + STOP_TIMEOUT_S, "engine-died", "engine-died")
+        limit = Limit(time.monotonic() + STOP_TIMEOUT_S, "engine-failed", "engine-failed")
         path = self._job.subject.path
         answer = self.request("stop", limit, path=[*path])
         if self._child.wait(exit_timeout_s) is None:
-            raise InvalidTrialError("engine-died", f"the worker is still there {exit_timeout_s:g} s after its stop")
+            raise InvalidTrialError("engine-failed", f"the worker is still there {exit_timeout_s:g} s after its stop")
         return read_uses(answer.get("used"), len(path))
 
     def _send(self, data: bytes, limit: Limit) -> None:
@@ -255,7 +255,7 @@ class Worker:
         while (end := self._buffer.find(b"\n", seen)) < 0:
             seen = len(self._buffer)
             if seen > MAX_ANSWER_BYTES:
-                raise InvalidTrialError("protocol-error", f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+                raise InvalidTrialError("engine-failed", f"an answer of more than {MAX_ANSWER_BYTES} bytes")
             self._wait(self._answers, select.POLLIN, limit)
             data = os.read(self._answers, 1 << 16)
             if not data:

@@ -53,7 +53,7 @@ def clean(root: Path | None, builds: bool, caches: bool, days: float, ended: Seq
     for folder in swept:
         click.echo(str(folder))
     if left := find_orphans():
-        raise NotMeasuredError("still alive: " + "; ".join(map(str, left)), code="start-refused")
+        raise NotMeasuredError("still alive: " + "; ".join(map(str, left)), code="process-left")
     if not ended and not swept:
         click.echo("nothing to clean")
 

@@ -25,7 +25,7 @@ from perfgate.cli.output_options import (
     terminal_width,
 )
 from perfgate.errors import UsageError
-from perfgate.reasons import REASONS
+from perfgate.reasons import REASONS, current
 
 if TYPE_CHECKING:
     from perfgate.judge.outcome import Outcome
@@ -185,8 +185,8 @@ def explain(what: str | None, runs: Path) -> None:
         width = max(map(len, REASONS))
         for reason in REASONS.values():
             click.echo(f"{reason.code.ljust(width)}  {reason.meaning.split('. ')[0].rstrip('.')}.")
-    elif what in REASONS:
-        click.echo(render_page(REASONS[what]), nl=False)
+    elif (code := current(what)) in REASONS:
+        click.echo(render_page(REASONS[code]), nl=False)
     elif what == LATEST or Path(what).is_dir() or (runs / what).is_dir():
         folder = run_named(Path(what), runs)
         outcome = gate.outcome_of(folder)

@@ -227,7 +227,7 @@ class Counter:
         """Its value for a launch in ``unit``; ``None`` where none of its names was collected.
 
         Raises:
-            RecordError: ``counters-unit``: the value is there, in a unit that is none of this counter's.
+            RecordError: ``counters-unreadable``: the value is there, in a unit that is none of this counter's.
         """
         found = next((n.metric for n in self.names_on(launch.gpu.architecture) if n.metric in launch.values), None)
         if found is None:
@@ -237,7 +237,7 @@ class Counter:
             raise RecordError(
                 f"{found} is in {unit or 'no unit'}, expected {self.unit}",
                 where=f"kernel {launch.number}",
-                code="counters-unit",
+                code="counters-unreadable",
             )
         return launch.values[found]
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from perfgate.counters.launch_table import GPU_NAME, Device, KernelLaunch, NcuReport
 from perfgate.errors import NotMeasuredError, RecordError
-from perfgate.reasons import REASONS
 from perfgate.trace.decode_step import KernelKey
 from perfgate.trace.families import classify
 
@@ -27,15 +26,18 @@ IDENTITY = (
 )  # fmt: skip
 """Columns that say which launch; what is between the metrics and these is NVTX."""
 
-_FATAL = (("ERR_NVGPUCTRPERM", "counters-no-permission"), ("driver resource was unavailable", "counters-busy"))
+_FATAL = (
+    ("ERR_NVGPUCTRPERM", "counters-no-permission", "the driver permits counters to administrators only"),
+    ("driver resource was unavailable", "counters-busy", "another profiler or DCGM holds the GPU's counters"),
+)
 _WITHOUT_ROWS = (
     *_FATAL,
-    ("Failed to access the following", "counters-shared"),
-    ("Failed to find metric", "counters-unknown-metric"),
-    ("failed to connect to the CUDA driver", "counters-no-driver"),
-    ("No kernels were profiled", "counters-no-kernel"),
+    ("Failed to access the following", "counters-busy", "ncu may not read some metrics here, as on a part of a GPU"),
+    ("Failed to find metric", "counters-not-countable", "this ncu does not know a metric for this GPU"),
+    ("failed to connect to the CUDA driver", "counters-not-countable", "ncu found no CUDA driver"),
+    ("No kernels were profiled", "counters-missing", "no kernel was counted: ncu's filters matched none, or none ran"),
 )
-"""What ncu prints, and our reason for it; the first that occurs is the cause."""
+"""What ncu prints, our reason for it, and what that means; the first that occurs is the cause."""
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,12}|[0-9]{1,40})(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,2})?")
 """So long that no product or quotient of two leaves the range of a float."""
@@ -67,7 +69,7 @@ def read_page(content: bytes, source: str) -> NcuReport:
         NotMeasuredError: It holds ncu's own account of why nothing was counted.
     """
     if not content.strip():
-        raise RecordError("is empty", where=source, code="counters-empty")
+        raise RecordError("is empty", where=source, code="counters-unreadable")
     if b"\0" in content[:4096]:
         raise _unreadable("neither text nor a report of ncu", source)
     return parse_ncu(content.decode("utf-8-sig", "replace"), source)
@@ -89,7 +91,7 @@ def parse_ncu(text: str, source: str) -> NcuReport:
         raise _unreadable("holds no raw page of ncu: no line with the columns ID and Kernel Name", source)
     if not launches:
         what = "holds the heading of ncu's raw page and no kernel"
-        raise NotMeasuredError(what, where=source, code="counters-no-kernel")
+        raise NotMeasuredError(what, where=source, code="counters-missing")
     return NcuReport(source, launches, tuple(line for line in page.log if line.startswith(("==WARN", "==ERR"))))
 
 
@@ -135,11 +137,11 @@ def _part(word: str) -> tuple[str, float]:
     return (_BASES[match[2]], _PREFIXES[match[1]]) if match else (word, 1.0)
 
 
-def _fault(log: Sequence[str], causes: Sequence[tuple[str, str]], source: str) -> NotMeasuredError | None:
-    for sign, code in causes:
+def _fault(log: Sequence[str], causes: Sequence[tuple[str, str, str]], source: str) -> NotMeasuredError | None:
+    for sign, code, meaning in causes:
         said = next((line for line in log if sign.lower() in line.lower()), None)
         if said is not None:
-            return NotMeasuredError(f"{REASONS[code].meaning.rstrip('.')}: {said}", where=source, code=code)
+            return NotMeasuredError(f"{meaning}: {said}", where=source, code=code)
     return None
 
 
@@ -203,7 +205,7 @@ class _Page:
         if row is None or len(row) != len(self.heading):
             fault = "its last quotation is open" if row is None else f"{len(row)} of {len(self.heading)} columns"
             what = f"the row is cut short: {fault}"
-            raise RecordError(what, where=where, code="counters-truncated")
+            raise RecordError(what, where=where, code="counters-unreadable")
         return row
 
     def _head(self, line: str) -> None:
@@ -212,10 +214,10 @@ class _Page:
         cells = _cells(line[line.find('"ID"') :]) or []
         if "Metric Name" in cells and "Metric Value" in cells:
             what = "is ncu's details page, which has labels in place of names"
-            raise RecordError(what, where=self._source, code="counters-wrong-page")
+            raise RecordError(what, where=self._source, code="counters-unreadable")
         if "Kernel Name" not in cells:
             what = "the heading of the page is cut short"
-            raise RecordError(what, where=self._source, code="counters-truncated")
+            raise RecordError(what, where=self._source, code="counters-unreadable")
         self.heading, self.units = cells, []
 
     def _other(self, line: str, where: str) -> None:

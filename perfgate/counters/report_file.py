@@ -39,8 +39,8 @@ def read_counters(file: Path) -> NcuReport:
 
     Raises:
         RecordError: It is neither, is cut short, the package cannot read it, or a counter's unit is none of its own.
-        NotMeasuredError: ``counters-no-package``: it is a report, and the package is not there; ``counters-no-kernel``:
-            it holds no kernel; or see :func:`perfgate.counters.ncu_csv.read_page`.
+        NotMeasuredError: ``counters-not-countable``: it is a report, and the package is not there;
+            ``counters-missing``: it holds no kernel; or see :func:`perfgate.counters.ncu_csv.read_page`.
     """
     with as_plain_file(file) as plain:
         with plain.open("rb") as stream:
@@ -49,7 +49,7 @@ def read_counters(file: Path) -> NcuReport:
             return _in_known_units(read_page(plain.read_bytes(), str(file)))
         if is_report and _cut_short(plain):
             what = "the report is cut short: a block goes on beyond its end"
-            raise RecordError(what, where=str(file), code="counters-truncated")
+            raise RecordError(what, where=str(file), code="counters-unreadable")
         return _in_known_units(NcuReport(str(file), tuple(_launches(plain, str(file)))))
 
 
@@ -57,7 +57,7 @@ def _in_known_units(report: NcuReport) -> NcuReport:
     """The same, if every counter of perfgate's table is in a unit of its own.
 
     Raises:
-        RecordError: ``counters-unit``, with file and kernel.
+        RecordError: ``counters-unreadable``, with file and kernel.
     """
     for launch in report.launches:
         for counter in COUNTERS.values():
@@ -76,13 +76,14 @@ def _launches(file: Path, where: str) -> Iterator[KernelLaunch]:
         actions = [action for results in ncu_report.load_report(str(file)) for action in results]
     except ImportError as error:
         text = f"is a report of ncu, and the package ncu-report that opens it is not there ({error})"
-        raise NotMeasuredError(text, where=where, code="counters-no-package") from error
+        remedy = f"pip install 'perfgate[ncu]'. {_CSV}"
+        raise NotMeasuredError(text, where=where, remedy=remedy, code="counters-not-countable") from error
     except (OSError, RuntimeError, ValueError) as error:
         raise _unreadable(f"cannot be read by ncu-report: {error}", where) from error
     if not actions:
         what = "ncu-report finds no kernel in it: nothing was counted, or a newer ncu wrote it"
         remedy = f"pip install --upgrade ncu-report; it must be as new as the ncu that wrote it. {_CSV}"
-        raise NotMeasuredError(what, where=where, remedy=remedy, code="counters-no-kernel")
+        raise NotMeasuredError(what, where=where, remedy=remedy, code="counters-missing")
     for number, action in enumerate(actions):
         yield _launch(action, number, where)
 

@@ -237,4 +237,4 @@ def _cautions(selection: Selection, counted: NcuReport) -> Iterator[Note]:
     traced = set(selection.trace.devices.values())
     if known and traced and not known & traced:
         text = f"the trace is of {', '.join(sorted(traced))}, the counters are of {', '.join(sorted(known))}"
-        yield Note(code="counters-other-gpu", text=text)
+        yield Note(code="counters-other-workload", text=text)

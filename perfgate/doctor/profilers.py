@@ -152,7 +152,7 @@ def try_ncu(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
     try:
         value = parse_ncu(ran.text, "ncu").launches[0].values.get(COUNTER)
     except NotMeasuredError as error:
-        remedy = _NO_KERNEL if error.code == "counters-no-kernel" else error.remedy
+        remedy = _NO_KERNEL if error.code == "counters-missing" else error.remedy
         return check.failed(f"ncu counted nothing: {error.text}\n{end}", remedy)
     except RecordError as error:
         end = f"{error.text}\n{end}"

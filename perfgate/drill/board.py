@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 from perfgate import __version__, gate
-from perfgate.drill.campaign import REFUSED, Drill, Exercise, Refused, is_open, read_drill, run_of
+from perfgate.drill.campaign import REFUSED, Drill, Exercise, LeftOut, Refused, is_open, read_drill, run_of
 from perfgate.drill.plants import Expected, Plant
 from perfgate.errors import ExitStatus, RecordError
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, Outcome, Verdict
 from perfgate.machine.fingerprint import Machine, machine_class
 from perfgate.machine.versioned_json import read_model, write_model
-from perfgate.models import Frozen, Note
+from perfgate.models import Frozen
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import DRILL
 from perfgate.record.run_record import Record, read_records
@@ -110,7 +110,7 @@ class Board(Frozen):
     alpha: float
     beta: float
     rows: tuple[BoardRow, ...]
-    left_out: tuple[Note, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
 
 class FalseBlocks(Frozen):

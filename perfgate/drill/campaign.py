@@ -73,6 +73,12 @@ class Exercise(Frozen):
         return max(gpus_of({**cell.engine.args, **side.args}) for cell in cells for side in sides)
 
 
+class LeftOut(Note):
+    """A plant that was asked for and is not run: its name in the place of a code, and why."""
+
+    code: str
+
+
 class Drill(Frozen):
     """What a campaign runs; ``drill.json``.
 
@@ -83,7 +89,7 @@ class Drill(Frozen):
         base: The build.
         device: What its engines run on.
         exercises: In the order they are begun.
-        left_out: Plants that were asked for and are not run: ``plant`` as the code, and why.
+        left_out: Plants that were asked for and are not run.
         seed: The first exercise's; each later one takes the next number.
     """
 
@@ -94,7 +100,7 @@ class Drill(Frozen):
     base: Subject
     device: Device
     exercises: tuple[Exercise, ...]
-    left_out: tuple[Note, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     seed: int
 
     @model_validator(mode="after")
@@ -140,7 +146,7 @@ def plan_drill(
     chosen, left_out = [], []
     for plant, sizes in plants:
         if why := _unfit(plant, device, gated):
-            left_out.append(Note(code=plant.name, text=why))
+            left_out.append(LeftOut(code=plant.name, text=why))
             continue
         sized = [
             Exercise(name=_folder_name(plant, size), plant=plant, size=size)
@@ -148,7 +154,7 @@ def plan_drill(
         ]
         needed = max(exercise.gpus(base, cells) for exercise in sized)
         if device == "cuda" and needed > gpus:
-            left_out.append(Note(code=plant.name, text=f"takes {needed} GPUs, and {gpus} can be used"))
+            left_out.append(LeftOut(code=plant.name, text=f"takes {needed} GPUs, and {gpus} can be used"))
         else:
             chosen += sized
     exercises = _named_apart(_spread([Exercise(name=f"{SAME}-{n + 1}") for n in range(same_build)], chosen))

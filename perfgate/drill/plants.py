@@ -21,7 +21,7 @@ from perfgate.capture.engine import gpus_of
 from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.catalogue import metric_names, split_name
-from perfgate.models import FieldError, Listed, Positive, Strict
+from perfgate.models import CurrentCode, FieldError, Listed, Positive, Strict
 from perfgate.reasons import REASONS
 from perfgate.scenario.fields import ArgumentName, Expression, Name, VariableName, Variables, whole_number
 from perfgate.scenario.subject import Subject
@@ -127,8 +127,8 @@ class Expected(Strict):
 
     metric: str = "*"
     verdict: Literal["regressed", "pass", "not-measured"] = "regressed"
-    caution: str | None = None
-    reason: str | None = None
+    caution: CurrentCode | None = None
+    reason: CurrentCode | None = None
     step_us_per_unit: dict[Device, Annotated[float, Field(gt=0)]] = {}
     cause: dict[Device, Expression] = {}
 

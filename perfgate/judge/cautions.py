@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -68,11 +69,13 @@ def _causes(dropped: Sequence[Trial]) -> str:
 def trace_cautions(pairs: Sequence[tuple[Trial, Trial]]) -> Iterator[Note]:
     """What the traces themselves say, in the words of the first that does, and what became of the host's slack."""
     traces = [trial.decode for pair in pairs for trial in pair if trial.decode]
-    texts_by_code: dict[str, list[str]] = {}
+    texts_by_place: dict[tuple[str, int], list[str]] = {}
     for trace in traces:
-        for code, text in dict(trace.cautions).items():
-            texts_by_code.setdefault(code, []).append(text)
-    for code, texts in sorted(texts_by_code.items()):
+        seen: Counter[str] = Counter()
+        for code, text in trace.cautions:  # of one code a trace may tell several things, in the same order as others
+            texts_by_place.setdefault((code, seen[code]), []).append(text)
+            seen[code] += 1
+    for (code, _), texts in sorted(texts_by_place.items()):
         yield Note(code=code, text=f"in {len(texts)} of {len(traces)} traces, the first: {texts[0]}")
     yield from _slack_lost(pairs)
 
@@ -220,7 +223,7 @@ def launches_differ(metric: Metric, sides: TrialsBySide) -> Note | None:
         return None
     shown = [" or ".join(map(str, sorted(launches))) or "none" for launches in counts]
     text = f"launches of {role} {place}".rstrip() + f" in a trial's window: base {shown[0]}, head {shown[1]}"
-    return Note(code="launches-differ", text=text)
+    return Note(code="metric-unusable", text=text)
 
 
 def clocks_differ(gpus: Mapping[Side, GpuOutcome], trials: TrialsBySide) -> Note | None:
@@ -318,7 +321,7 @@ def _no_floor(metric: Metric, sides: TrialsBySide) -> Note | None:
         if without := [trial.no_floor for trial in trials if trial.floor is None]:
             sides_by_reason.setdefault(without[0] or "its trials keep none", []).append(side)
     text = "; ".join(f"{' and '.join(without)}: {reason}" for reason, without in sides_by_reason.items())
-    return Note(code="no-floor", text=text) if sides_by_reason else None
+    return Note(code="metric-unusable", text=f"no floor of {text}") if sides_by_reason else None
 
 
 def _role_gone(metric: Metric, sides: TrialsBySide) -> Note | None:
@@ -331,4 +334,4 @@ def _role_gone(metric: Metric, sides: TrialsBySide) -> Note | None:
     if role is None or sum(map(len, without.values())) in (0, sum(map(len, sides.values()))):
         return None
     counts = [f"{side} in {len(gone)} of {len(sides[side])} traced trials" for side, gone in without.items() if gone]
-    return Note(code="role-gone", text=f"no kernel of role {role} runs on {' and on '.join(counts)}")
+    return Note(code="metric-unusable", text=f"no kernel of role {role} runs on {' and on '.join(counts)}")

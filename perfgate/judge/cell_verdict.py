@@ -175,7 +175,7 @@ def judge_cells(
 def judge_advisory(name: str, plan: Plan, cells: tuple[CellOutcome, ...], reason: Note) -> Outcome:
     """Wrap comparisons whose data were not taken in pairs: the verdict is printed and never blocks."""
     # No pair can be added to what was measured apart, so the way on is not that of a run.
-    gates = (tuple(gate.recoded("undecided", "undecided-unpaired") for gate in cell.gates) for cell in cells)
+    gates = (tuple(gate.recoded("undecided", "advisory-unpaired") for gate in cell.gates) for cell in cells)
     cells = tuple(cell.model_copy(update={"gates": own}) for cell, own in zip(cells, gates, strict=True))
     advisory = [c if c.verdict == "not-measured" else c.model_copy(update={"verdict": "advisory"}) for c in cells]
     return judge_cells(name, plan, tuple(advisory), (reason,), worst(cell.verdict for cell in cells))

@@ -198,7 +198,7 @@ class Found:
 def unplaced_note(pairs: int) -> Note:
     """What is told of pairs that :attr:`Found.unplaced` counts."""
     text = f"{pairs} of the pairs have a trial with too little in either state to be compared"
-    return Note(code="unplaced-trials", text=text)
+    return Note(code="states-undecided", text=text)
 
 
 def follows_states(metric: Metric) -> bool:

@@ -47,8 +47,7 @@ WORST_FIRST: dict[Verdict, ExitStatus] = {
 }
 """Every verdict, worst first, with the exit status it means."""
 
-EXACT_ENDS = ("outside-envelope", "envelope-stale", "counter-differs", "counter-out-of-bounds", "host-calls-added",
-              "launches-added")  # fmt: skip
+EXACT_ENDS = ("outside-envelope", "envelope-stale", "counter-differs", "counter-out-of-bounds", "work-added")
 """Reasons that decide a cell exactly, whatever its gates say; more pairs would not change them."""
 
 

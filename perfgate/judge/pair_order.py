@@ -22,7 +22,7 @@ from perfgate.scenario.plan import ALPHA, BETA, GatePlan
 from perfgate.stats.drift import night_sd
 from perfgate.units import signed_percent
 
-CODE = "order-unknown"
+CODE = "advisory-unpaired"
 ONE_LOOK = 0.8
 """The share of either error rate that a table's one look spends. Some of the rest covers what Student's t errs by."""
 MOST_GATES = int(ALPHA * ONE_LOOK * 2**stats.MOST_FLIPPED)

@@ -62,10 +62,10 @@ class Series:
     def fault(self) -> Note | None:
         """Why these values cannot be judged; a value that is zero, negative or not finite has no ratio."""
         if self.missing is None and zeros_among(self.metric, (*self.base, *self.head)):
-            return Note(code="no-ratio", text=f"{self.zeros_told}, and zero has no ratio")
-        code, sides = "no-slack" if self.metric.signed else "non-finite", (("base", self.base), ("head", self.head))
+            return Note(code="metric-unusable", text=f"{self.zeros_told}, and zero has no ratio")
+        sides = (("base", self.base), ("head", self.head))
         wrong = (f"{side} has the value {value}" for side, values in sides for value in values if not _positive(value))
-        return self.missing or next((Note(code=code, text=text) for text in wrong), None)
+        return self.missing or next((Note(code="metric-unusable", text=text) for text in wrong), None)
 
     @property
     def zeros_told(self) -> str:
@@ -314,29 +314,29 @@ def _gate_cautions(series: Series, look: stats.Look, verdict: Verdict, d: stats.
     gate, mean = series.gate.gate, float(look.estimate.mean)
     if verdict == "pass" and look.over_ignorable.mean > 0:
         text = f"worse by {_percent(mean)}: less than must_catch, more than ignorable"
-        yield Note(code="slower-than-ignorable", text=text)
+        yield Note(code="near-margins", text=text)
     elif verdict == "pass" and mean > math.log1p(gate.ignorable):
-        yield Note(code="below-floor", text=f"worse by {_percent(mean)}, less than the floor of {gate.floor}")
+        yield Note(code="near-margins", text=f"worse by {_percent(mean)}, less than the floor of {gate.floor}")
     if d is None:
         return
     spread = float(d.std(ddof=1))
     if spread < series.resolution:
         step = f"one step of the instrument is {series.resolution * 100:.3g} %"
         text = f"the pairs spread by {spread * 100:.3g} %, {step}"
-        yield Note(code="below-resolution", text=text)
+        yield Note(code="near-margins", text=text)
     centre = modes.hodges_lehmann(d)
     if abs(stats.to_ratio(centre) - stats.to_ratio(mean)) > (gate.must_catch - gate.ignorable) / 2:
         text = (
             f"by their mean the pairs are {_percent(mean)} worse, by their Hodges-Lehmann estimate {_percent(centre)}"
         )
-        yield Note(code="estimates-disagree", text=text)
+        yield Note(code="times-uneven", text=text)
     for side, values in (("base", series.base), ("head", series.head)):
         split = modes.two_modes(stats.logs(values[: look.pairs]))
         # Modes closer than this cannot hide a mean at must_catch among restarts that are as fast as the base.
         if split is not None and split[1] >= math.log1p(gate.must_catch) - math.log1p(gate.ignorable):
             size, distance = split
             text = f"{size} of {look.pairs} restarts of {side} lie {_percent(distance)} above the others"
-            yield Note(code="mode-share", text=text)
+            yield Note(code="times-uneven", text=text)
 
 
 def both_sides(metric: Metric, base: Sequence[float], head: Sequence[float]) -> MetricOutcome:

@@ -103,7 +103,7 @@ class SlowShare:
         more, less = discordant(rows)
         verdict = self.verdict(decision)
         text = f"the head was in the slow state more often in {more} pairs and less often in {less}"
-        why = Note(code="slow-state-leans", text=text)
+        why = Note(code="states-undecided", text=text)
         if self.unplaced[-1]:
             why = unplaced_note(self.unplaced[-1])
         reasons = (why,) if verdict == "inconclusive" else ()

@@ -54,7 +54,7 @@ def within_states(seen: StatesOutcome, told: Container[str] = STATES) -> Note:
     ]
     where = f"unchanged {' and '.join(alone) if few else 'within each state'}"
     still = f"by being slow more often the head could still lose up to {percent(seen.at_most)}"
-    return Note(code="within-states", text="; ".join([where, *few, still]))
+    return Note(code="two-states", text="; ".join([where, *few, still]))
 
 
 def _ignored(found: Found) -> Note:
@@ -63,8 +63,9 @@ def _ignored(found: Found) -> Note:
     base, head = (percent(fmean(row[n] for row in rows)) if rows else "unknown" for n in range(2))
     more, less = discordant(rows)
     often = f"the head more often in {plural(more, 'pair')}, less often in {less}"
-    text = f"{percent(to_ratio(found.step_gap))} apart; base {base} of the time slow, head {head}; {often}"
-    return Note(code="states-ignored", text=text)
+    apart = f"{percent(to_ratio(found.step_gap))} apart, so all is compared as it is"
+    text = f"{apart}; base {base} of the time slow, head {head}; {often}"
+    return Note(code="two-states", text=text)
 
 
 def _many_levels(labeller: Labeller) -> Iterator[Note]:
@@ -77,7 +78,7 @@ def _many_levels(labeller: Labeller) -> Iterator[Note]:
     ]
     if many:
         text = f"of {plural(len(labeller.pairs), 'pair')} the probe reads {'; '.join(many)}"
-        yield Note(code="probe-levels", text=text)
+        yield Note(code="two-states", text=text)
 
 
 def _waits(labeller: Labeller, bound: float) -> Iterator[Note]:
@@ -89,7 +90,7 @@ def _waits(labeller: Labeller, bound: float) -> Iterator[Note]:
             text = (
                 f"warm-up waited for a fast GPU for the {side} alone in {plural(more, 'pair')}, for the other in {less}"
             )
-            yield Note(code="waits-lean", text=text)
+            yield Note(code="two-states", text=text)
 
 
 def _probe_apart(labeller: Labeller, bound: float) -> Iterator[Note]:
@@ -98,8 +99,9 @@ def _probe_apart(labeller: Labeller, bound: float) -> Iterator[Note]:
     for side, slow, fast in (("head", head, base), ("base", base, head)):
         if bound * two_states.sign_test(len(slow), 0) <= LEANS and min(slow) > SLOWER * max(fast):
             longer, shorter = (format_ns(median(own)) for own in (slow, fast))
-            text = f"the probe takes {longer} beside each trial of the {side}, and {shorter} beside the other"
-            yield Note(code="probe-apart", text=text)
+            text = f"the probe takes {longer} beside each trial of the {side}, and {shorter} beside the other: "
+            text += "all is compared as it is"
+            yield Note(code="two-states", text=text)
 
 
 def _reading(trial: Trial) -> float:

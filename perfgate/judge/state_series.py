@@ -108,7 +108,7 @@ class StateSeries(Series):
     def no_look(self) -> Note:
         """Too few pairs have the state on both sides."""
         if not self.state:
-            return Note(code="no-common-state", text="no state was seen on both sides")
+            return Note(code="states-undecided", text="no state was seen on both sides")
         return Note(code="too-few-pairs", text=f"{len(self.base)} have {_words(self.state)} on both sides")
 
     def verdict(self, decision: Decision) -> Verdict:
@@ -190,7 +190,7 @@ class StateSeries(Series):
         every = last.apart + len(last.over.base)
         less = f"less {stats.to_ratio(last.taken_off):.2%} where the head was in the slow one"
         does = f"all {every} block, {less}" if verdict == "regressed" else f"they could only block, {less}"
-        return Note(code="bounded-pairs", text=f"{last.apart} of {every} pairs have no state in common: {does}")
+        return Note(code="two-states", text=f"{last.apart} of {every} pairs have no state in common: {does}")
 
 
 def _words(state: str) -> str:

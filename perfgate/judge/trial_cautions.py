@@ -39,11 +39,11 @@ def trial_cautions(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
     both = [*chain(*sides.values())]
     codes = (code for trial in both for code in trial.cautions if code not in {UNUSED, WEIGHTS_APART})
     for code, count in sorted(Counter(codes).items()):
-        yield Note(code=code, text=f"in {count} of {len(both)} trials")
+        yield Note(code=code, text=f"{code.replace('-', ' ')}, in {count} of {len(both)} trials")
     for side, trials in sides.items():
         cautions = [
-            ("iterations-uneven", _uneven(trials)),
-            *(("trials-uneven", _slow([trial for trial in trials if trial.kind == kind])) for kind in CLOCKED),
+            ("times-uneven", _uneven(trials)),
+            *(("times-uneven", _slow([trial for trial in trials if trial.kind == kind])) for kind in CLOCKED),
             ("subject-changed", _changed_versions(trials)),
         ]
         yield from (Note(code=code, text=f"{side}: {text}") for code, text in cautions if text)
@@ -69,7 +69,7 @@ def _counted_otherwise(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
     }
     if len({*by.values()}) > 1:
         text = ", ".join(f"those of {side} by {what}" for side, what in by.items())
-        yield Note(code="counted-otherwise", text=f"tokens of a server's events: {text}")
+        yield Note(code="engine-tells-less", text=f"tokens of a server's events: {text}")
 
 
 def _stalls(sides: Sequence[Sequence[Trial]]) -> Iterator[Note]:
@@ -78,7 +78,7 @@ def _stalls(sides: Sequence[Sequence[Trial]]) -> Iterator[Note]:
     if len(lost) == len(SIDES) and min(lost) >= STALLED:
         base, head = map(percent, lost)
         text = f"steps of {HELD_UP:g} times the median and more cost base {base} and head {head} of their time"
-        yield Note(code="steps-stall", text=text)
+        yield Note(code="times-uneven", text=text)
 
 
 def _lost(trials: Sequence[Trial]) -> float | None:

@@ -13,8 +13,7 @@ from perfgate.record.run_record import Record
 from perfgate.record.unused_folders import UNUSED, folders_seen, only_unused_differ, without
 from perfgate.units import plural
 
-UNKNOWN: Final = "path-use-unknown"
-IDLE: Final = "plugin-idle"
+UNPROVEN: Final = "load-unproven"
 SAME_CALLS: Final = "no function that runs in a step differs"
 SAME_STATE: Final = (
     "nothing but its own modules refers to code of it, and vLLM's functions, classes and settings are the base's"
@@ -75,7 +74,7 @@ def unused_paths(sides: Sides) -> Iterator[Note]:
                 yield Note(code=UNUSED, text=text)
             elif seen.state == "unknown" and seen.folder not in shared:
                 many = plural(seen.engines, "engine")
-                yield Note(code=UNKNOWN, text=f"{side}: path={seen.folder}: no process of {many} told what it used")
+                yield Note(code=UNPROVEN, text=f"{side}: path={seen.folder}: no process of {many} told what it used")
         trials = _trials(own)
         if trials and all(UNUSED in trial.cautions for trial in trials):
             path = os.pathsep.join(subject.path)
@@ -108,7 +107,9 @@ def idle_plugins(sides: Sides, *, calls_alike: bool | None) -> Iterator[Note]:
         plugins = sorted({*chain.from_iterable(use.plugins for use in seen.uses)})
         named = f"plugin {', '.join(plugins)}" if plugins else f"path={seen.folder}"
         loaded = plural(max(use.modules for use in imported), "module")
-        yield Note(code=IDLE, text=f"the head loads {named} ({loaded}); {SAME_CALLS if calls_alike else SAME_STATE}")
+        yield Note(
+            code=UNPROVEN, text=f"the head loads {named} ({loaded}); {SAME_CALLS if calls_alike else SAME_STATE}"
+        )
 
 
 def _trials(side: OfARecord) -> list[Trial]:

@@ -53,7 +53,7 @@ def judge_counters(launches: Sequence[Launches], sides: Mapping[Side, Sequence[C
     """
     missing = [side for side, steps in sides.items() if not steps]
     if missing:
-        reason = Note(code="counters-no-kernel", text=f"no counted trial of {' and '.join(missing)}")
+        reason = Note(code="counters-missing", text=f"no counted trial of {' and '.join(missing)}")
         return CountersOutcome(verdict="not-measured", reasons=(reason,))
     trials = [*sides.values()]
     conditions = [(entry, name, condition) for entry in launches for name, condition in entry.metrics.items()]
@@ -64,7 +64,7 @@ def judge_counters(launches: Sequence[Launches], sides: Mapping[Side, Sequence[C
     cautions = [Note(code=code, text=text) for code, text in texts]
     if unheld:
         names = ", ".join(f"{entry}: {name}" for entry, name, _ in unheld)
-        cautions.append(Note(code="counter-without-base", text=f"not held: {names}"))
+        cautions.append(Note(code="no-profile", text=f"no base was counted, so these are not held: {names}"))
     return CountersOutcome(
         verdict=worst([verdict for verdict, _ in broken] or ["pass"]),
         rows=tuple(_rows(sides)),
@@ -118,7 +118,7 @@ def _same(what: str, base: Sequence[Kernels], head: Sequence[Kernels]) -> tuple[
     unstable = [trial for trial in base if trial != base[0]]
     if unstable:
         text = f"{what} of base is {_list(base[0])} in one trial and {_list(unstable[0])} in another"
-        return "inconclusive", Note(code="counter-unstable", text=text)
+        return "inconclusive", Note(code="counts-vary", text=text)
     for trial in head:
         both = base[0].keys() & trial.keys()
         if not both:

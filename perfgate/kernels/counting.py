@@ -90,7 +90,7 @@ class Ncu(Instrument):
         engine.iterate(_at_most(cell.batch, WARM_UP_TOKENS), 0)
         say(f"{plan.window.count} launches from launch {plan.window.begin} of step {plan.step} on, ncu")
         engine.profile(on=True, ranges="nvtx", window=False)
-        limit = Limit(time.monotonic() + cell.counted.limit, "counters-timeout", "engine-died")
+        limit = Limit(time.monotonic() + cell.counted.limit, "counters-missing", "engine-failed")
         engine.iterate(_at_most(cell.batch, plan.step + STEPS_BEHIND), 1, limit)
         engine.profile(on=False, ranges="nvtx", window=False)
         yield from ()
@@ -98,7 +98,7 @@ class Ncu(Instrument):
     def collect(self, say: Say) -> None:
         """Have ncu print its report, and read that."""
         if not self._report.is_file():
-            raise InvalidTrialError("counters-no-kernel", f"ncu left no report\n{self._said}")
+            raise InvalidTrialError("counters-missing", f"ncu left no report\n{self._said}")
         self._kept = (Artifact.of(self._report, self.job.run_folder),)
         say("reading the counters")
         page = _print(self.job, self._plan.ncu, self._report)
@@ -127,14 +127,13 @@ def _choose(job: Job) -> _Plan:
     """
     ncu = shutil.which("ncu", path=job.environment.get("PATH")) if job.gpu else None
     if ncu is None:
-        code, text = ("counters-no-ncu", "no ncu on PATH") if job.gpu else ("counters-no-gpu", "no GPU here")
-        raise NotMeasuredError(text, code=code)
+        raise NotMeasuredError("no ncu on PATH" if job.gpu else "no GPU here", code="counters-not-countable")
     if job.decode is None:
         text = f"no valid traced trial of {job.label} says what a step runs"
-        raise NotMeasuredError(text, code="counters-no-trace")
+        raise NotMeasuredError(text, code="counters-missing")
     if any(key.role == COMMUNICATION for key in job.decode.keys):
         names = sorted({short_name(key.name) for key in job.decode.keys if key.role == COMMUNICATION})
-        raise NotMeasuredError(f"the decode step runs {', '.join(names)}", code="counters-communication")
+        raise NotMeasuredError(f"the decode step runs {', '.join(names)}", code="counters-not-countable")
     step = job.cell.counted.step or usual_step(job.cell.batch)
     return _Plan(ncu, job.cell.metrics_counted(job.architecture), choose_window(job.decode, job.cell.counters),
                  job.decode, step)  # fmt: skip
@@ -212,16 +211,16 @@ def _read(job: Job, plan: _Plan, page: str, source: str) -> CountedStep:
     cautions = []
     if len(counted) < plan.window.count:  # a part of the window would be judged as if it were all
         text = f"ncu counted {len(counted)} of the {plan.window.count} launches asked for"
-        raise NotMeasuredError(text, code="counters-other-launches")
+        raise NotMeasuredError(text, code="counters-missing")
     if others:
         text = f"{len(counted)} of {plan.window.count} launches counted"
         text += f", {len(others)} of which the trace does not have there: {', '.join(dict.fromkeys(others))}"
         if 2 * len(others) > len(counted):
-            raise NotMeasuredError(text, code="counters-other-launches")
-        cautions.append(("counters-other-launches", text))
+            raise NotMeasuredError(text, code="counters-missing")
+        cautions.append(("counters-missing", text))
     absent = [name for name in plan.metrics if any(name not in launch.values for launch in launches)]
     if absent:
-        cautions.append(("counters-missing", ", ".join(absent)))
+        cautions.append(("counters-missing", f"not returned: {', '.join(absent)}"))
     passes = [int(launch.values[PASSES]) for launch in counted if PASSES in launch.values]
     units = {name: launch.units[name] for launch in counted for name in plan.metrics if name in launch.units}
     return CountedStep(

@@ -79,7 +79,7 @@ def judge_envelope(
     """
     missing = [side for side, trials in sides.items() if not trials]
     if missing:
-        reason = Note(code="no-decode-steps", text=f"no traced trial of {' and '.join(missing)}")
+        reason = Note(code="evidence-missing", text=f"no traced trial of {' and '.join(missing)}")
         return Finding("not-measured", (reason,))
     steps = {side: pool(trials) for side, trials in sides.items()}
     checked = {side: check(expected, pooled) for side, pooled in steps.items()}
@@ -225,13 +225,14 @@ def _out_of_range(expected: Expectation, steps: DecodeSteps, seen: Counter[int])
         if pattern.share is not None and not pattern.share.holds(share):
             often = f"{percent(share)} of {steps.steps} steps"
             text = f"steps of {pattern.launches} kernels: {often}, declared {pattern.share}"
-            yield Note(code="pattern-share", text=text)
+            yield Note(code="envelope-shares", text=text)
     bound, coverage = expected.per_decode_step.graph_coverage, steps.graph_coverage
     if bound is not None and not bound.holds(coverage):
-        yield Note(code="graph-coverage", text=f"{percent(coverage)} of kernels, declared {bound}")
+        yield Note(code="envelope-shares", text=f"CUDA graphs launch {percent(coverage)} of kernels, declared {bound}")
     if expected.unlisted is not None and not expected.unlisted.time_share.holds(steps.unlisted_share):
-        text = f"{percent(steps.unlisted_share)} of kernel time, declared {expected.unlisted.time_share}"
-        yield Note(code="unlisted-time", text=text)
+        taken = f"{percent(steps.unlisted_share)} of kernel time"
+        text = f"kernels without a role take {taken}, declared {expected.unlisted.time_share}"
+        yield Note(code="envelope-shares", text=text)
 
 
 def _in_words(outside: Sequence[Outside], steps: DecodeSteps) -> str:

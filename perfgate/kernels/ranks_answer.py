@@ -92,13 +92,13 @@ def _doubts(found: RankComparison, clocks: str) -> list[Note]:
     """What the comparison takes for granted, and what it does not tell."""
     if clocks and found.matched == "order":
         text = f"{clocks}, so that no clock and no number says which steps belong together: no waiting is told"
-        return [Note(code="ranks-unmatched", text=text)]
+        return [Note(code="trace-damaged", text=text)]
     notes = []
     if found.matched == "order" and max(found.shown) > 1:
         notes.append(Note(code="steps-unclear", text=_BY_ORDER))
     elif found.collectives and not found.grouped:
         text = _NO_CLOCK if max(found.shown) > 1 else _WHOLE
-        notes.append(Note(code="ranks-unmatched", text=f"{clocks}; {text}" if clocks else text))
+        notes.append(Note(code="trace-damaged", text=f"{clocks}; {text}" if clocks else text))
     if found.alone:
         text = f"{', '.join(found.alone)}: no other rank leaves collectives with it, so its waiting is not known"
         notes.append(Note(code="not-recorded", text=text))
@@ -129,6 +129,6 @@ def _missing(found: RankComparison) -> list[Note]:
     if found.steps and max(found.shown) > shared:
         shown = ", ".join(f"{rank.label} {count}" for rank, count in zip(found.ranks, found.shown, strict=True))
         missing.append(
-            Note(code="ranks-differ", text=f"steps shown: {shown}; {shared} are of all ranks, {_BY[found.matched]}")
+            Note(code="trace-damaged", text=f"steps shown: {shown}; {shared} are of all ranks, {_BY[found.matched]}")
         )
     return missing

@@ -51,7 +51,7 @@ def difference_answer(sides: Mapping[Side, tuple[str, Selection]]) -> Answer:
         text = (
             f"the base has {plural(ranks[0], 'rank')} and the head {ranks[1]}: a step is the mean of all ranks' steps"
         )
-        notes.append(Note(code="ranks-differ", text=text))
+        notes.append(Note(code="trace-damaged", text=text))
     if change is None:
         text = "no step has a successor in its trace, so that the length of a step is not known: kernels are compared"
         notes.append(Note(code="not-recorded", text=text))

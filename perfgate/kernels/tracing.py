@@ -33,7 +33,7 @@ class Tracer(Instrument):
     A subclass prepares it.
     """
 
-    unreadable, report_s = "trace-unreadable", 180.0
+    unreadable, report_s = "evidence-missing", 180.0
     ranges: ClassVar[str]
     """Of :meth:`perfgate.capture.drivers.Engine.profile`."""
     leaves: ClassVar[str]
@@ -63,7 +63,7 @@ class Tracer(Instrument):
         files = sorted(self.folder.glob(self.leaves), key=_in_order)
         if not files:
             left = ", ".join(sorted(file.name for file in self.folder.iterdir()))
-            raise InvalidTrialError("trace-missing", f"{self.name} left no {self.leaves}; there is {left}")
+            raise InvalidTrialError("evidence-missing", f"{self.name} left no {self.leaves}; there is {left}")
         self._traces = tuple(Artifact.of(file, self.job.run_folder) for file in files)
         traces = [trace for _, trace in read_ranks(files, self._expected.rules)]
         steps, self._ranks = summarise_ranks(traces, gpus_of(self.job.engine_args))

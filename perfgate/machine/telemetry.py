@@ -32,17 +32,17 @@ REASONS_BY_BIT: Final[Mapping[int, str]] = {
 """Bits of NVML's clocks event reasons (nvml.h, ``nvmlClocksEventReason*``)."""
 
 SPOILING: Final[Mapping[str, str]] = {
-    "software-thermal": "thermal-slowdown",
-    "hardware-thermal": "thermal-slowdown",
-    "power-brake": "power-brake",
-    "hardware-slowdown": "hardware-slowdown",
+    "software-thermal": "gpu-throttled",
+    "hardware-thermal": "gpu-throttled",
+    "power-brake": "gpu-throttled",
+    "hardware-slowdown": "gpu-throttled",
 }
 """Event reasons that spoil a trial, with their reason codes; the general bit comes last, since the others set it too.
 
 A power cap is not among them: decode is bound by memory, so the clock itself is judged.
 """
 
-DISTURBANCES: Final = frozenset({*SPOILING.values(), "foreign-process"})
+DISTURBANCES: Final = frozenset({*SPOILING.values(), "gpu-busy"})
 """Reason codes of what may be over at the next trial.
 
 Heat and power may come from outside or from the build that is measured. One trial cannot tell; the sides on which they
@@ -194,7 +194,7 @@ def disturbance(
     """
     for gpu in gpus:
         if gpu.foreign:
-            return "foreign-process", f"{gpu.gpu}: {', '.join(map(str, gpu.foreign))}"
+            return "gpu-busy", f"{gpu.gpu}: {', '.join(map(str, gpu.foreign))}"
         for reason, code in SPOILING.items():
             seen, grown_ns = gpu.reasons.get(reason, 0), gpu.slowdown_ns.get(reason, 0)
             if seen or grown_ns:
@@ -214,7 +214,7 @@ def reason_names(bits: int) -> tuple[str, ...]:
 def _off_lock(gpu: GpuTelemetry, sm_mhz: int, memory_mhz: int | None) -> tuple[str, str] | None:
     """Why the clocks were not those that were locked, as reason code and words; ``None`` where they were."""
     if gpu.decode_sm_mhz is None:
-        return "clock-unproven", f"{gpu.gpu}: no sample of the SM clock fell into decode"
+        return "clock-not-held", f"{gpu.gpu}: no sample of the SM clock fell into decode"
     if abs(gpu.decode_sm_mhz - sm_mhz) > CLOCK_TOLERANCE_MHZ:
         why = f" ({', '.join(gpu.reasons)})" if gpu.reasons else ""
         return "clock-not-held", f"{gpu.gpu}: median {gpu.decode_sm_mhz} MHz in decode, locked at {sm_mhz} MHz{why}"

@@ -47,6 +47,7 @@ def key_of(kind: Kind, what: str) -> str:
 TAKE_AGAIN: Final = "Take the run folder from where it was measured, or its artifact, again; do not edit it."
 
 Code = Annotated[str, Field(pattern=CODE)]
+"""A reason code as it was written: a record keeps its digest."""
 
 
 class Probes(NamedTuple):
@@ -254,7 +255,7 @@ class Trial(Frozen):
         versions: Packages of the subject as measured: vllm, torch, triton, python.
         startup: Start-up costs, where the engine came up.
         iterations: Measured iterations; warm-up is only in the timeline.
-        cautions: Reason codes that concern this trial.
+        cautions: What is to be known of this trial, by reason codes or names that stand for one.
         timeline: Raw deliveries of every iteration.
         telemetry: What each of its GPUs did meanwhile.
         samples: The readings behind it.

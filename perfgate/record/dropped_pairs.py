@@ -31,9 +31,8 @@ LEVEL: Final = 0.004
 of a fair machine (docs/error-rates.md)."""
 
 HOPELESS: Final = (
-    "internal-error", "gpu-lost", "subject-not-found", "engine-import-failed", "counters-no-gpu", "counters-no-ncu",
-    "counters-no-permission", "counters-no-driver", "counters-unknown-metric", "counters-communication",
-    "counters-no-launch", "subject-changed",
+    "internal-error", "gpu-lost", "subject-not-found", "engine-import-failed", "counters-not-countable",
+    "counters-no-permission", "subject-changed",
 )  # fmt: skip
 """Reason codes after which no further pair of a visit could fare better."""
 
@@ -48,7 +47,7 @@ UNKNOWN: Final = "subject-unknown"
 UNFIT_CACHES: Final = "unfit-caches"
 """Reason code of an engine that did not start with kept compile caches."""
 
-OF_THE_GPU: Final = ("foreign-process", "gpu-lost", "gpu-unreadable", "process-left", "start-refused")
+OF_THE_GPU: Final = ("gpu-busy", "gpu-lost", "gpu-unreadable", "process-left")
 """Reason codes of trials that could fare better on another GPU."""
 
 
@@ -93,7 +92,7 @@ def overdrawn(record: Record, kind: Kind, visit: int | None = None) -> Failure |
     elif of_the_client:
         code = CLIENT_LATE
     else:
-        code = "one-sided-failures" if one_sided else "too-many-dropped-pairs"
+        code = "one-sided-failures" if one_sided else "dropped-pairs"
     last = failed[-1].failure
     cause = f": {last.code}: {last.text}" if last else ""
     sided = unevenness(failed) if both else ""

@@ -17,8 +17,7 @@ EXACTLY = {
     "outside-envelope": "kernels outside the envelope",
     "counter-differs": "a counter",
     "counter-out-of-bounds": "a counter",
-    "host-calls-added": "the work of the host",
-    "launches-added": "the launches of a step",
+    "work-added": "the work of a step",
 }
 """What has regressed, by the reason that says so."""
 
@@ -92,9 +91,9 @@ def _alone(outcome: Outcome) -> str:
 def _exactly(outcome: Outcome) -> str:
     """What a pass without gates says."""
     cautions = {caution.code for cell in outcome.cells for caution in cell.cautions}
-    if cautions & {"host-calls-changed", "launches-changed"}:
+    if "work-changed" in cautions:
         return ", CHANGED: a step runs something else, at a price that the scenario ignores."
-    if cautions & {"host-state-changed", "capacity-changed"}:
+    if "engine-state-changed" in cautions:
         return ", CHANGED: the engine holds something else, which has no price in a step."
     rows = (row for cell in outcome.cells for row in cell.ungated)
     told_by = {METRICS[row.metric].kind for row in rows if row.metric in METRICS}

@@ -252,7 +252,7 @@ def causes(cell: CellOutcome) -> tuple[str, ...]:
     """Which kernel, counter or change of the host explains the step's difference."""
     told = [attribution_sentence(cell.attribution)] if cell.attribution else []
     told += why_slower(cell)
-    changed = ("other-kernels", "host-slack-lost", "host-calls-changed")
+    changed = ("other-kernels", "host-slack-lost", "work-changed")
     told += [f"{note.code}: {_first(note)}" for note in cell.cautions if note.code in changed]
     if not told and cell.verdict == "regressed":
         told.append(_unknown(cell))

@@ -53,8 +53,8 @@ def _suite(root: ET.Element, cell: CellOutcome) -> None:
     if cell.traced_pairs or outside:
         _case(suite, "envelope", "regressed" if outside else "pass", cell_heading(cell), outside)
     if cell.counters:
-        codes = {note.code for note in (*cell.counters.reasons, *cell.counters.cautions)}
-        found_there = [note for note in of_cell if note.code in codes]
+        told = {(note.code, printable(note.text)) for note in (*cell.counters.reasons, *cell.counters.cautions)}
+        found_there = [note for note in of_cell if (note.code, note.text) in told]
         _case(suite, "counters", cell.counters.verdict, cell_heading(cell), found_there)
     shown: list[Verdict] = [gate.verdict for gate in cell.gates]
     shown += ["regressed"] if outside else []

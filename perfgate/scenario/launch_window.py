@@ -34,7 +34,7 @@ def choose_window(steps: DecodeSteps, launches: Sequence[Launches]) -> LaunchWin
     """The shortest window of the most frequent step that holds every launch asked for; of several the first.
 
     Raises:
-        NotMeasuredError: ``counters-no-launch``: the step has none of them, or fewer.
+        NotMeasuredError: ``counters-not-countable``: the step has none of them, or fewer.
     """
     pattern = steps.patterns[0]
     keys = [steps.keys[kernel] for kernel in pattern.kernels]
@@ -58,7 +58,7 @@ def _wanted(
     """Groups of positions in the step, and how many of any one group a window must hold.
 
     Raises:
-        NotMeasuredError: ``counters-no-launch``.
+        NotMeasuredError: ``counters-not-countable``.
     """
     positions = [n for n, key in enumerate(keys) if launches.includes(key, layers[n])]
     if launches.profile == "outside":
@@ -73,6 +73,6 @@ def _wanted(
         known = groups if launches.profile == "layer" else positions
         raise NotMeasuredError(
             f"the traced decode step has {len(known)} launches of {launches}{where}, {needed} are to be counted",
-            code="counters-no-launch",
+            code="counters-not-countable",
         )
     return groups, needed if isinstance(launches.profile, int) else len(groups[0])

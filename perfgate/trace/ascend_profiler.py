@@ -133,7 +133,7 @@ class _Ascend:
                     f"its Overlap Analysis has {format_ns(said_ns)} of {title.lower()}, its tasks have "
                     f"{format_ns(shown_ns)}: what differs is in no sum here"
                 )
-                yield Note(code="device-events-unknown", text=text)
+                yield Note(code="trace-damaged", text=text)
 
 
 def _launches(rows: list[dict[str, Any]]) -> dict[tuple[Any, Any, int], int]:
@@ -207,4 +207,4 @@ def _unknown(types: Counter[str]) -> Iterator[Note]:
     if types:
         words = ", ".join(f"{kind[:60]} ({count} tasks)" for kind, count in types.most_common(3))
         text = f"tasks of the device are of types that are not known here and left out: {words}"
-        yield Note(code="device-events-unknown", text=text)
+        yield Note(code="trace-damaged", text=text)

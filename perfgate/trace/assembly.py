@@ -183,7 +183,7 @@ def _without_shared_numbers(recorded: Trace, launches: _Launches) -> tuple[Trace
     if not lost:
         return recorded, []
     text = f"{lost} kernels, copies or memsets have the number of several calls, so what launched them is not known"
-    return dataclasses.replace(recorded, **changed), [Note(code="launch-not-traced", text=text)]
+    return dataclasses.replace(recorded, **changed), [Note(code="trace-damaged", text=text)]
 
 
 def _launched(kernels: Kernels, launches: _Launches) -> Kernels:
@@ -212,14 +212,14 @@ def _cautions(trace: Trace) -> list[Note]:
         placed = bool((kernels.step[unknown] != NONE).any())
         so = "belong to the step in which they began" if placed else "belong to no step"
         text = f"{lost} of {plural(len(kernels), 'kernel')} have no launching call in the trace and {so}"
-        notes.append(Note(code="launch-not-traced", text=text))
+        notes.append(Note(code="trace-damaged", text=text))
     early_ns = np.where(unknown, 0, kernels.launched_ns - kernels.start_ns)
     if early := int((early_ns > 0).sum()):
         text = (
             f"{early} of {plural(len(kernels), 'kernel')} begin before the call that launched them, by up to "
             f"{format_ns(early_ns.max())}"
         )
-        notes.append(Note(code="launch-after-start", text=text))
+        notes.append(Note(code="trace-damaged", text=text))
     notes += layer_cautions(trace.kernels, trace.names)
     inside = trace.overhead.take(trace.overhead.step != NONE)
     if len(inside):
@@ -227,5 +227,5 @@ def _cautions(trace: Trace) -> list[Note]:
         text = (
             f"the profiler spent {inside.duration_ns.sum() / 1e6:.3g} ms on its own work within {plural(steps, 'step')}"
         )
-        notes.append(Note(code="profiler-overhead", text=text))
+        notes.append(Note(code="trace-damaged", text=text))
     return notes

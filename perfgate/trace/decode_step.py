@@ -192,7 +192,7 @@ def summarise(trace: Trace) -> DecodeSteps:
     """What the complete, pure decode steps of a trace ran.
 
     Raises:
-        NotMeasuredError: It has none (``no-decode-steps``).
+        NotMeasuredError: It has none (``evidence-missing``).
     """
     return summarise_steps(trace, decode_figures(trace))
 
@@ -201,7 +201,7 @@ def decode_figures(trace: Trace) -> StepFigures:
     """The figures of the complete, pure decode steps of a trace, as those of steps that have no others beside them.
 
     Raises:
-        NotMeasuredError: It has none (``no-decode-steps``), or :func:`~perfgate.trace.lost_work.check_shown` refuses.
+        NotMeasuredError: It has none (``evidence-missing``), or :func:`~perfgate.trace.lost_work.check_shown` refuses.
     """
     every = figures(trace)
     decode = every.pure_decode(trace)
@@ -212,7 +212,7 @@ def decode_figures(trace: Trace) -> StepFigures:
         there = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none at all"
         raise NotMeasuredError(
             f"the trace shows no decode step from beginning to end with a kernel in it; steps: {there}",
-            code="no-decode-steps",
+            code="evidence-missing",
         )
     return chosen
 

@@ -49,7 +49,7 @@ def read_onnxruntime(content: dict[str, Any], file: Path) -> Recording:
     if kernels:
         made += [_on_device(event) for event in kernels]
         text = "kernels are recorded without their launching calls: a kernel's step is the one in which it started"
-        return Recording(made, "ONNX Runtime", {0: "unknown GPU"}, (Note(code="launch-not-traced", text=text),))
+        return Recording(made, "ONNX Runtime", {0: "unknown GPU"}, (Note(code="trace-damaged", text=text),))
     made += [_renamed(e, "operator", str(e.detail.get("op_name") or e.name)) for e in nodes]
     providers = Counter(str(e.detail.get("provider", "unknown")).removesuffix(_DEVICE_TYPE) for e in nodes)
     where = ", ".join(f"{name[:40]} {count}" for name, count in providers.most_common(3))
@@ -58,7 +58,7 @@ def read_onnxruntime(content: dict[str, Any], file: Path) -> Recording:
         "so an operator that only launches looks short"
     )
     named = {NONE: ", ".join(name[:40] for name, _ in providers.most_common(3))}
-    return Recording(made, "ONNX Runtime", named, (Note(code="operators-only", text=text),))
+    return Recording(made, "ONNX Runtime", named, (Note(code="not-recorded", text=text),))
 
 
 def is_tensorrt(rows: list[dict[str, Any]]) -> bool:
@@ -93,7 +93,7 @@ def read_tensorrt(content: dict[str, Any], file: Path) -> Recording:
         f"each layer has its mean over {runs or 'an unknown number of'} runs, put one after the other: the file does "
         "not say when a layer ran, what overlapped, which kernels it launched, or how its time varied"
     )
-    return Recording(made, "TensorRT layer profile", {NONE: "TensorRT"}, (Note(code="operators-only", text=text),))
+    return Recording(made, "TensorRT layer profile", {NONE: "TensorRT"}, (Note(code="not-recorded", text=text),))
 
 
 def operator_of(layer: str) -> str:

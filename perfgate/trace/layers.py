@@ -144,11 +144,11 @@ def layer_cautions(kernels: Kernels, names: Names) -> Iterator[Note]:
             f"{lost} of {plural(int(placed.sum()), 'gemm')} have no place: their order is not a dense layer's (latent "
             "attention, a router, several sorts of layers, a draft model)"
         )
-        yield Note(code="places-unknown", text=text)
+        yield Note(code="steps-unclear", text=text)
     ran = (names.demangled[name] for name in np.unique(kernels.name[inside]).tolist())
     if not of_step.any() and any(map(_BACKWARD.search, ran)):
         why = "they train, which runs each layer a second time in reverse order"
-        yield Note(code="layers-unknown", text=f"layers of these steps are left out: {why}")
+        yield Note(code="steps-unclear", text=f"layers of these steps are left out: {why}")
         return
     mixers = np.any([of_role[role] for role in _MIXERS], axis=0)[kernels.name] & inside
     mixers &= np.bincount(kernels.step[mixers], minlength=len(of_step))[kernels.step] > 1  # one alone repeats nothing
@@ -157,10 +157,10 @@ def layer_cautions(kernels: Kernels, names: Names) -> Iterator[Note]:
             f"{lost} of {plural(int(mixers.sum()), 'kernel')} that run once a layer are in none: they are a draft "
             "model's, or the step's sequence does not show where a layer begins"
         )
-        yield Note(code="layers-unknown", text=text)
+        yield Note(code="steps-unclear", text=text)
     elif gemms.any() and not of_step.any() and np.bincount(kernels.step[gemms]).max() >= _LEAST_GEMMS:
         why = "the sequence of their kernels does not repeat as layers do"
-        yield Note(code="layers-unknown", text=f"layers of these steps are left out: {why}")
+        yield Note(code="steps-unclear", text=f"layers of these steps are left out: {why}")
 
 
 _LEAST_GEMMS = 4

@@ -105,10 +105,10 @@ def without_cut_steps(trace: Trace) -> tuple[Trace, list[Note]]:
             f"{plural(left_out, 'step')} at the begin or the end of the trace {'is' if left_out == 1 else 'are'} left "
             f"out: {plural(int(cut.sum()), 'launch', 'es')} there have no kernel, or not all of their graph"
         )
-        notes.append(Note(code="trace-incomplete", text=text))
+        notes.append(Note(code="trace-damaged", text=text))
     kept = np.isin(short.call, np.flatnonzero(work == SHORT))
     if lost := _in_words(trace.calls, np.ones(len(calls), bool), int(short.kernels[kept].sum())):
-        notes.append(Note(code="trace-incomplete", text=lost))
+        notes.append(Note(code="trace-damaged", text=lost))
     return trace, [*notes, *_without_kernels(trace)]
 
 
@@ -121,22 +121,22 @@ def check_shown(trace: Trace, steps: Ints, what: str) -> None:
         what: These steps in words.
 
     Raises:
-        NotMeasuredError: Launches of these steps have not all of their kernels in the trace (``trace-incomplete``), or
-            kernels of theirs have times that no stream can have (``kernels-overlap``).
+        NotMeasuredError: Launches of these steps have not all of their kernels in the trace or kernels of
+            theirs have times that no stream can have (``trace-damaged``).
     """
     calls, kernels = trace.calls, trace.kernels
     inside = np.isin(calls.step, steps) if len(steps) else np.ones(len(calls), bool)
     if lost := _in_words(calls, inside, None):
         why = [note.text for note in trace.cautions if note.code == "not-recorded"]
         text = "; ".join([f"what the device did in {what} is not known: {lost}", *why])
-        raise NotMeasuredError(text, where=trace.where, code="trace-incomplete")
+        raise NotMeasuredError(text, where=trace.where, code="trace-damaged")
     ran = np.isin(kernels.step, steps) if len(steps) else np.ones(len(kernels), bool)
     if astray := int((kernels.astray & ran).sum()):
         text = (
             f"the times of {what} are not known: {astray} of {plural(int(ran.sum()), 'kernel')} run beside others of "
             "their stream as no stream does"
         )
-        raise NotMeasuredError(text, where=trace.where, code="kernels-overlap")
+        raise NotMeasuredError(text, where=trace.where, code="trace-damaged")
 
 
 def _in_words(calls: Calls, inside: Mask, missing: int | None) -> str:
@@ -165,7 +165,7 @@ def _without_kernels(trace: Trace) -> Iterator[Note]:
             first = ", ".join(map(str, steps.index[empty][:3].tolist()))
             more = ", ..." if empty.sum() > 3 else ""  # noqa: PLR2004 (as many as are named)
             text = f"{int(empty.sum())} of {plural(int(own.sum()), f'{kind} step')} have no kernel in the trace and are"
-            yield Note(code="trace-incomplete", text=f"{text} left out: {first}{more}")
+            yield Note(code="trace-damaged", text=f"{text} left out: {first}{more}")
 
 
 def _edges(calls: Calls, work: NDArray[np.int8]) -> Mask:

@@ -162,7 +162,7 @@ def _of_cuda(file: Path) -> MemoryTimeline:
             name = f"{where} of process {pid}" if several else where
             holdings[name] = _holding(time_ns[rows].tolist(), change[rows].tolist(), None, None)
         text = "levels count from the beginning of the capture: what was allocated before it is not in them"
-        notes = (Note(code="memory-from-zero", text=text),) if holdings else ()
+        notes = (Note(code="not-recorded", text=text),) if holdings else ()
         return MemoryTimeline(export.version, holdings, notes)
 
 

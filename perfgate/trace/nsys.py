@@ -303,7 +303,7 @@ class _Reader:
                 remedy = "Trace fewer iterations; synchronise before the capture ends."
                 raise RecordError(f"nsys lost data: {text}", where=self.export.where, remedy=remedy)
             if (severity == _ERROR or lost is None) and len(shown) < MAX_CAUTIONS:
-                shown[Note(code="profiler-error", text=f"nsys: {text}")] = None
+                shown[Note(code="trace-damaged", text=f"nsys: {text}")] = None
         return tuple(shown)
 
 

@@ -76,13 +76,13 @@ def summarise_ranks(traces: Sequence[Trace], expected: int = 1) -> tuple[DecodeS
         The steps, and no rank where there is but one.
 
     Raises:
-        NotMeasuredError: A trace shows no decode step (``no-decode-steps``), a rank is missing (``ranks-missing``), or
-            the ranks show no step in common (``ranks-unmatched``).
+        NotMeasuredError: A trace shows no decode step (``evidence-missing``), a rank is missing (``trace-damaged``), or
+            the ranks show no step in common (``trace-damaged``).
     """
     parts = [part for trace in traces for part in _parts(trace)]
     if len(parts) < expected:
         text = f"the trace shows decode steps of {plural(len(parts), 'rank')}, and the engine has {expected}"
-        raise NotMeasuredError(text, code="ranks-missing")
+        raise NotMeasuredError(text, code="trace-damaged")
     if len(parts) == 1:
         return summarise_steps(parts[0].trace, parts[0].figures), ()
     shown = [len(part.figures) for part in parts]
@@ -90,13 +90,13 @@ def summarise_ranks(traces: Sequence[Trace], expected: int = 1) -> tuple[DecodeS
     common = len(parts[0].figures)
     if not common:
         counts = ", ".join(f"rank {n} {count}" for n, count in enumerate(shown))
-        raise NotMeasuredError(f"no decode step is of all ranks: {counts}", code="ranks-unmatched")
+        raise NotMeasuredError(f"no decode step is of all ranks: {counts}", code="trace-damaged")
     _check_clock(parts)
     notes = []
     if min(shown) < max(shown) or common < max(shown):
         counts = ", ".join(f"rank {n} {count}" for n, count in enumerate(shown))
         text = f"decode steps shown: {counts}; {common} are of all ranks, and only those are judged"
-        notes.append(Note(code="ranks-differ", text=text))
+        notes.append(Note(code="trace-damaged", text=text))
     return _together(parts, notes)
 
 
@@ -154,11 +154,11 @@ def _check_clock(parts: Sequence[_Part]) -> None:
     """Refuse ranks whose steps of one number are further apart than a pipeline as deep as there are ranks could hold.
 
     Raises:
-        NotMeasuredError: ``ranks-unmatched``.
+        NotMeasuredError: ``trace-damaged``.
     """
     if len({part.trace.base_ns is None for part in parts}) > 1:
         text = "some ranks' traces say what their times count from (baseTimeNanoseconds), others do not"
-        raise NotMeasuredError(text, code="ranks-unmatched")
+        raise NotMeasuredError(text, code="trace-damaged")
     begins = [part.host_ns for part in parts]
     if len(begins[0]) < 2:  # noqa: PLR2004 (no distance between steps)
         return
@@ -167,7 +167,7 @@ def _check_clock(parts: Sequence[_Part]) -> None:
         apart_ns = float(np.median(np.abs(own - begins[0])))
         if apart_ns > step_ns * len(parts):
             text = f"the hosts of rank 0 and rank {number} begin a step {format_ns(apart_ns)} apart"
-            raise NotMeasuredError(f"{text}, and a step takes {format_ns(step_ns)}", code="ranks-unmatched")
+            raise NotMeasuredError(f"{text}, and a step takes {format_ns(step_ns)}", code="trace-damaged")
 
 
 def _together(parts: Sequence[_Part], notes: list[Note]) -> tuple[DecodeSteps, tuple[RankSteps, ...]]:

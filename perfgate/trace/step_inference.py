@@ -84,7 +84,7 @@ def infer_steps(trace: Trace) -> tuple[Steps, Ints, tuple[Note, ...]]:
         found, why = _period_of(trace, Launches.of(kernels, rows, time_ns), process)
         who = f" of process {trace.processes[process]}" if len(trace.processes) > 1 else ""
         if found is None:
-            notes.append(Note(code="no-step-ranges", text=f"no range names a step{who}, {why}"))
+            notes.append(Note(code="steps-unclear", text=f"no range names a step{who}, {why}"))
             continue
         parts.append(_steps(found, process))
         notes += _notes(trace, found, parts[-1], who)
@@ -246,7 +246,7 @@ def _notes(trace: Trace, found: _Found, steps: Steps, who: str) -> list[Note]:
         f"no range names a step: {plural(len(steps), 'step')}{who} are inferred, each from a launch of {what} to the "
         f"next one; {int(period.alike.sum())} launch the same {period.kernels} kernels, but for a few"
     )
-    notes = [Note(code="steps-inferred", text=text)]
+    notes = [Note(code="steps-unclear", text=text)]
     if found.doubts:
         notes.append(
             Note(code="steps-unclear", text=f"the inferred steps{who} may be wrong: {'; '.join(found.doubts)}")

@@ -79,7 +79,7 @@ def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) ->
             process: [replace(span, process=process, thread=NONE) for span in spans] for process in sorted(processes)
         }
         text = "the steps are ranges of another process than launched the kernels: launches may come after their range"
-        cautions.append(Note(code="steps-of-another-process", text=text))
+        cautions.append(Note(code="steps-unclear", text=text))
     for spans in owned.values():
         part, unclosed = _steps_of(sorted(spans, key=lambda span: span.start_ns), where)
         cautions += unclosed
@@ -98,7 +98,7 @@ def _steps_of(spans: Sequence[Range], where: str) -> tuple[Steps, list[Note]]:
     if len(closed) < len(own):
         unclosed = next(span.name for span in own if span.end_ns is None)
         text = f"range {unclosed} was never closed; its step is left out"
-        cautions.append(Note(code="trace-incomplete", text=text))
+        cautions.append(Note(code="trace-damaged", text=text))
     engine = [span for span in spans if is_engines(span.name)]
     sort, opening = openers([(span.name, span) for span in engine])
     if closed:
@@ -133,7 +133,7 @@ def _numbered(ranges: Sequence[Range], numbers: Sequence[str | None]) -> tuple[S
         often = sum(number == twice for number in numbers)
         why = f"{next(span.name for span, number in pairs if number == twice)[:SHOWN]} is there {often} times"
     text = f"the steps are numbered from 0 in order of time: {why or 'some of their ranges have no number'}"
-    return range(len(numbers)), [Note(code="step-ranges-unclear", text=text)]
+    return range(len(numbers)), [Note(code="steps-unclear", text=text)]
 
 
 def _overlaps(ranges: Sequence[Range]) -> list[Note]:
@@ -146,7 +146,7 @@ def _overlaps(ranges: Sequence[Range]) -> list[Note]:
         f"{len(early)} of {plural(len(ranges), 'step')} begin before an earlier one has ended, such as "
         f"{early[0].name[:SHOWN]}: what is launched in both belongs to the later one"
     )
-    return [Note(code="step-ranges-unclear", text=text)]
+    return [Note(code="steps-unclear", text=text)]
 
 
 def _own_steps(own: Sequence[Range], engine: Sequence[Range], where: str) -> Steps:

@@ -148,14 +148,14 @@ def _in_order(kernels: Kernels, rounding_ns: int) -> tuple[Kernels, list[Note]]:
             f"ended, by {format_ns(overlapped_ns / overlapping)} each and {percent(share)} of the kernel time, as with "
             "programmatic dependent launch: that time counts once, for the kernel that began first"
         )
-        notes.append(Note(code="kernels-overlap", text=text))
+        notes.append(Note(code="trace-damaged", text=text))
     if astray.any():
         text = (
             f"{int(astray.sum())} of {plural(len(rows), 'kernel')} run beside one that began before them on their "
             f"stream and ended after them, or beside more than {MOST_AT_ONCE} others, or for most of their time, which "
             "no stream does: their times are not known"
         )
-        notes.append(Note(code="kernels-overlap", text=text))
+        notes.append(Note(code="trace-damaged", text=text))
     made = dataclasses.replace(kernels, start_ns=start_ns, duration_ns=end_ns - start_ns, astray=astray)
     return made, notes
 

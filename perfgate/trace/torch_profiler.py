@@ -193,7 +193,7 @@ class _Reader:
         words = ", ".join(f"{cut(category)} ({plural(count, 'event')})" for category, count in unknown.most_common(3))
         if "kernel" in self.by_category:
             text = f"work of a device is in categories that are not known here and left out: {words}"
-            return (Note(code="device-events-unknown", text=text),) if unknown else ()
+            return (Note(code="trace-damaged", text=text),) if unknown else ()
         launching = next((e.name for e in self.calls if call_kind(e.name) in LAUNCHES), "")
         if unknown or launching or self._of(*WORK):
             called = f"calls that launch kernels ({cut(launching)})" if launching else "copies of a device"

@@ -170,7 +170,7 @@ def test_an_envelope_holds_a_head(tmp_path: Path, status: int, code: str, *, old
     [
         ("registers: same", 1.0, False, 20, None),
         ("registers: same", 1.5, False, 10, "counter-differs"),
-        ("registers: same", 1.5, True, 20, "counter-without-base"),
+        ("registers: same", 1.5, True, 20, "no-profile"),
         ('registers: "<= 200"', 1.5, False, 10, "counter-out-of-bounds"),
         ('registers: "<= 1"', 1.0, True, 10, "counter-out-of-bounds"),
         ('registers: "<= 1"', 1.0, False, 21, "counter-bound-stale"),

@@ -90,7 +90,7 @@ def test_one_visit_is_no_spread() -> None:
     outcome = held_beside(beside(0.01, 4), visits_beside([beside(RATIOS[0], 0)]))
 
     assert (outcome.verdict, outcome.would_be) == ("advisory", "inconclusive")
-    assert codes(only(outcome).reasons) == ["advisory-few-visits"]
+    assert codes(only(outcome).reasons) == ["advisory-unpaired"]
     assert "a spread takes two" in only(outcome).reasons[0].text
 
 
@@ -119,7 +119,7 @@ def test_an_anchor_beside_which_nothing_was_measured() -> None:
     """Times are compared then, and it is said."""
     outcome = held_beside(beside(0.01, 4, anchor=NEWER), FOUR)
 
-    assert "anchor-unknown" in codes(outcome.cells[0].cautions)
+    assert "anchor-weak" in codes(outcome.cells[0].cautions)
     assert outcome.verdict == "inconclusive"
 
 
@@ -144,12 +144,12 @@ def test_values_that_have_no_ratio() -> None:
     newer = draft(beside(-0.04, 4, anchor=NEWER), "head", anchored=True)
     linked = Baseline(entries=(*made_up.entries, newer.model_copy(update={"kind": "equivalent", "cell": None})))
 
-    assert codes(only(held_beside(beside(0.01, 5), made_up)).reasons) == ["non-finite"]
+    assert codes(only(held_beside(beside(0.01, 5), made_up)).reasons) == ["metric-unusable"]
     assert held_beside(beside(-0.04, 5, anchor=NEWER), linked).verdict == "advisory"
 
 
 @pytest.mark.parametrize(
-    ("cards", "code"), [("AAAA", "advisory-few-visits"), ("ABAB", "advisory-few-visits"), ("ABCD", "would-regress")]
+    ("cards", "code"), [("AAAA", "advisory-unpaired"), ("ABAB", "advisory-unpaired"), ("ABCD", "would-regress")]
 )
 def test_ratios_across_cards(cards: str, code: str) -> None:
     """A build may differ from its anchor by card: only visits of four cards, if on one day, tell of a fifth."""
@@ -185,8 +185,8 @@ def test_a_head_far_from_its_anchor_is_told() -> None:
     """Beyond 5 % a newer anchor is asked for."""
     far = visits_beside([beside(0.1 + RATIOS[day], day) for day in range(4)])
 
-    assert "anchor-far" in codes(held_beside(beside(0.11, 4), far).cells[0].cautions)
-    assert "anchor-far" not in codes(held_beside(beside(0.01, 4), FOUR).cells[0].cautions)
+    assert "anchor-weak" in codes(held_beside(beside(0.11, 4), far).cells[0].cautions)
+    assert "anchor-weak" not in codes(held_beside(beside(0.01, 4), FOUR).cells[0].cautions)
 
 
 @pytest.mark.parametrize(("head", "told"), [(50_000, ["kv_token_capacity: 100000 tok -> 50000 tok"]), (100_000, [])])
@@ -204,7 +204,7 @@ def test_a_smaller_cache_is_told(head: int, told: list[str]) -> None:
 
     cautions = held_beside(holding(beside(0.01, 5), 80_000, head), visits).cells[0].cautions
 
-    assert [note.text for note in cautions if note.code == "capacity-changed"] == told
+    assert [note.text for note in cautions if note.code == "engine-state-changed"] == told
 
 
 def test_a_gate_that_the_anchor_of_the_visits_does_not_carry() -> None:

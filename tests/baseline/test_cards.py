@@ -68,7 +68,7 @@ def test_another_card_is_not_blocked_by_four_nights_of_one() -> None:
 
     assert outcome.verdict == "advisory"
     (reason,) = outcome.cells[0].reasons
-    assert reason.code == "advisory-few-visits"
+    assert reason.code == "advisory-unpaired"
     assert "5 more share a card or a day with them, and those of this card count, or one of each" in reason.text
 
 
@@ -114,7 +114,7 @@ def test_a_baseline_from_before_cards_advises() -> None:
     outcome = held(taken("A", 9, 0.03), before)
 
     assert (outcome.verdict, outcome.would_be) == ("advisory", "regressed")
-    assert codes(outcome.cells[0].reasons) == ["advisory-few-visits"]
+    assert codes(outcome.cells[0].reasons) == ["advisory-unpaired"]
     assert "salt" not in before.text
 
 

@@ -59,7 +59,7 @@ def test_only_what_repeats_exactly_is_taken(scenario: Path) -> None:
     (cell,) = take(scenario, lines=1.3).outcome.cells
 
     assert (cell.verdict, cell.pairs, cell.pairs_of("called"), cell.gates) == ("regressed", 0, 1, ())
-    assert codes(cell.reasons) == ["host-calls-added"]
+    assert codes(cell.reasons) == ["work-added"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_head_that_fails_is_not_measured(scenario: Path) -> None:
     """Nothing counted is never a pass."""
     learn(scenario)
 
-    outcome = check(scenario, failures=dict.fromkeys(range(9), "engine-died")).outcome
+    outcome = check(scenario, failures=dict.fromkeys(range(9), "engine-failed")).outcome
 
     assert (outcome.verdict, outcome.exit_status) == ("not-measured", 22)
 
@@ -172,7 +172,7 @@ def test_nothing_is_learnt_from_a_run_without_counts(scenario: Path) -> None:
 
     with pytest.raises(NotMeasuredError, match="no valid called trial was taken") as caught:
         learn(scenario, folder, "head")
-    assert caught.value.code == "host-calls-missing"
+    assert caught.value.code == "evidence-missing"
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": "perfgate-profile/2"}', '{"format": "perfgate-run/1"}', "[1"])
@@ -200,7 +200,7 @@ def test_a_profile_changed_in_the_run_folder_is_refused(scenario: Path) -> None:
     ("lines", "learnt", "verdict", "code"),
     [
         (1.0, True, "advisory", None),
-        (1.3, True, "regressed", "host-calls-added"),
+        (1.3, True, "regressed", "work-added"),
         (1.3, False, "advisory", "no-profile"),
     ],
 )
@@ -219,7 +219,7 @@ def test_beside_a_baseline_of_times(scenario: Path, lines: float, learnt: str, v
 
     (cell,) = finished.outcome.cells
     assert cell.verdict == verdict
-    found = [note.code for note in (*cell.reasons, *cell.cautions) if note.code in ("host-calls-added", "no-profile")]
+    found = [note.code for note in (*cell.reasons, *cell.cautions) if note.code in ("work-added", "no-profile")]
     assert found == ([code] if code else [])
     assert use_cases.outcome_of(finished.folder) == finished.outcome
 
@@ -256,7 +256,7 @@ def test_a_kernel_more_is_blocked_in_one_trial(traced: Path) -> None:
     ).outcome
 
     (cell,) = outcome.cells
-    assert (outcome.exit_status, codes(cell.reasons)) == (10, ["launches-added"])
+    assert (outcome.exit_status, codes(cell.reasons)) == (10, ["work-added"])
     assert "32 more attention kernels a step" in cell.reasons[0].text
     assert codes(cell.cautions) == []  # the same diff is not told twice
     assert closing(outcome) == "REGRESSED: the launches of a step (exact)."
@@ -274,7 +274,7 @@ def test_a_smaller_cache_is_told(traced: Path) -> None:
     outcome = check(traced, kv=0.5).outcome
 
     (caution,) = outcome.cells[0].cautions
-    assert (outcome.exit_status, caution.code) == (0, "capacity-changed")
+    assert (outcome.exit_status, caution.code) == (0, "engine-state-changed")
     assert closing(outcome) == "PASS, CHANGED: the engine holds something else, which has no price in a step."
     assert caution.text == "kv_token_capacity: 65536 tok -> 32768 tok"
 
@@ -293,7 +293,7 @@ def test_without_launches_that_were_traced_alike_nothing_passes(
 
     outcome = check(traced).outcome
 
-    assert (outcome.exit_status, codes(outcome.cells[0].reasons)) == (21, ["launches-without-base"])
+    assert (outcome.exit_status, codes(outcome.cells[0].reasons)) == (21, ["no-profile"])
     assert check(traced, lines=1.3).outcome.exit_status == 10
 
 
@@ -342,17 +342,17 @@ def test_a_memset_more_is_blocked_in_one_trial(tmp_path: Path, memsets: int, sta
     assert use_cases.outcome_of(finished.folder) == finished.outcome
 
 
-@pytest.mark.parametrize(("kind", "code"), [("traced", "no-decode-steps"), ("counted", "counters-missing")])
+@pytest.mark.parametrize(("kind", "code"), [("traced", "evidence-missing"), ("counted", "counters-missing")])
 def test_nothing_is_learnt_where_a_declared_kind_failed(traced: Path, kind: Kind, code: str) -> None:
     """A profile that held launches is not overwritten by one without."""
     (file,) = (traced.parent / "profiles").iterdir()
     before = file.read_text()
-    failing = FakeCollector(kinds={kind: FakeSpec(failures=dict.fromkeys(range(20), "engine-died"))})
+    failing = FakeCollector(kinds={kind: FakeSpec(failures=dict.fromkeys(range(20), "engine-failed"))})
     folder = use_cases.run([traced], A_A, runs=traced.parent / "runs", collector=failing, exact_only=True).folder
 
     with pytest.raises(NotMeasuredError) as caught:
         learn(traced, folder)
-    assert caught.value.code in (code, "host-calls-missing")
+    assert caught.value.code in (code, "evidence-missing")
     assert file.read_text() == before
 
 
@@ -386,4 +386,4 @@ def test_an_old_profile_does_not_make_the_envelope_stale(tmp_path: Path) -> None
 
     outcome = check(scenario, roles={**ROLES, "attention": (attention + 32, seconds)}).outcome
 
-    assert (outcome.exit_status, codes(outcome.cells[0].cautions)) == (0, ["launches-changed"])
+    assert (outcome.exit_status, codes(outcome.cells[0].cautions)) == (0, ["work-changed"])

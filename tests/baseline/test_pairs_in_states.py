@@ -126,7 +126,7 @@ def test_no_pair_with_a_common_state_is_inconclusive() -> None:
     outcome = held_beside(record([FS, SF] * 3, card="E"), visits(ALIKE))
 
     assert outcome.verdict == "inconclusive"
-    assert codes(only(outcome).reasons) == ["no-common-state"]
+    assert codes(only(outcome).reasons) == ["states-undecided"]
 
 
 def test_visits_without_a_common_state_do_not_count() -> None:
@@ -154,7 +154,7 @@ def test_a_head_that_is_slow_more_often_does_not_pass() -> None:
 
     assert (only(outcome).verdict, outcome.verdict) == ("pass", "inconclusive")
     (reason,) = outcome.cells[0].reasons
-    assert (reason.code, "in 4 pairs and less often in 0" in reason.text) == ("slow-state-leans", True)
+    assert (reason.code, "in 4 pairs and less often in 0" in reason.text) == ("states-undecided", True)
 
 
 def test_an_order_that_was_not_drawn_leans_to_nobody() -> None:
@@ -162,7 +162,7 @@ def test_an_order_that_was_not_drawn_leans_to_nobody() -> None:
     outcome = held_beside(record([FS, FS, FS, FS, FF, SS], card="E", orders="blocks"), visits(ALIKE))
 
     assert said(outcome) == "pass"
-    assert "within-states" in codes(outcome.cells[0].cautions)
+    assert "two-states" in codes(outcome.cells[0].cautions)
 
 
 def test_a_regression_is_told_though_the_head_leans() -> None:
@@ -170,7 +170,7 @@ def test_a_regression_is_told_though_the_head_leans() -> None:
     outcome = held_beside(record([FS, FS, FS, FS, FF, SS], 0.009, "E"), visits(ALIKE))
 
     assert said(outcome) == "regressed"
-    assert "slow-state-leans" in codes(outcome.cells[0].reasons)
+    assert "states-undecided" in codes(outcome.cells[0].reasons)
 
 
 def test_a_baseline_that_advises_says_so_of_a_head_that_leans() -> None:
@@ -203,7 +203,7 @@ def test_a_trial_in_neither_state_keeps_from_passing() -> None:
     outcome = held_beside(of_trials(pairs, "E"), visits(ALIKE, cards=EIGHT))
 
     assert outcome.verdict == "inconclusive"
-    assert codes(outcome.cells[0].reasons) == ["unplaced-trials"]
+    assert codes(outcome.cells[0].reasons) == ["states-undecided"]
 
 
 @pytest.mark.parametrize(("bound", "leans"), [(1, True), (3, False)])
@@ -284,7 +284,7 @@ def test_where_no_probe_tells_states_pairs_must_agree_to_block() -> None:
     assert unchanged.verdict == "inconclusive"
     assert only(unchanged).change == pytest.approx(GAP - 1, abs=2e-3)
     assert [(one.code, one.text) for one in only(unchanged).reasons] == [
-        ("pairs-disagree", "the median of 6 pairs of head and anchor is slower; against it: 2")
+        ("states-undecided", "the median of 6 pairs of head and anchor is slower; against it: 2")
     ]
     assert said(slower) == "regressed"
 
@@ -298,7 +298,7 @@ def test_where_no_probe_tells_states_pairs_must_agree_to_pass(slow: int, model: 
     outcome = held_beside(record(states, 0.009, "E", model), visits([FF] * 6, model))
 
     assert outcome.verdict == "inconclusive"
-    assert codes(only(outcome).reasons) == ["pairs-disagree"]
+    assert codes(only(outcome).reasons) == ["states-undecided"]
     assert f"passes; against it: {6 - slow}" in only(outcome).reasons[0].text
 
 

@@ -63,10 +63,10 @@ def shifted(by: float) -> list[float]:
 @pytest.mark.parametrize(
     ("visits", "by", "verdict", "would_be", "told"),
     [
-        (QUIET, 0.0, "advisory", "pass", ["advisory-few-visits"]),
+        (QUIET, 0.0, "advisory", "pass", ["advisory-unpaired"]),
         (QUIET, 0.1, "advisory", "regressed", ["would-regress"]),
-        (QUIET, -0.1, "advisory", "improved", ["advisory-few-visits"]),
-        (LOUD, 0.0, "inconclusive", None, ["undecided-by-baseline"]),
+        (QUIET, -0.1, "advisory", "improved", ["advisory-unpaired"]),
+        (LOUD, 0.0, "inconclusive", None, ["advisory-unpaired"]),
         (LOUD, 0.6, "advisory", "regressed", ["would-regress"]),
     ],
 )
@@ -115,7 +115,7 @@ def test_fewer_advise(visits: int, by: float, would_be: str) -> None:
     assert (outcome.verdict, outcome.exit_status, outcome.would_be) == ("advisory", 20, would_be)
     assert (only(outcome).verdict, only(outcome).would_be) == ("advisory", would_be)
     (reason,) = outcome.cells[0].reasons
-    assert reason.code == "advisory-few-visits"
+    assert reason.code == "advisory-unpaired"
     assert reason.text.startswith(f"{visits} visit")
 
 
@@ -147,7 +147,7 @@ def test_a_run_that_was_resumed_is_one_visit() -> None:
 
     assert len(entry.visits) == 4
     assert (outcome.verdict, outcome.would_be) == ("advisory", "regressed")
-    assert codes(outcome.cells[0].reasons) == ["advisory-few-visits"]
+    assert codes(outcome.cells[0].reasons) == ["advisory-unpaired"]
 
 
 def test_a_run_is_near_another_by_any_of_its_visits() -> None:
@@ -309,7 +309,7 @@ def test_memory_that_an_engine_holds_otherwise(head: Record, told: list[str]) ->
 
     cautions = held(head, baseline).cells[0].cautions
 
-    assert [note.text for note in cautions if note.code == "capacity-changed"] == told
+    assert [note.text for note in cautions if note.code == "engine-state-changed"] == told
 
 
 def test_clocks_that_differ() -> None:

@@ -50,7 +50,7 @@ def test_six_pairs(pairs: list[float], verdict: str, metric: str) -> None:
     found = judged(pairs, metric)
 
     assert found.verdict == verdict
-    assert codes(found.reasons) == (["pairs-disagree"] if verdict == "inconclusive" else [])
+    assert codes(found.reasons) == (["states-undecided"] if verdict == "inconclusive" else [])
 
 
 @pytest.mark.parametrize(("pairs", "verdict"), [

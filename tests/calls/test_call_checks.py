@@ -57,7 +57,7 @@ def test_work_beyond_ignorable_blocks_in_one_pair() -> None:
         called(host_calls(schedule=USUAL), host_calls(schedule=FunctionCalls(calls=(10, 10), lines=(46_000, 46_000))))
     )
 
-    assert (found.verdict, codes(found.reasons)) == ("regressed", ["host-calls-added"])
+    assert (found.verdict, codes(found.reasons)) == ("regressed", ["work-added"])
     headline, line = found.reasons[0].text.splitlines()
     assert headline.startswith("+54.00 us a step by what its calls and lines cost at least: schedule (more than ")
     assert line == "+ schedule: 3600 lines a step (+54.00 us)"
@@ -74,7 +74,7 @@ def test_work_that_only_prefill_does_blocks_as_well() -> None:
 
     found = outcome(called(base, head))
 
-    assert (found.verdict, codes(found.reasons)) == ("regressed", ["host-calls-added"])
+    assert (found.verdict, codes(found.reasons)) == ("regressed", ["work-added"])
     prefill, line, decode, _ = found.reasons[0].text.splitlines()
     assert prefill.startswith(
         "+54.00 us in a prefill step by what its calls and lines cost at least: admit (more than "
@@ -89,7 +89,7 @@ def test_what_the_engine_holds_explains_no_step() -> None:
 
     found = outcome(called(base, head))
 
-    assert "host-state-changed" in codes(found.cautions)
+    assert "engine-state-changed" in codes(found.cautions)
     assert causes(found) == ()
 
 
@@ -127,7 +127,7 @@ def test_work_may_move_to_where_it_is_done_once(decode_us: int, verdict: str, me
     found = outcome(called(host_calls({"admit": lines(0)}, schedule=lines(1000)), cached))
 
     assert found.verdict == verdict
-    (note,) = [note for note in (*found.reasons, *found.cautions) if note.code.startswith("host-calls")]
+    (note,) = [note for note in (*found.reasons, *found.cautions) if note.code.startswith("work-")]
     assert meaning in note.text
 
 
@@ -137,7 +137,7 @@ def test_a_faster_prefill_pays_for_no_slower_decode_step() -> None:
 
     found = outcome(called(host_calls({"admit": lines(1000)}, schedule=lines(1000)), head))
 
-    assert (found.verdict, codes(found.reasons)) == ("regressed", ["host-calls-added"])
+    assert (found.verdict, codes(found.reasons)) == ("regressed", ["work-added"])
 
 
 @pytest.mark.parametrize("prefill_us", [500, 300])
@@ -148,7 +148,7 @@ def test_a_decode_step_that_is_slower_at_times_is_judged_by_itself(prefill_us: i
 
     found = outcome(called(base, head))
 
-    assert (found.verdict, codes(found.reasons)) == ("inconclusive", ["host-calls-vary"])
+    assert (found.verdict, codes(found.reasons)) == ("inconclusive", ["counts-vary"])
     assert found.reasons[0].text == (
         "what the head runs more at times would be 12.00 us a step, more than the 10.00 us that are ignorable: wait"
     )
@@ -187,7 +187,7 @@ def test_a_wait_blocks_whatever_its_price(least: int, most: int) -> None:
     """A head that spins does few rounds while it is counted, or so many that most of all events do not repeat."""
     found = outcome(called(host_calls(schedule=USUAL), host_calls(schedule=USUAL, spin=spin(least, most))))
 
-    assert (found.verdict, codes(found.reasons)) == ("regressed", ["host-calls-added"])
+    assert (found.verdict, codes(found.reasons)) == ("regressed", ["work-added"])
     headline, first, *_ = found.reasons[0].text.splitlines()
     assert headline.startswith("spin waits for a time, which no count prices; apart from that +")
     assert headline.endswith(" a step by what its calls and lines cost at least: spin (a wait blocks at any price)")
@@ -219,7 +219,7 @@ def test_a_refactoring_passes_with_its_difference() -> None:
     found = outcome(called(host_calls(schedule=USUAL), host_calls(schedule=USUAL, helper=more)))
 
     assert found.verdict == "pass"
-    (note,) = [note for note in found.cautions if note.code == "host-calls-changed"]
+    (note,) = [note for note in found.cautions if note.code == "work-changed"]
     assert "+ helper: 60 lines, 30 calls a step (+1.80 us)" in note.text
 
 
@@ -231,9 +231,9 @@ def test_what_varies_is_named_and_bounded(spread: int, verdict: str) -> None:
     found = outcome(called(varying, varying))
 
     assert found.verdict == verdict
-    notes = [note.text for note in (*found.cautions, *found.reasons) if note.code == "host-calls-vary"]
+    notes = [note.text for note in (*found.cautions, *found.reasons) if note.code == "counts-vary"]
     assert notes
-    assert all(text.endswith("% of all events: poll") for text in notes)
+    assert all(text.endswith("% of all events vary: poll") for text in notes)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_work_at_times_does_not_pass_for_none(base: tuple[int, int], head: tuple
 
     assert found.verdict == verdict
     if verdict == "inconclusive":
-        assert codes(found.reasons) == ["host-calls-vary"]
+        assert codes(found.reasons) == ["counts-vary"]
         assert "a step, more than the 10.00 us that are ignorable: sample" in found.reasons[0].text
 
 
@@ -265,16 +265,17 @@ def test_another_python_is_not_comparable() -> None:
 
     found = outcome(called(host_calls(schedule=USUAL), head))
 
-    assert (found.verdict, codes(found.reasons)) == ("not-comparable", ["host-calls-unlike"])
+    assert (found.verdict, codes(found.reasons)) == ("not-comparable", ["different-cells"])
     kinds = "in decode and prefill steps"
-    assert found.reasons[0].text == f"base: Python 3.11 by settrace {kinds}; head: Python 3.12 by monitoring {kinds}"
+    sides = f"base: Python 3.11 by settrace {kinds}; head: Python 3.12 by monitoring {kinds}"
+    assert found.reasons[0].text == f"calls were counted by {sides}"
 
 
 def test_missing_counts_never_pass() -> None:
     """A scenario that asks for counts and has none is not measured."""
     found = outcome(())
 
-    assert (found.verdict, codes(found.reasons)) == ("not-measured", ["host-calls-missing"])
+    assert (found.verdict, codes(found.reasons)) == ("not-measured", ["evidence-missing"])
 
 
 def test_what_was_not_called_for_is_not_said() -> None:

@@ -129,7 +129,7 @@ def test_nothing_counts_in_a_timed_trial(take: Take) -> None:
 
     failure = take("refuses counters").failure
     assert failure is not None
-    assert failure.code == "iteration-failed"
+    assert failure.code == "engine-failed"
     assert "somebody counts" in failure.text
 
 
@@ -213,7 +213,7 @@ def test_a_worker_that_says_something_else_has_not_counted(changes: dict[str, An
     with pytest.raises(InvalidTrialError) as caught:
         read_calls(ANSWER | changes)
 
-    assert caught.value.code == "protocol-error"
+    assert caught.value.code == "engine-failed"
 
 
 def test_too_much_is_refused_before_it_is_looked_at() -> None:

@@ -39,9 +39,9 @@ def only(finished: use_cases.Finished) -> CellOutcome:
     ("lines", "verdict", "reasons", "cautions"),
     [
         (1.0, "pass", [], set()),
-        (1.05, "pass", [], {"host-calls-changed"}),
-        (0.5, "pass", [], {"host-calls-changed"}),
-        (1.3, "regressed", ["host-calls-added"], set()),
+        (1.05, "pass", [], {"work-changed"}),
+        (0.5, "pass", [], {"work-changed"}),
+        (1.3, "regressed", ["work-added"], set()),
     ],
 )
 def test_one_pair_decides_beside_the_gates(

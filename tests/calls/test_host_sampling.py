@@ -148,7 +148,7 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
 
     with pytest.raises(InvalidTrialError) as refused:
         read()
-    assert refused.value.code == "protocol-error"
+    assert refused.value.code == "engine-failed"
 
 
 def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_more_kernels_are_blocked_at_their_price() -> None:
     found = held(trial(USUAL), trial(extra_kernel(USUAL)))
 
     (reason,) = found.reasons
-    assert (found.verdict, reason.code) == ("regressed", "launches-added")
+    assert (found.verdict, reason.code) == ("regressed", "work-added")
     assert reason.text.startswith(f"+{LAYERS}.00 us a step by the traced time of its kernels: one more ")
     assert "(more than the 10.00 us that are ignorable)" in reason.text
 
@@ -63,7 +63,7 @@ def test_what_costs_less_than_is_ignorable_is_told() -> None:
     """The same change within the margin is a caution, with the diff."""
     found = held(trial(USUAL), trial(extra_kernel(USUAL)), ignorable_s=50e-6)
 
-    assert (found.verdict, codes(found.cautions)) == ("pass", ["launches-changed"])
+    assert (found.verdict, codes(found.cautions)) == ("pass", ["work-changed"])
     assert "(within the 50.00 us that are ignorable)" in found.cautions[0].text
 
 
@@ -71,7 +71,7 @@ def test_kernels_that_replace_others_cost_the_difference() -> None:
     """Another backend with kernels that take as long costs nothing."""
     found = held(trial(USUAL), trial(other_attention(USUAL)))
 
-    assert (found.verdict, codes(found.cautions)) == ("pass", ["launches-changed"])
+    assert (found.verdict, codes(found.cautions)) == ("pass", ["work-changed"])
     assert found.cautions[0].text.startswith("+0.00 us a step")
 
 
@@ -108,14 +108,14 @@ def test_a_grid_that_follows_the_context_is_no_change() -> None:
         {"7x1x1": 100},
     )
     assert held(base, overlapping) == Finding("pass")
-    assert codes(held(base, with_last(other)).cautions) == ["launches-changed"]
+    assert codes(held(base, with_last(other)).cautions) == ["work-changed"]
 
 
 def test_a_pageable_copy_blocks_whatever_it_costs() -> None:
     """It makes the host wait, which no kernel's time shows."""
     found = held(trial(USUAL), trial(replace(USUAL, copies={**USUAL.copies, "d2h-pageable": 1})))
 
-    assert (found.verdict, codes(found.reasons)) == ("regressed", ["launches-added"])
+    assert (found.verdict, codes(found.reasons)) == ("regressed", ["work-added"])
     assert "a pageable host copy (d2h) in each step (and pageable copies make the host wait)" in found.reasons[0].text
 
 
@@ -136,7 +136,7 @@ def test_kernels_that_leave_the_graph_are_told() -> None:
     """They cost the host, which its calls say."""
     found = held(trial(USUAL), trial(eager(USUAL)))
 
-    assert (found.verdict, codes(found.cautions)) == ("pass", ["launches-changed"])
+    assert (found.verdict, codes(found.cautions)) == ("pass", ["work-changed"])
     assert "no kernel comes from a CUDA graph any more" in found.cautions[0].text
 
 
@@ -144,7 +144,7 @@ def test_without_a_traced_side_nothing_is_judged() -> None:
     """Steps of one side alone have nothing to be held against."""
     alone = judge_launches(TEN_US, {"head": [[trial(USUAL)]]})
 
-    assert (alone.verdict, codes(alone.reasons)) == ("not-comparable", ["launches-without-base"])
+    assert (alone.verdict, codes(alone.reasons)) == ("not-comparable", ["no-profile"])
     assert judge_launches(TEN_US, {"base": [[trial(USUAL)]], "head": []}) == Finding()
 
 
@@ -199,7 +199,7 @@ def test_a_slower_card_prices_no_kernel() -> None:
 
     found = held(trial(USUAL), slower)
 
-    assert (found.verdict, codes(found.cautions)) == ("pass", ["launches-changed"])
+    assert (found.verdict, codes(found.cautions)) == ("pass", ["work-changed"])
     assert found.cautions[0].text.startswith("+0.00 us")
 
 
@@ -277,7 +277,7 @@ def test_a_wait_on_one_rank_of_two_is_one_in_each_step() -> None:
     """All ranks wait for the one whose host does: it is no half of a wait."""
     found = on_ranks(of_two_ranks(waiting=[1]))
 
-    assert (found.verdict, codes(found.reasons)) == ("regressed", ["launches-added"])
+    assert (found.verdict, codes(found.reasons)) == ("regressed", ["work-added"])
     assert "and a wait is in each step, which no price says; rank 1 of 2)" in found.reasons[0].text
 
 
@@ -308,7 +308,7 @@ def test_waits_for_a_slow_rank_have_no_price() -> None:
     """Another all-reduce that takes as long is free, whichever card of a profile's engine or the head's is slow."""
     found = between([skewed(1)], [skewed(0, REDUCE)])
 
-    assert (found.verdict, codes(found.cautions)) == ("pass", ["launches-changed"])
+    assert (found.verdict, codes(found.cautions)) == ("pass", ["work-changed"])
     assert found.cautions[0].text.startswith("+0.00 us a step")
 
 
@@ -324,7 +324,7 @@ def test_a_collective_that_takes_longer_is_blocked() -> None:
     found = between([skewed(1)], [skewed(0, REDUCE, transfer_ns=5000)])
 
     (reason,) = found.reasons
-    assert (found.verdict, reason.code) == ("regressed", "launches-added")
+    assert (found.verdict, reason.code) == ("regressed", "work-added")
     assert reason.text.startswith("+12.00 us a step")
 
 
@@ -351,4 +351,4 @@ def test_engines_of_another_number_of_ranks_are_not_comparable() -> None:
     """A profile of one rank holds nothing of two."""
     found = judge_launches(TEN_US, {"base": [of_two_ranks()[:1]], "head": [of_two_ranks()]})
 
-    assert (found.verdict, codes(found.reasons)) == ("not-comparable", ["launches-without-base"])
+    assert (found.verdict, codes(found.reasons)) == ("not-comparable", ["no-profile"])

@@ -62,7 +62,7 @@ def test_added_copies_are_blocked_at_their_price() -> None:
 
     (reason,) = found.reasons
     headline, line = reason.text.splitlines()
-    assert (found.verdict, reason.code) == ("regressed", "launches-added")
+    assert (found.verdict, reason.code) == ("regressed", "work-added")
     assert headline.startswith(
         "+68.50 us a step by the traced time of its kernels, copies and memsets: 50 more d2d copies in each step (more "
     )
@@ -76,7 +76,7 @@ def test_added_memsets_are_judged_by_their_price(ns: int, verdict: str) -> None:
 
     (note,) = (*found.reasons, *found.cautions)
     headline, line = note.text.splitlines()
-    assert (found.verdict, note.code) == (verdict, "launches-added" if verdict == "regressed" else "launches-changed")
+    assert (found.verdict, note.code) == (verdict, "work-added" if verdict == "regressed" else "work-changed")
     assert headline.startswith(
         f"+{20 * ns / 1000:.2f} us a step by the traced time of its kernels, copies and memsets: 20 more memsets a step"
     )
@@ -114,7 +114,7 @@ def test_a_few_bytes_more_are_told_exactly() -> None:
     """Where each step copies as much as any other, no byte comes by chance."""
     base = moving(h2d=(1, 100_000, 50_000_000))
 
-    assert codes(held(base, moving(h2d=(1, 100_004, 50_000_004))).cautions) == ["launches-changed"]
+    assert codes(held(base, moving(h2d=(1, 100_004, 50_000_004))).cautions) == ["work-changed"]
     assert held(base, moving(h2d=(1, 109_000, 54_500_000))).verdict == "pass"
     assert held(base, moving(h2d=(1, 112_000, 56_000_000))).verdict == "regressed"
 
@@ -251,7 +251,7 @@ def test_sizes_that_follow_the_context_are_the_same_in_both() -> None:
         return moving().model_copy(update={"moves": {"d2h": sizes}})
 
     assert held(growing(50), growing(50)) == held(growing(50), growing(49)) == Finding("pass")
-    assert codes(held(growing(50), growing(50, 8)).cautions) == ["launches-changed"]
+    assert codes(held(growing(50), growing(50, 8)).cautions) == ["work-changed"]
 
 
 def test_another_kind_of_transfer_pays_with_what_it_saves() -> None:
@@ -265,7 +265,7 @@ def test_a_byte_less_on_a_slower_bus_is_told_alone() -> None:
     """How long a transfer takes is a matter of the host."""
     found = held(moving(h2d=(1, 40_000, MIB)), moving(h2d=(1, 120_000, MIB - 1)))
 
-    assert (found.verdict, codes(found.cautions)) == ("pass", ["launches-changed"])
+    assert (found.verdict, codes(found.cautions)) == ("pass", ["work-changed"])
 
 
 def test_many_sizes_are_kept_as_their_mean() -> None:
@@ -284,7 +284,7 @@ def test_a_rare_copy_that_the_base_never_makes_is_told() -> None:
     """Three steps of a hundred are more than chance, and cost their share."""
     found = held(moving(), rarely(3, "peer"))
 
-    assert (found.verdict, codes(found.cautions)) == ("pass", ["launches-changed"])
+    assert (found.verdict, codes(found.cautions)) == ("pass", ["work-changed"])
     assert "0.03 more peer copies a step" in found.cautions[0].text
     assert held(moving(), rarely(2, "peer")) == Finding("pass")
 
@@ -293,7 +293,7 @@ def test_pageable_copies_block_whatever_their_price() -> None:
     """They make the host wait, and are told once."""
     found = held(moving(), moving(copying(**{"d2h-pageable": 1}), **{"d2h-pageable": (1, 0, 8)}))
 
-    assert (found.verdict, codes(found.reasons)) == ("regressed", ["launches-added"])
+    assert (found.verdict, codes(found.reasons)) == ("regressed", ["work-added"])
     assert "a pageable host copy (d2h) in each step (and pageable copies make the host wait)" in found.reasons[0].text
     assert "d2h-pageable" not in found.reasons[0].text.splitlines()[0]
 

@@ -55,7 +55,7 @@ def play(
 def refusal(worker: Worker, seconds: float = FAR_S) -> InvalidTrialError:
     """Ask a worker once, and return why its answer is none."""
     with worker as open_worker, pytest.raises(InvalidTrialError) as caught:
-        open_worker.request("hello", Limit(time.monotonic() + seconds, "iteration-timeout", "engine-died"))
+        open_worker.request("hello", Limit(time.monotonic() + seconds, "engine-failed", "engine-failed"))
     return caught.value
 
 
@@ -63,7 +63,7 @@ def test_an_answer_that_drips_is_late(play: Play) -> None:
     """A byte now and then does not put the limit off: the engine is as late as a silent one."""
     worker = play("for _ in range(3000):\n    say(b'x')\n    time.sleep(0.01)\nsay(b'\\n')")
 
-    assert refusal(worker, 0.2).code == "iteration-timeout"
+    assert refusal(worker, 0.2).code == "engine-failed"
 
 
 def test_an_answer_has_a_largest_size(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_an_answer_has_a_largest_size(play: Play, monkeypatch: pytest.MonkeyPatc
 
     error = refusal(worker)
 
-    assert (error.code, str(2**22) in error.text) == ("protocol-error", True)
+    assert (error.code, str(2**22) in error.text) == ("engine-failed", True)
     assert Counting.searched < 2**23
 
 
@@ -90,8 +90,8 @@ def test_an_answer_has_a_largest_size(play: Play, monkeypatch: pytest.MonkeyPatc
     "answer",
     [
         "[" * 200_000,
-        '{"v": 1, "id": 1, "ok": false, "code": ["engine-died"]}',
-        '{"v": 1, "id": 1, "ok": false, "code": {"engine-died": 1}}',
+        '{"v": 1, "id": 1, "ok": false, "code": ["engine-failed"]}',
+        '{"v": 1, "id": 1, "ok": false, "code": {"engine-failed": 1}}',
         '{"v": 1, "id": 1, "ok": true, "import_ns": NaN}',
         '{"v": 1, "id": 1, "ok": true, "name": "\\ud800"}',
         '{"v": 1, "id": 1, "ok": true, "import_ns": ' + "9" * 5000 + "}",
@@ -105,14 +105,14 @@ def test_answers_that_are_none(play: Play, tmp_path: Path, answer: str) -> None:
     (tmp_path / "answer").write_bytes(answer.encode("latin-1") + b"\n")
     worker = play(f"say(open({str(tmp_path / 'answer')!r}, 'rb').read())\ntime.sleep(60)")
 
-    assert refusal(worker).code == "protocol-error"
+    assert refusal(worker).code == "engine-failed"
 
 
 def test_a_signal_without_a_name(play: Play) -> None:
     """A worker that a real-time signal ended is told by the number of the signal."""
     error = refusal(play("os.kill(os.getpid(), 40)\ntime.sleep(60)"))
 
-    assert (error.code, error.text) == ("engine-died", "the worker was ended by signal 40")
+    assert (error.code, error.text) == ("engine-failed", "the worker was ended by signal 40")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_start_that_cannot_be(
     trial = EngineCollector().collect(make_job(make_cell(), Subject(python=sys.executable), 1), lambda _: None)
 
     assert trial.failure is not None
-    assert trial.failure.code == "protocol-error"
+    assert trial.failure.code == "engine-failed"
 
 
 FIFTY_YEARS_NS = 50 * 365 * 86400 * 10**9
@@ -168,7 +168,7 @@ def test_stamps_are_held_against_the_parents_clock(
 
     with pytest.raises(InvalidTrialError, match="but the answer was asked for") as caught:
         read_iteration(answer, workload, ASKED)
-    assert caught.value.code == "protocol-error"
+    assert caught.value.code == "engine-failed"
 
     honest = {**answer, "submitted_ns": [ASKED.begin_ns + 1], "deliveries": [*BEFORE, [ASKED.end_ns, [1]]]}
     assert read_iteration(honest, workload, ASKED).elapsed_ns == 10**9 - 1
@@ -191,7 +191,7 @@ def test_readings_of_the_probe_that_cannot_be(make_cell: Callable[..., Cell], re
     with pytest.raises(InvalidTrialError, match="probe_ns: expected a reading a rank before and after") as caught:
         read_iteration({**answer, "probe_ns": readings}, workload)
 
-    assert caught.value.code == "protocol-error"
+    assert caught.value.code == "engine-failed"
     assert read_iteration({**answer, "probe_ns": [[1] * 1024] * 2}, workload).probe_ns == ((1,) * 1024,) * 2
     assert read_iteration({**answer, "probe_ns": None}, workload).probe_ns is None
 

@@ -44,7 +44,7 @@ def test_what_makes_no_sense_ends_the_trial(said: Any) -> None:
     """Another shape, a negative, a fraction, more than any machine has, or more processes than ranks."""
     with pytest.raises(InvalidTrialError, match="memory: expected figures of each process") as caught:
         read_held({"memory": said})
-    assert caught.value.code == "protocol-error"
+    assert caught.value.code == "engine-failed"
 
 
 def test_a_trial_has_a_figure_of_each_iteration() -> None:

@@ -32,7 +32,7 @@ from perfgate.scenario.plan import Cell
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 TEN_SECONDS = Expect.model_validate({"trial_s": 10, "pair_sd": {"itl_median": "0.1%"}})
-DIED = Failure(code="engine-died", text="died")
+DIED = Failure(code="engine-failed", text="died")
 BESIDE = (2, 3)
 """Numbers of the first station's trials that are taken while others work."""
 IN_A_CHECK = 5
@@ -110,7 +110,7 @@ def test_a_noisy_host_is_refused(tmp_path: Path) -> None:
     """Where neighbours make a trial 3 % longer no pair is taken, and the figure is named."""
     record, _ = measure(tmp_path / "run", Host(1.03))
     assert record.stopped is not None
-    assert record.stopped.code == "stations-interfere"
+    assert record.stopped.code == "gpu-busy"
     assert "itl_median of a trial changed by 3 % (5.459 ms, alone 5.300 ms), at most 1 %" in record.stopped.text
     assert not record.trials
     alone, _ = measure(tmp_path / "alone", Host(1.03), "1")

@@ -684,7 +684,7 @@ def test_a_failed_trial_leaves_no_worker(measure: Measure) -> None:
     """After a pair that is dropped the next one's own order counts; a worker of the other side is ended."""
     record = measure("step dies")
 
-    assert {trial.failure.code for trial in record.trials if trial.failure} == {"engine-died"}
+    assert {trial.failure.code for trial in record.trials if trial.failure} == {"engine-failed"}
     assert record.stopped is not None
 
 

@@ -118,7 +118,7 @@ def test_a_head_that_another_station_has_stopped(make_job: Callable[..., Job]) -
     aim = Aim(CELL, LOOK, "timed", heads=("a", "b"))
     number = rounds.begin(held, aim)
     assert number is not None
-    stopped = held.model_copy(update={"stops": {"a": Failure(code="engine-died", text="died")}})
+    stopped = held.model_copy(update={"stops": {"a": Failure(code="engine-failed", text="died")}})
     last = replace(make_job(CELL, builds["a"]), pair=number, side="head", heads=("a",))
 
     assert rounds.after(last, number, aim, held)

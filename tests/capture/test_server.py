@@ -106,12 +106,12 @@ def test_a_trial_of_a_server(collect: Collect) -> None:
     ("mode", "code", "said"),
     [
         ("does not start", "engine-start-failed", "no memory for the cache blocks"),
-        ("dies", "engine-died", "the server ended with status 3"),
-        ("dies, child stays", "engine-died", "the server ended with status 4"),
-        ("hangs", "iteration-timeout", "request 4"),
-        ("500", "iteration-failed", "500"),
-        ("half a stream", "iteration-failed", "request 4"),
-        ("short", "wrong-token-count", "request 4 got 3 tokens, expected 4"),
+        ("dies", "engine-failed", "the server ended with status 3"),
+        ("dies, child stays", "engine-failed", "the server ended with status 4"),
+        ("hangs", "engine-failed", "request 4"),
+        ("500", "engine-failed", "500"),
+        ("half a stream", "engine-failed", "request 4"),
+        ("short", "request-failed", "request 4 got 3 tokens, expected 4"),
     ],
 )
 def test_what_goes_wrong_has_a_name(collect: Collect, mode: str, code: str, said: str) -> None:

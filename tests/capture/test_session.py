@@ -58,7 +58,7 @@ class Watched(FakeCollector):
         self.before(job)
         trial = super().collect(job, progress)
         if job.side in self.failing and job.pair is not None:
-            failure = Failure(code="engine-died", text=f"{job.side} died")
+            failure = Failure(code="engine-failed", text=f"{job.side} died")
             trial = trial.model_copy(update={"failure": failure, "iterations": ()})
         return trial
 
@@ -277,7 +277,7 @@ def test_what_ends_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("fails", "next_index"), [(2, 3), (3, 4)])
 def test_failed_pair_is_replaced(tmp_path: Path, fails: int, next_index: int) -> None:
     """A failed trial drops its pair whole: a partner not yet taken is not, one taken does not count."""
-    collector = Watched(spec=FakeSpec(failures={fails: "engine-died"}))
+    collector = Watched(spec=FakeSpec(failures={fails: "engine-failed"}))
 
     record = measure(tmp_path, collector, pairs=3)
 
@@ -293,8 +293,8 @@ def test_failed_pair_is_replaced(tmp_path: Path, fails: int, next_index: int) ->
         (["head"], 0, "one-sided-failures"),
         (["head"], 2, "one-sided-failures"),
         (["base"], 2, "one-sided-failures"),
-        (["base", "head"], 1, "too-many-dropped-pairs"),
-        (["base", "head"], 2, "too-many-dropped-pairs"),
+        (["base", "head"], 1, "dropped-pairs"),
+        (["base", "head"], 2, "dropped-pairs"),
     ],
 )
 def test_cap(tmp_path: Path, failing: list[Side], cap: int, code: str) -> None:
@@ -307,7 +307,7 @@ def test_cap(tmp_path: Path, failing: list[Side], cap: int, code: str) -> None:
     assert record.stopped is not None
     assert record.stopped.code == code
     assert f"{cap + 1} dropped, failing on {' and '.join(failing)}" in record.stopped.text
-    assert f"the last in trial {record.trials[-1].index}: engine-died: " in record.stopped.text
+    assert f"the last in trial {record.trials[-1].index}: engine-failed: " in record.stopped.text
     assert on_disk(tmp_path, capped) == record
 
 
@@ -355,7 +355,7 @@ def test_refused_starts_count_for_their_visit(tmp_path: Path, monkeypatch: pytes
     second = measure(tmp_path, Watched())
 
     assert first.stopped is not None
-    assert first.stopped.code == "too-many-dropped-pairs"
+    assert first.stopped.code == "dropped-pairs"
     assert [trial.started for trial in first.dropped_pairs().values()] == [False] * 3
     assert (len(second.pairs()), second.stopped) == (4, None)
 
@@ -365,7 +365,7 @@ def test_one_side_alone_fails(tmp_path: Path) -> None:
     record = measure(tmp_path, Watched(failing=["base"]), subjects={"base": BASE})
 
     assert record.stopped is not None
-    assert record.stopped.code == "too-many-dropped-pairs"
+    assert record.stopped.code == "dropped-pairs"
 
 
 @pytest.mark.parametrize(("index", "side"), [(0, "base"), (1, "head")])
@@ -382,7 +382,7 @@ def test_failed_warm_up_trial(tmp_path: Path, index: int, side: str) -> None:
     assert on_disk(tmp_path) == record
 
 
-@pytest.mark.parametrize("code", ["client-late", "foreign-process"])
+@pytest.mark.parametrize("code", ["client-late", "gpu-busy"])
 def test_a_warm_up_trial_that_was_disturbed_has_warmed_up(tmp_path: Path, code: str) -> None:
     """What says nothing of the build stops nothing: its caches are filled, and pairs are taken."""
     record = measure(tmp_path, Watched(spec=FakeSpec(failures={1: code})), pairs=2)
@@ -533,7 +533,7 @@ def test_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert collector.jobs == []
     assert record.stopped is not None
-    assert record.stopped.code == "start-refused"
+    assert record.stopped.code == "process-left"
     assert "base: still alive: python (pid 4242, of run old-run)" in record.stopped.text
 
 

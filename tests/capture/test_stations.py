@@ -220,7 +220,7 @@ def test_groups_are_of_one_memory_node(
 
 
 @pytest.mark.usefixtures("four_gpus")
-@pytest.mark.parametrize("code", ["gpu-lost", "foreign-process"])
+@pytest.mark.parametrize("code", ["gpu-lost", "gpu-busy"])
 def test_a_gpu_that_drops_out_ends_no_run(tmp_path: Path, code: str) -> None:
     """The pair is dropped and replaced on another GPU, and nothing more is taken there."""
     collector, said = AtOnce(failing={"1": code}), list[Any]()
@@ -450,7 +450,7 @@ def test_all_pairs_have_as_many_iterations(tmp_path: Path) -> None:
                 self.seen.append(job)
                 warmed_up.wait()
             trial = super().collect(job, progress)
-            spoilt = Failure(code="thermal-slowdown", text="so it is told") if job.station == 0 else None
+            spoilt = Failure(code="gpu-throttled", text="so it is told") if job.station == 0 else None
             return trial.model_copy(update={"failure": spoilt}) if job.pair is None else trial
 
         seen: ClassVar[list[Job]] = []

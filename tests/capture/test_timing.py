@@ -257,14 +257,14 @@ def test_allow_list() -> None:
         ("start fails", "engine-start-failed", "RuntimeError: No available memory for the cache blocks"),
         ("start exits", "engine-start-failed", "SystemExit: engine core failed"),
         ("start dies", "engine-start-failed", "status 3\nengine.log: loading weights"),
-        ("step fails", "iteration-failed", "RuntimeError: CUDA error: an illegal memory access"),
-        ("step exits", "iteration-failed", "SystemExit: fatal"),
-        ("step dies", "engine-died", "SIGKILL"),
-        ("step dies, child stays", "engine-died", "status 4"),
-        ("garbage", "protocol-error", "rubbish"),
-        ("other answer", "protocol-error", "99"),
-        ("other code", "protocol-error", "bad-mood"),
-        ("short outputs", "wrong-token-count", "got 4 tokens, expected 5"),
+        ("step fails", "engine-failed", "RuntimeError: CUDA error: an illegal memory access"),
+        ("step exits", "engine-failed", "SystemExit: fatal"),
+        ("step dies", "engine-failed", "SIGKILL"),
+        ("step dies, child stays", "engine-failed", "status 4"),
+        ("garbage", "engine-failed", "rubbish"),
+        ("other answer", "engine-failed", "99"),
+        ("other code", "engine-failed", "bad-mood"),
+        ("short outputs", "request-failed", "got 4 tokens, expected 5"),
         ("request aborted", "request-failed", "'abort'"),
         ("preempts", "preempted", "2 times"),
     ],
@@ -281,7 +281,7 @@ def test_failures(prepare: Callable[..., Job], mode: str, code: str, words: str)
     ("mode", "limits", "code"),
     [
         ("start hangs", ", start_timeout: 2s", "engine-start-timeout"),
-        ("step hangs", ", start_timeout: 60s, iteration_timeout: 1s", "iteration-timeout"),
+        ("step hangs", ", start_timeout: 60s, iteration_timeout: 1s", "engine-failed"),
     ],
 )
 def test_limits(prepare: Callable[..., Job], mode: str, limits: str, code: str) -> None:
@@ -463,12 +463,12 @@ def test_interpreter_that_cannot_run(prepare: Callable[..., Job], tmp_path: Path
 
 
 def test_profile_before_start_is_refused(prepare: Callable[..., Job]) -> None:
-    """Without an engine there is nothing to profile: a protocol-error, and the worker goes on answering."""
+    """Without an engine there is nothing to profile: a engine-failed, and the worker goes on answering."""
     with Worker(prepare()) as worker:
-        limit = Limit(time.monotonic() + DEADLINE_S, "engine-start-timeout", "engine-died")
+        limit = Limit(time.monotonic() + DEADLINE_S, "engine-start-timeout", "engine-failed")
         with pytest.raises(InvalidTrialError, match="profile: before start") as caught:
             worker.request("profile", limit, on=True, window=True)
-        assert caught.value.code == "protocol-error"
+        assert caught.value.code == "engine-failed"
         assert worker.request("hello", limit)["python"].count(".") == 2
 
 

@@ -110,7 +110,7 @@ def test_a_head_may_have_two_bad_fills(tmp_path: Path, build_named: Callable[[st
     assert record.stopped is None
 
 
-@pytest.mark.parametrize("code", ["gpu-busy", "engine-import-failed", "engine-died"])
+@pytest.mark.parametrize("code", ["gpu-busy", "engine-import-failed", "engine-failed"])
 def test_a_failure_that_is_not_of_the_start_says_nothing_of_them(
     tmp_path: Path, build_named: Callable[[str], Subject], code: str
 ) -> None:

@@ -320,7 +320,7 @@ def test_any_other_error_of_a_search_is_a_broken_trial(job: Job) -> None:
     for engine in (Arithmetic(5.0, "status 500: broken"), Arithmetic(0.5, "status 503: busy")):
         with pytest.raises(NotMeasuredError) as caught:
             taken(job, engine)
-        assert caught.value.code == "iteration-failed"
+        assert caught.value.code == "engine-failed"
 
 
 @pytest.mark.parametrize(("capacity", "said"), [(100.0, "every rate from 1 to 16 requests/s met"), (0.5, "no rate")])

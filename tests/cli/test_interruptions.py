@@ -257,7 +257,7 @@ def test_a_run_holds_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_orphans")
-@pytest.mark.parametrize("code", ["subject-not-found", "engine-start-timeout", "iteration-failed"])
+@pytest.mark.parametrize("code", ["subject-not-found", "engine-start-timeout", "engine-failed"])
 def test_trial_that_fails(tmp_path: Path, code: str) -> None:
     """Whatever fails in a trial ends 22 with its code, words and remedy, and is measured once it is mended."""
     result, folder = begin(tmp_path, FakeCollector(FakeSpec(restart_sd=0.0003, failures={1: code})))
@@ -454,7 +454,7 @@ def test_engine_that_breaks_off(tmp_path: Path) -> None:
 
     assert started.process.wait(DEADLINE_S) == 22
     (reason,) = gate.judge_folder(started.run_folder).cells[0].reasons
-    assert reason.code == "engine-died"
+    assert reason.code == "engine-failed"
     assert marked_processes(started.run_folder.name) == []
 
 

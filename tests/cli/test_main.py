@@ -125,12 +125,12 @@ def test_run(invoke: Invoke, spec: FakeSpec, words: tuple[str, ...], status: int
 
 def test_words_of_a_failure(invoke: Invoke) -> None:
     """The report of a head that fails has the side, the reason's code, the engine's words and the remedy."""
-    result = invoke("run", "tiny.yaml", *TWO_SIDES, "--format", "text", spec=FakeSpec(failures={1: "engine-died"}))
+    result = invoke("run", "tiny.yaml", *TWO_SIDES, "--format", "text", spec=FakeSpec(failures={1: "engine-failed"}))
 
     assert result.exit_code == 22
-    assert "reason engine-died (tiny): head: a fake failure of trial 1: The engine's process ended" in result.stdout
+    assert "reason engine-failed (tiny): head: a fake failure of trial 1: The engine's process ended" in result.stdout
     assert "-> Read engine.log in the trial's folder" in result.stdout
-    assert "trial 001 warm-up head: FAILED engine-died" in result.stderr
+    assert "trial 001 warm-up head: FAILED engine-failed" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_an_envelope_learnt_from_a_run_folder(invoke: Invoke) -> None:
     written = invoke("envelope", "learn", "tiny.yaml", "--from", str(with_traces.folder))
 
     assert (failed.exit_code, failed.stdout) == (22, "")
-    assert f"perfgate: no-decode-steps: {without.folder}: tiny: no traced pair was taken" in failed.stderr
+    assert f"perfgate: evidence-missing: {without.folder}: tiny: no traced pair was taken" in failed.stderr
     assert unwritten == before
     assert (shown.exit_code, written.exit_code) == (0, 0)
     assert file.read_text() == shown.stdout
@@ -357,14 +357,14 @@ def test_a_profile_is_learnt_of_engines_that_pass(invoke: Invoke, lines: float, 
 
 def test_no_profile_is_offered_of_engines_that_failed(invoke: Invoke) -> None:
     """There is nothing to accept: the report says what went wrong."""
-    failing = replace(SAME, failures=dict.fromkeys(range(9), "engine-died"))
+    failing = replace(SAME, failures=dict.fromkeys(range(9), "engine-failed"))
 
     learnt = invoke("profile", "learn", "tiny.yaml", "--base", "python=/bin/true", "--reason", "why", spec=failing)
 
     assert learnt.exit_code == 22
     assert "no profile was written" in learnt.stderr
     assert "--from" not in learnt.stderr
-    assert "engine-died" in learnt.stdout
+    assert "engine-failed" in learnt.stdout
 
 
 @pytest.mark.parametrize(

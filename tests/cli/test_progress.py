@@ -76,7 +76,7 @@ def test_pipe() -> None:
 @pytest.mark.parametrize(
     ("finished", "line"),
     [
-        (failed(7, 2, "head"), "[0:00] tiny trial 007 pair 3 head: FAILED engine-died\n"),
+        (failed(7, 2, "head"), "[0:00] tiny trial 007 pair 3 head: FAILED engine-failed\n"),
         (
             trial(0, None, "base"),
             "[0:00] tiny trial 000 warm-up base: ITL 5.000 ms, TTFT 100.0 ms\n",

@@ -60,7 +60,7 @@ def test_a_unit_of_another_kind() -> None:
     """A counter in a unit that it cannot have is an error, because its size is unknown."""
     with pytest.raises(RecordError, match="expected B") as caught:
         counted(90, {"dram__bytes.sum": (7.0, "Zbyte")}).read("dram_bytes")
-    assert caught.value.code == "counters-unit"
+    assert caught.value.code == "counters-unreadable"
 
 
 def test_the_page_has_every_counter() -> None:

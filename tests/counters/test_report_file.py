@@ -199,7 +199,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(main, ["counters", str(REPORT)])
 
     assert result.exit_code == 22
-    assert "counters-no-package: " in result.stderr
+    assert "counters-not-countable: " in result.stderr
     assert "package ncu-report" in result.stderr
     assert "pip install 'perfgate[ncu]'" in result.stderr
     assert "--csv --page raw --print-units base" in result.stderr
@@ -247,7 +247,7 @@ def test_a_report_cut_anywhere_but_between_its_blocks(monkeypatch: pytest.Monkey
     cut.write_bytes(whole[:-1])
     with pytest.raises(RecordError, match="cut short") as caught:
         read_counters(cut)
-    assert caught.value.code == "counters-truncated"
+    assert caught.value.code == "counters-unreadable"
 
 
 def test_a_length_beyond_any_place(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_length_beyond_any_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ranges", "error", "kind", "code", "says"),
     [
-        ([], None, NotMeasuredError, "counters-no-kernel", "finds no kernel"),
+        ([], None, NotMeasuredError, "counters-missing", "finds no kernel"),
         ([[Action("", {})]], None, RecordError, "counters-unreadable", "launch 0 has no name"),
         ([], RuntimeError("protobuf"), RecordError, "counters-unreadable", "cannot be read by ncu-report: protobuf"),
     ],

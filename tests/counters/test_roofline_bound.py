@@ -146,11 +146,11 @@ def test_a_gate_without_a_floor_is_not_measured_and_says_why() -> None:
         for one in known
     )
     for taken, text in (
-        (blind, "head: no roofs for 'T4'"),
-        (trials(spread(0.0, 0.0002, 4)), "base and head: its trials keep none"),
+        (blind, "no floor of head: no roofs for 'T4'"),
+        (trials(spread(0.0, 0.0002, 4)), "no floor of base and head: its trials keep none"),
     ):
         found = only(judged(taken, cell(gates=[gate("mbu")])))
-        assert (found.verdict, codes(found.reasons)) == ("not-measured", ["no-floor"])
+        assert (found.verdict, codes(found.reasons)) == ("not-measured", ["metric-unusable"])
         assert found.reasons[0].text == text
 
 
@@ -188,7 +188,7 @@ def test_a_run_says_which_side_loaded_another_model(tmp_path: Path, fake_nvml: F
 
     outcome = use_cases.run([scenario], BOTH, runs=tmp_path / "runs", seed=1, collector=collector).outcome
 
-    (note,) = (one for one in outcome.cells[0].cautions if one.code == "weights-apart")
+    (note,) = (one for one in outcome.cells[0].cautions if one.code == "load-unproven")
     assert note.text.startswith("head, in ")
     assert "loaded weights of 29.80 GiB, and config.json is counted as 14.96 GiB" in note.text
     assert [*outcome.cells[0].floors] == ["base"]
@@ -235,6 +235,6 @@ def test_a_gate_that_cannot_be_judged_is_told_of_early(tmp_path: Path, fake_nvml
         progress=lambda step: told.append(step) if isinstance(step, str) else None,
     )
 
-    words = "cannot be judged, no-floor: peak bandwidth and FLOP/s of 'Tesla T4' are not in the table"
+    words = "cannot be judged, no floor: peak bandwidth and FLOP/s of 'Tesla T4' are not in the table"
     assert [f"tiny: a gate on {side} {words}" in " ".join(told) for side in BOTH] == [True, True]
-    assert (finished.outcome.exit_status, codes(only(finished.outcome).reasons)) == (22, ["no-floor"])
+    assert (finished.outcome.exit_status, codes(only(finished.outcome).reasons)) == (22, ["metric-unusable"])

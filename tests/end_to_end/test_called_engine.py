@@ -46,7 +46,7 @@ def test_a_loop_in_the_scheduler_is_named(tmp_path: Path, engine_cache: Path, en
     for cell in cells:
         assert cell.verdict == "regressed", [note.text for note in (*cell.reasons, *cell.cautions)]
         (reason,) = cell.reasons
-        assert reason.code == "host-calls-added"
+        assert reason.code == "work-added"
         changed = [line for line in reason.text.splitlines() if line[1] == " " and "Histogram.observe" not in line]
         named = HEADS[cell.head][1]
         assert len(changed) == len(named), reason.text

@@ -82,4 +82,4 @@ def test_plugins(engine_python: str, engine_cache: Path, tmp_path: Path) -> None
     said = {cell.get("head", "head"): [note["code"] for note in (*cell["reasons"], *cell["cautions"])]
             for ran in (plain, ended) for cell in json.loads(ran.stdout)["cells"]}  # fmt: skip
     assert [name for name, codes in said.items() if "path-unused" in codes] == ["head"]
-    assert [name for name, codes in said.items() if "plugin-idle" in codes] == ["idle"]
+    assert [name for name, codes in said.items() if "load-unproven" in codes] == ["idle"]

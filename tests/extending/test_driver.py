@@ -60,7 +60,7 @@ def test_a_driver_that_fails_keeps_what_was_measured(tmp_path: Path) -> None:
     failed = next(trial for trial in trials(finished) if trial.failure)
     assert finished.outcome.verdict == "not-measured"
     assert failed.failure is not None
-    assert (failed.failure.code, failed.failure.text) == ("iteration-failed", "the toy broke")
+    assert (failed.failure.code, failed.failure.text) == ("engine-failed", "the toy broke")
     assert (len(failed.iterations), failed.timeline is not None) == (1, True)
 
 

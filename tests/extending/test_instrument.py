@@ -48,7 +48,7 @@ class ToyProfiler(Instrument):
         """A profiler that leaves no trace has not measured."""
         say("reading the toy's trace")
         if not self.trace.exists():
-            raise InvalidTrialError("trace-missing", "the toy left no trace")
+            raise InvalidTrialError("evidence-missing", "the toy left no trace")
         times_ns = json.loads(self.trace.read_text())
         self.decode = decode([(family, f"{family}_kernel", ns) for family, ns in times_ns.items()])
 

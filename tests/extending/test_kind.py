@@ -66,7 +66,7 @@ def judge_weighed(evidence):
     if more is None:
         yield Finding("not-measured", (Note(code="not-started", text="a side was not weighed"),))
     elif more.grams > 1000:
-        yield Finding("regressed", (Note(code="host-calls-added", text=f"{more.grams} g more"),))
+        yield Finding("regressed", (Note(code="work-added", text=f"{more.grams} g more"),))
     else:
         yield Finding("pass")
 

@@ -313,6 +313,7 @@ def verified(run: str) -> Any:
 def tampered(name: str, number: int, folder: Path) -> Any:
     """A file of a run folder of which a byte, a line or a value is another: what ``verify`` and ``judge`` say."""
     run = unpacked(name, folder)
+    called("judge", str(run))  # its verdict.json has the words of this version
     draw = random.Random(f"{name} {number}")  # noqa: S311
     file = draw.choice(sorted(path for path in run.rglob("*") if path.is_file()))
     data = file.read_bytes()

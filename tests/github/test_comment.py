@@ -398,7 +398,7 @@ MARKUP = st.text(st.sampled_from("<>[]()!`*_~|#@$&\\\n:/.w-+ abhtpsx\u202e\x1b\u
 @st.composite
 def hostile_outcomes(draw: st.DrawFn) -> Outcome:
     """A regressed outcome whose every free text is chosen by somebody who wants to be seen."""
-    texts = st.builds(Note, code=st.sampled_from(["engine-died", "outputs-differ"]), text=MARKUP)
+    texts = st.builds(Note, code=st.sampled_from(["engine-failed", "outputs-differ"]), text=MARKUP)
     (one,) = SLOWER.cells
     gates = tuple(
         GateOutcome(**{**one.gates[0].model_dump(), "metric": draw(MARKUP), "where": draw(MARKUP),
@@ -434,7 +434,7 @@ def test_no_markup_gets_through(outcome: Outcome) -> None:
     body = comment_body(RUN, PAGE, read_verdict(verdict_json(outcome).encode(), "artifact"), ())
 
     shown = re.sub(r"(?ms)^(`{3,})text\n.*?\n\1$", "", body.removeprefix(MARKER))
-    shown = re.sub(rf"`(engine-died|outputs-differ|{NAME.pattern})`", "", shown)
+    shown = re.sub(rf"`(engine-failed|outputs-differ|{NAME.pattern})`", "", shown)
     shown = shown.removesuffix(f"[run and artifacts]({PAGE}){SHOWN}\n")
     unescaped = re.sub(r"\\.", "", shown)
     assert not re.search(r"<|https?://|www\.|(?i:@\w)|[`\[\]~]", unescaped), unescaped
@@ -448,7 +448,7 @@ def test_long_comments_keep_the_worst() -> None:
     (red,) = SLOWER.cells
     (good,) = judged(trials(spread(0.0, 0.0002, 4)), cell("fine", [gate(), gate("tpot_mean")])).cells
     passed = tuple(good.model_copy(update={"name": f"fine-{n}"}) for n in range(400))
-    words = Note(code="engine-died", text="died:\n" + "x" * 200_000)
+    words = Note(code="engine-failed", text="died:\n" + "x" * 200_000)
     red = red.model_copy(update={"reasons": (words,)})
 
     body = comment_body(RUN, PAGE, SLOWER.model_copy(update={"cells": (*passed, red)}), ())

@@ -175,7 +175,7 @@ def test_q_never_grows(first: list[float], more: list[float], drift: float) -> N
     ("slowdown", "verdict", "cautions"),
     [
         (0.03, "regressed", []),
-        (0.01, "pass", ["below-floor"]),
+        (0.01, "pass", ["near-margins"]),
         (0.0, "pass", []),
     ],
 )
@@ -374,7 +374,7 @@ def test_non_finite(side: str) -> None:
 
     found = only(judged(taken))
 
-    assert (found.verdict, codes(found.reasons)) == ("not-measured", ["non-finite"])
+    assert (found.verdict, codes(found.reasons)) == ("not-measured", ["metric-unusable"])
     assert found.reasons[0].text == f"{side} has the value 0.0"
 
 
@@ -383,7 +383,7 @@ def test_non_finite_series(bad: float) -> None:
     """No value that is not positive and finite is ever judged."""
     for base, head in (((1.0,) * 6, (*(1.0,) * 5, bad)), ((*(1.0,) * 5, bad), (1.0,) * 6)):
         (found,) = judge_series([Series(gate(), base, head, DEFAULT)], ALPHA, BETA)
-        assert (found.verdict, codes(found.reasons)) == ("not-measured", ["non-finite"])
+        assert (found.verdict, codes(found.reasons)) == ("not-measured", ["metric-unusable"])
 
 
 def test_wild_values() -> None:
@@ -410,7 +410,7 @@ def test_stopped() -> None:
 
 def test_stopped_after_a_look() -> None:
     """A gate that was decided before the stop keeps its verdict; a regression outweighs the stop, a pass does not."""
-    stop = Failure(code="too-many-dropped-pairs", text="3 dropped")
+    stop = Failure(code="dropped-pairs", text="3 dropped")
 
     slow, same = (judged(trials(spread(d, 0.0002, 6)), stopped=stop) for d in (0.01, 0.0))
 
@@ -510,7 +510,7 @@ def test_every_code_is_known() -> None:
     outcomes = [
         judged(trials(spread(0.003, 0.004, n)), subjects=subjects, stopped=stop)
         for n, subjects, stop in itertools.product(
-            (0, 4, 8), (BOTH, {"base": BASE, "head": BASE}), (None, Failure(code="start-refused", text="x"))
+            (0, 4, 8), (BOTH, {"base": BASE, "head": BASE}), (None, Failure(code="process-left", text="x"))
         )
     ]
 
@@ -522,5 +522,5 @@ def test_every_code_is_known() -> None:
         for note in notes
     }
 
-    assert {"undecided", "too-few-pairs", "start-refused", "same-subject"} <= found
+    assert {"undecided", "too-few-pairs", "process-left", "same-subject"} <= found
     assert found <= set(REASONS)

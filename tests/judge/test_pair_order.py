@@ -78,7 +78,7 @@ def test_a_drift_blocks_no_unchanged_build(tmp_path: Path) -> None:
 
     assert (found.verdict, outcome.exit_status) == ("inconclusive", 20)
     (reason,) = found.reasons
-    assert reason.code == "order-unknown"
+    assert reason.code == "advisory-unpaired"
     assert reason.text == (
         "would be regressed, but no column 'order' says which side of a pair ran first, and both sides moved by "
         "+42.2 % from the first pair to the last, +1.61 % from one trial to the next"
@@ -96,7 +96,7 @@ def test_a_drift_hides_no_regression(tmp_path: Path) -> None:
     found = only(gate.compare_table(file, [GATE]))
 
     assert found.change == pytest.approx(0, abs=1e-4)
-    assert (found.verdict, [reason.code for reason in found.reasons]) == ("inconclusive", ["order-unknown"])
+    assert (found.verdict, [reason.code for reason in found.reasons]) == ("inconclusive", ["advisory-unpaired"])
     assert found.reasons[0].text.startswith("would pass, but no column")
 
 
@@ -106,7 +106,7 @@ def test_without_a_drift_a_pass_stands(tmp_path: Path) -> None:
 
     assert (found.verdict, outcome.exit_status) == ("pass", 0)
     (caution,) = found.cautions
-    assert caution.code == "order-unknown"
+    assert caution.code == "advisory-unpaired"
     assert caution.text.endswith("which side of a pair ran first; what the place in a pair costs would not be seen")
 
 
@@ -129,7 +129,8 @@ def test_a_known_order_blocks_what_is_slower_and_nothing_else(tmp_path: Path, dr
 
     assert slow.verdict == "regressed"
     assert same.verdict in ("pass", "inconclusive")
-    assert "order-unknown" not in [note.code for found in (slow, same) for note in (*found.reasons, *found.cautions)]
+    codes = [note.code for found in (slow, same) for note in (*found.reasons, *found.cautions)]
+    assert "advisory-unpaired" not in codes
 
 
 def test_a_block_needs_the_order_as_a_covariate_too(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_one_unknown_gate_loosens_no_other(tmp_path: Path) -> None:
 
     assert [found.verdict for found in cell.gates] == ["regressed", "inconclusive"]
     assert cell.gates[0].block_level == pytest.approx(0.005)
-    assert cell.gates[1].reasons[0].code == "order-unknown"
+    assert cell.gates[1].reasons[0].code == "advisory-unpaired"
 
 
 @given(
@@ -429,5 +430,5 @@ def test_in_an_unknown_order_no_number_of_pairs_blocks(tmp_path: Path) -> None:
     """Of too few pairs without an order both are said."""
     found = only(gate.compare_table(write(tmp_path, *trials(BASE_FIRST[:6], STILL, slower=0.02)), [GATE]))
 
-    assert [reason.code for reason in found.reasons] == ["undecided", "order-unknown"]
+    assert [reason.code for reason in found.reasons] == ["undecided", "advisory-unpaired"]
     assert found.reasons[1].text.endswith("which side of a pair ran first, so no number of pairs blocks")

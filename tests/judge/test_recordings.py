@@ -106,7 +106,7 @@ def test_a_gpu_with_two_states_blocks_no_unchanged_build() -> None:
     (judged,) = judge_series([Series(GATES[0], base, head, LLAMA.scenario.measure.schedule)], ALPHA, BETA)
 
     assert (judged.verdict, judged.passed_at, judged.pairs) == ("pass", 6, 6)
-    modes = [caution.text for caution in judged.cautions if caution.code == "mode-share"]
+    modes = [caution.text for caution in judged.cautions if caution.code == "times-uneven"]
     assert modes == [f"2 of 6 restarts of {side} lie +{above} % above the others"
                      for side, above in (("base", "3.55"), ("head", "3.44"))]  # fmt: skip
 
@@ -118,7 +118,7 @@ def test_pairs_of_different_states_decide_nothing() -> None:
     (judged,) = judge_series([Series(GATES[0], base, head, LLAMA.scenario.measure.schedule)], ALPHA, BETA)
 
     assert (judged.verdict, judged.pairs) == ("inconclusive", 6)
-    assert {caution.code for caution in judged.cautions} >= {"estimates-disagree"}
+    assert {caution.code for caution in judged.cautions} >= {"times-uneven"}
 
 
 def test_kernel_times_of_one_build_repeat_to_parts_in_ten_thousand() -> None:

@@ -80,7 +80,7 @@ def test_no_goodput_on_either_side_is_not_measured() -> None:
     """Where no request of any trial met the objective nothing could be lost, and the reason says so."""
     gated = found("goodput", [0] * 12, [0] * 12, **GOODPUT)
 
-    assert (gated.verdict, codes(gated.reasons)) == ("not-measured", ["no-ratio"])
+    assert (gated.verdict, codes(gated.reasons)) == ("not-measured", ["metric-unusable"])
     assert gated.reasons[0].text == (
         "goodput[ttft<=200ms] is 0 in 12 of 12 trials of the base and in 12 of 12 trials of the head, "
         "and zero has no ratio"
@@ -94,13 +94,13 @@ def test_apart_or_drawn_once_it_is_not_measured() -> None:
 
     for series in (apart, drawn):
         (gated,) = judge_series([by_sign(series)], ALPHA, BETA)
-        assert (gated.verdict, codes(gated.reasons)) == ("not-measured", ["no-ratio"])
+        assert (gated.verdict, codes(gated.reasons)) == ("not-measured", ["metric-unusable"])
 
 
 def test_a_time_of_zero_stays_broken() -> None:
     """A time or a size is never zero, whatever the metric beside it may be."""
-    assert codes(found("itl_median", [1.0] * 12, [0.0] * 12).reasons) == ["non-finite"]
-    assert codes(found("preemptions", [0.0] * 12, [-1.0] * 12).reasons) == ["non-finite"]
+    assert codes(found("itl_median", [1.0] * 12, [0.0] * 12).reasons) == ["metric-unusable"]
+    assert codes(found("preemptions", [0.0] * 12, [-1.0] * 12).reasons) == ["metric-unusable"]
 
 
 def test_it_is_told_of_a_run() -> None:

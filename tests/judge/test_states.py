@@ -93,7 +93,7 @@ def test_a_build_that_is_not_slower_passes_in_each_state() -> None:
     assert found.states is not None
     assert found.states.told_by == "steps"
     assert found.states.gap == pytest.approx(GAP - 1, abs=0.001)
-    assert codes(found.cautions) == ["within-states"]
+    assert codes(found.cautions) == ["two-states"]
 
 
 def served(trials: Sequence[Trial]) -> list[Trial]:
@@ -200,7 +200,7 @@ def test_of_a_state_with_few_pairs_nothing_is_said(in_it: int) -> None:
     }  # fmt: skip
     whole = Outcome(run="r", perfgate="1", verdict="pass", exit_status=0, alpha=0.01, beta=0.05, cells=(found,))
     assert "must_catch margin in the slow state of the machine alone (alpha" in closing(whole)
-    (caution,) = (note.text for note in found.cautions if note.code == "within-states")
+    (caution,) = (note.text for note in found.cautions if note.code == "two-states")
     many = "1 pair" if in_it == 1 else "2 pairs"
     assert caution.startswith(
         f"unchanged in the slow state alone; of the fast one nothing is said ({many} in common); by being slow"
@@ -273,8 +273,10 @@ def test_margins_that_ignore_the_gap_compare_all_that_was_measured(ratio: float,
     assert found.verdict == verdict
     assert found.states is None
     assert [(one.metric, one.state, one.pairs) for one in found.gates] == [("itl_median", "", 6)]
-    (note,) = [note.text for note in found.cautions if note.code == "states-ignored"]
-    assert re.fullmatch(r"3\.[0-4]\d* % apart; base 38.1 % of the time slow, head 38.1 %; .*", note)
+    (note,) = [note.text for note in found.cautions if note.code == "two-states"]
+    assert re.fullmatch(
+        r"3\.[0-4]\d* % apart, so all is compared as it is; base 38.1 % of the time slow, head 38.1 %; .*", note
+    )
     assert note.endswith("; the head more often in 2 pairs, less often in 2")
     assert judged_on_gpu(trials, [gate("itl_median", "1%", "12%")]).states is not None
 
@@ -290,7 +292,7 @@ def test_a_head_that_is_slow_more_often_is_told_where_margins_ignore_it() -> Non
     """It passes, as it is slower by less than is ignored; and in how many pairs that was so is said."""
     found = judged_on_gpu(with_readings([(JUMPS, "ssssstff")] * 12), [gate(*WIDE)])
     assert found.verdict == "pass"
-    (note,) = [note.text for note in found.cautions if note.code == "states-ignored"]
+    (note,) = [note.text for note in found.cautions if "apart, so all" in note.text]
     assert note.endswith("head 71.4 %; the head more often in 12 pairs, less often in 0")
 
 
@@ -300,7 +302,7 @@ def test_a_gate_that_was_split_ignores_no_states(floor: str, *, split: bool) -> 
     states = [(JUMPS, FASTER), (KEEPS, FASTER)] * 6
     found = judged_on_gpu(with_readings(states), [gate("itl_median", "1%", "12%", floor=floor)])
     assert ({one.state for one in found.gates} != {""}) is split
-    assert ("states-ignored" in codes(found.cautions)) is not split
+    assert any("compared as it is" in note.text for note in found.cautions) is not split
 
 
 @pytest.mark.parametrize(("count", "gates"), [(3, [gate("itl_median", "4%", "12%")]), (6, [gate("ttft_median")]),
@@ -309,7 +311,7 @@ def test_a_gate_that_was_split_ignores_no_states(floor: str, *, split: bool) -> 
 def test_no_word_of_states_where_none_were_ignored(count: int, gates: list[GatePlan]) -> None:
     """Nothing was compared before the first look, or it follows no states, could not be judged, or was split."""
     found = judged_on_gpu(with_readings(MIXED[:count]), gates)
-    assert "states-ignored" not in codes(found.cautions)
+    assert not any("compared as it is" in note.text for note in found.cautions)
 
 
 def test_another_gate_of_the_cell_is_compared_within_states() -> None:
@@ -395,7 +397,8 @@ def test_each_state_is_named_wherever_gates_are() -> None:
              for own in (slower, few, causing)]  # fmt: skip
     assert closing(whole[0]).startswith("REGRESSED: itl_median, slow state +8")
     assert "itl_median, fast state +7.99 %" in closing(whole[0])
-    assert [note.about for note in notes(few) if note.code == "bounded-pairs"] == ["itl_median, both states"]
+    apart = [note.about for note in notes(few) if "no state in common" in note.text]
+    assert apart == ["itl_median, both states"]
     cases = list(ET.fromstring(render_junit(whole[1])).iter("testcase"))  # noqa: S314 (perfgate's own)
     assert {case.attrib["name"] for case in cases} == {
         "itl_median, slow state", "itl_median, both states", "slow_state_share",
@@ -697,7 +700,7 @@ def test_a_trial_that_is_in_no_state_lets_nothing_pass() -> None:
     slower = [taken(one.index, one.pair or 0, "head", KEEPS, 1.2) if one.index in (5, 17) else one for one in trials]
     found = judged(slower)
     share = by_state(found)["slow_state_share"]
-    assert (found.verdict, codes(share.reasons)) == ("inconclusive", ["unplaced-trials"])
+    assert (found.verdict, codes(share.reasons)) == ("inconclusive", ["states-undecided"])
 
 
 def test_a_trial_of_which_only_one_iteration_is_in_a_state_lets_nothing_pass() -> None:
@@ -707,7 +710,7 @@ def test_a_trial_of_which_only_one_iteration_is_in_a_state_lets_nothing_pass() -
         trials[at] = readings(trials[at], "fwwwwwww")
     found = judged_on_gpu(trials)
     share = by_state(found)["slow_state_share"]
-    assert (found.verdict, codes(share.reasons)) == ("inconclusive", ["unplaced-trials"])
+    assert (found.verdict, codes(share.reasons)) == ("inconclusive", ["states-undecided"])
 
 
 def test_a_rarer_state_passes_by_itself() -> None:
@@ -778,7 +781,7 @@ def test_one_build_is_open_where_few_pairs_have_a_common_state(run_name: str) ->
         probed(run_name, "h100-fp8.csv"), [gate(ignorable="0.3%", must_catch="1%")], card=PROBED_GPUS[1]
     )
 
-    assert (found.verdict, codes(found.gates[0].cautions)) == ("inconclusive", ["bounded-pairs"])
+    assert (found.verdict, codes(found.gates[0].cautions)) == ("inconclusive", ["two-states"])
 
 
 @pytest.mark.parametrize(
@@ -812,7 +815,7 @@ def test_pairs_without_a_common_state_are_in_no_figure() -> None:
     figures = ("base", "head", "change", "change_high", "pair_sd", "detectable")
     assert [getattr(first, name) for name in figures] == pytest.approx([getattr(second, name) for name in figures])
     assert (first.verdict, first.pairs) == ("pass", 5)
-    assert codes(first.cautions) == ["slower-than-ignorable", "bounded-pairs"]
+    assert codes(first.cautions) == ["near-margins", "two-states"]
     assert first.change == pytest.approx(0, abs=0.0006)
     assert first.pair_sd is not None
     assert (first.change_low, first.pair_sd < 0.002) == (None, True)
@@ -863,7 +866,7 @@ def test_nothing_passes_that_all_pairs_together_say_is_slower() -> None:
     assert why.code == "slower-apart"
     assert (mean.change_high, mean.passed_at, mean.q) == (None, None, 1.0)
     assert why.text.startswith("pairs with a state in common exclude 6 %; with those that have none all 8 are slower")
-    assert "bounded-pairs" in codes(mean.cautions)
+    assert "two-states" in codes(mean.cautions)
 
 
 def test_states_may_be_further_apart_in_a_metric_than_in_steps() -> None:
@@ -921,7 +924,7 @@ def test_a_state_whose_steps_took_no_time() -> None:
     trials[3] = changed(trials[3], (0, 1), itl_ns=(0,) * 8)
     found = judged_on_gpu(trials)
     assert found.verdict == "not-measured"
-    assert [(gate.verdict, codes(gate.reasons)) for gate in found.gates] == [("not-measured", ["non-finite"])]
+    assert [(gate.verdict, codes(gate.reasons)) for gate in found.gates] == [("not-measured", ["metric-unusable"])]
 
 
 @pytest.mark.parametrize("probe", [None, Probes((0,), (179_000,))])

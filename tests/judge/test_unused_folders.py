@@ -80,10 +80,10 @@ def test_both_sides_have_a_folder_of_their_own() -> None:
         (of("/plain", env={"A": "1"}), [process(UNUSED)], ["path-unused"]),
         (of("/plain", args={"a": 1}), [process(UNUSED)], ["path-unused"]),
         (of("/plain", "/more"), [process(UNUSED, USED)], ["path-unused"]),
-        (of("/plain"), [process(UNUSED), SILENT], ["path-use-unknown"]),
-        (of("/plain"), [SILENT], ["path-use-unknown"]),
-        (of("/plain"), [], ["path-use-unknown"]),
-        (of("/plain", "/more"), [process(UNUSED)], ["path-use-unknown", "path-use-unknown"]),
+        (of("/plain"), [process(UNUSED), SILENT], ["load-unproven"]),
+        (of("/plain"), [SILENT], ["load-unproven"]),
+        (of("/plain"), [], ["load-unproven"]),
+        (of("/plain", "/more"), [process(UNUSED)], ["load-unproven", "load-unproven"]),
     ],
     ids=["used", "by one process", "data", "env", "args", "another", "one silent", "silent", "unasked", "too few"],
 )
@@ -118,7 +118,8 @@ def test_some_engines_do_not_tell() -> None:
     head = of("/plain")
     taken = [*telling(PAIRS, "head", process(UNUSED))]
     taken[-1] = taken[-1].model_copy(update={"used": (SILENT,)})
-    failed = taken[1].model_copy(update={"failure": Failure(code="engine-died", text="died"), "used": (process(USED),)})
+    failure = Failure(code="engine-failed", text="died")
+    failed = taken[1].model_copy(update={"failure": failure, "used": (process(USED),)})
     whole = record(cell(), [*taken, failed], subjects={"base": BASE, "head": head})
 
     (seen,) = folders_seen(whole, "head")
@@ -171,7 +172,7 @@ def test_a_plugin_that_does_nothing(head: ProcessUse, base: ProcessUse, told: bo
     found = compared(of("/plain"), head, said=[base])
 
     assert found.verdict == "pass"
-    assert codes(found.cautions) == ["plugin-idle"] * told
+    assert codes(found.cautions) == ["load-unproven"] * told
     if told:
         assert found.cautions[0].text.startswith("the head loads plugin mine (2 modules); nothing but its own modules")
 
@@ -188,4 +189,4 @@ def test_a_plugin_beside_host_calls() -> None:
 
     alike, unlike = (counted(FunctionCalls(calls=(n, n), lines=(1, 1))) for n in (1, 2))
     assert alike.cautions[0].text == "the head loads plugin mine (2 modules); no function that runs in a step differs"
-    assert "plugin-idle" not in codes(unlike.cautions)
+    assert "load-unproven" not in codes(unlike.cautions)

@@ -66,10 +66,10 @@ def test_names_from_a_file_are_harmless() -> None:
 @pytest.mark.parametrize(
     ("text", "status", "said"),
     [
-        ("", 2, "counters-empty"),
+        ("", 2, "counters-unreadable"),
         ("nothing of the kind", 2, "counters-unreadable"),
         ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", 22, "counters-no-permission"),
-        ("==WARNING== No kernels were profiled.", 22, "counters-no-kernel"),
+        ("==WARNING== No kernels were profiled.", 22, "counters-missing"),
     ],
 )
 def test_refusals_have_a_code_and_a_status(tmp_path: Path, text: str, status: int, said: str) -> None:

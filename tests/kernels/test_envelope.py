@@ -131,7 +131,7 @@ def test_a_base_outside_makes_the_envelope_stale() -> None:
 def test_no_trial_is_no_pass() -> None:
     """A side without traced trials is not measured."""
     outcome = judge_envelope(learn([trial()]), {"base": [trial()], "head": []})
-    assert (outcome.verdict, codes(outcome.reasons)) == ("not-measured", ["no-decode-steps"])
+    assert (outcome.verdict, codes(outcome.reasons)) == ("not-measured", ["evidence-missing"])
 
 
 def test_other_kernels_inside_the_envelope_are_a_caution() -> None:
@@ -186,9 +186,9 @@ def test_shares_are_cautions() -> None:
     outside, cautions = check(block, trial(odd, RARE))
     assert not outside
     assert [(note.code, note.text) for note in cautions] == [
-        ("pattern-share", "steps of 357 kernels: 6.54 % of 107 steps, declared <= 5%"),
-        ("graph-coverage", "98.9 % of kernels, declared >= 99%"),
-        ("unlisted-time", "0.262 % of kernel time, declared <= 0%"),
+        ("envelope-shares", "steps of 357 kernels: 6.54 % of 107 steps, declared <= 5%"),
+        ("envelope-shares", "CUDA graphs launch 98.9 % of kernels, declared >= 99%"),
+        ("envelope-shares", "kernels without a role take 0.262 % of kernel time, declared <= 0%"),
     ]
 
 

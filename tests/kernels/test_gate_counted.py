@@ -122,7 +122,7 @@ def test_launches_that_are_not_there(tmp_path: Path) -> None:
     cell = only(finish(tmp_path, FakeSpec(), counters="{role: gemm, profile: 200}"))
 
     assert cell.verdict == "not-measured"
-    assert codes(cell.reasons) == ["counters-no-launch"]
+    assert codes(cell.reasons) == ["counters-not-countable"]
     assert "has 129 launches of gemm, 200 are to be counted" in cell.reasons[0].text
 
 
@@ -153,7 +153,7 @@ def test_a_comparison_without_counted_trials_holds_no_condition(tmp_path: Path, 
     outcome = use_cases.compare_records(*records)
 
     assert outcome.verdict == "not-measured"
-    assert "counters-no-kernel" in codes(outcome.cells[0].reasons)
+    assert "counters-missing" in codes(outcome.cells[0].reasons)
 
 
 def test_work_that_is_split_over_more_launches_is_not_compared(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_work_that_is_split_over_more_launches_is_not_compared(tmp_path: Path) -
 
     cell = judge(run([record.cell]), {record.cell.cell_id: split}).cells[0]
 
-    assert codes(cell.gates[1].reasons) == ["launches-differ"]
+    assert codes(cell.gates[1].reasons) == ["metric-unusable"]
     assert cell.gates[1].reasons[0].text == "launches of gemm in a trial's window: base 4, head 5"
     assert cell.verdict == "not-measured"
 

@@ -204,13 +204,13 @@ def test_a_quick_look_at_kernels_alone(tmp_path: Path) -> None:
 
 def test_one_side_stopped_by_its_traces_keeps_the_rest(tmp_path: Path) -> None:
     """One side alone whose traced trials fail is not measured, and shows what its timed trials did all the same."""
-    failing = FakeSpec(failures=dict.fromkeys(range(40), "trace-missing"))
+    failing = FakeSpec(failures=dict.fromkeys(range(40), "evidence-missing"))
     scenario = scenario_file(tmp_path, gates=GATES, more=TRACED)
 
     outcome = take(scenario, tmp_path, fake(failing), {"base": BASE}).outcome
 
     (found,) = outcome.cells
-    assert (outcome.exit_status, codes(found.reasons)) == (22, ["too-many-dropped-pairs"])
+    assert (outcome.exit_status, codes(found.reasons)) == (22, ["dropped-pairs"])
     assert {"itl_median", "start_time"} <= {row.metric for row in found.ungated}
     assert found.versions["base"]["vllm"] == "0.0.0+fake"
     assert len(found.record) == 64

@@ -222,7 +222,7 @@ def test_a_layer_as_markdown(golden: Callable[[str, str], None]) -> None:
     text = render("joined", "markdown", join(layer, both))
 
     golden("kernels-counters.md", text)
-    assert "counters-other-gpu" in text
+    assert "counters-other-workload" in text
     assert "caches of" in text
     assert not [part for part in ("\x1b", "<b>", "@you") if part in text]
 

@@ -126,7 +126,7 @@ def test_a_trace_without_steps(tmp_path: Path) -> None:
         assert "unlisted" in ended.stdout
         assert "wholly_new_thing" in ended.stdout.replace("\\", "")
     assert "Shown: the whole trace." in run(str(file)).stdout
-    assert "no-step-ranges" in run(str(file)).stdout
+    assert "steps-unclear" in run(str(file)).stdout
 
 
 def test_names_cannot_break_out(tmp_path: Path) -> None:

@@ -83,11 +83,11 @@ def test_a_trace_that_does_not_say_what_it_counts_from_has_no_clock_in_common(tm
     files = [kineto_rank(tmp_path, 0, 0, baseTimeNanoseconds=BASE_NS), kineto_rank(tmp_path, 1, 0)]
     found = json.loads(run(*files, "--format", "json").stdout)
     assert [(rank["waiting_ns"], rank["last"]) for rank in found["ranks"]] == [(None, None)] * 2
-    assert [caution["code"] for caution in found["cautions"]] == ["ranks-unmatched"]
+    assert [caution["code"] for caution in found["cautions"]] == ["trace-damaged"]
     assert found["cautions"][0]["text"].startswith("rank1-1.json: no baseTimeNanoseconds, which the others count")
     with pytest.raises(NotMeasuredError, match="baseTimeNanoseconds") as caught:
         summarise_ranks([read_trace(Path(file)) for file in files], 2)
-    assert caught.value.code == "ranks-unmatched"
+    assert caught.value.code == "trace-damaged"
 
 
 def test_windows_that_do_not_overlap_share_no_step(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_programs_are_told_everything(show: str) -> None:
     words = (str(CAPTURE), "--show", show, "--step", "300")
     content = json.loads(run(*words, "--format", "json").stdout)
     assert content["selection"] == "step 300 (decode)"
-    assert [caution["code"] for caution in content["cautions"]] == ["profiler-overhead"]
+    assert [caution["code"] for caution in content["cautions"]] == ["trace-damaged"]
     table = content[{"spread": "kernels", "launches": "launches", "path": "parts"}[show]]
     lines = list(csv.DictReader(io.StringIO(run(*words, "--format", "csv").stdout)))
     assert len(lines) == len(table) > 0

@@ -130,12 +130,12 @@ def test_traced_pairs_feed_no_timed_gate() -> None:
 
 def test_dropped_traced_pairs_are_told_apart() -> None:
     """A failed traced trial drops its pair and is told as one; timed pairs of the same number stay."""
-    failed = trial(200, 0, "head", kind="traced", failure=Failure(code="engine-died", text="died"))
+    failed = trial(200, 0, "head", kind="traced", failure=Failure(code="engine-failed", text="died"))
 
     found, _, _ = outcome([*trials(SAME), failed])
 
     assert (found.pairs, found.traced_pairs) == (4, 0)
-    assert [note.text for note in found.cautions] == ["1 traced dropped: engine-died: died (head, trial 200)"]
+    assert [note.text for note in found.cautions] == ["1 traced dropped: engine-failed: died (head, trial 200)"]
 
 
 def test_one_family_for_both_kinds() -> None:
@@ -155,8 +155,8 @@ def test_a_role_that_a_side_does_not_run() -> None:
 
     said = "no kernel of role attention runs on"
     assert [(one.verdict, *[(note.code, note.text) for note in one.reasons]) for one in (gone, new, never)] == [
-        ("not-measured", ("role-gone", f"{said} head in 4 of 4 traced trials")),
-        ("not-measured", ("role-gone", f"{said} base in 1 of 4 traced trials")),
+        ("not-measured", ("metric-unusable", f"{said} head in 4 of 4 traced trials")),
+        ("not-measured", ("metric-unusable", f"{said} base in 1 of 4 traced trials")),
         ("not-measured", ("metric-missing", f"4 of 4 pairs carry no {ATTENTION}")),
     ]
 
@@ -395,7 +395,7 @@ def test_a_gate_on_slack_that_is_used_up() -> None:
     """A slack without a ratio is not measured for a reason of its own; one that only shrinks is judged."""
     used_up, shrunk = (host_outcome(us, "host_slack_per_step").gates[1] for us in ([4801] * 4, [3600, 3610, 3590] * 2))
 
-    assert (used_up.verdict, codes(used_up.reasons)) == ("not-measured", ["no-slack"])
+    assert (used_up.verdict, codes(used_up.reasons)) == ("not-measured", ["metric-unusable"])
     assert (shrunk.verdict, shrunk.reasons) == ("regressed", ())
 
 
@@ -434,14 +434,14 @@ def test_attribution_of_a_cell() -> None:
 
 def test_cautions_of_traces() -> None:
     """What a profiler says of a trace is said once, with how many traces say it."""
-    spoilt = kernels().model_copy(update={"cautions": (("profiler-overhead", "1 flush"), ("trace-incomplete", "x"))})
+    spoilt = kernels().model_copy(update={"cautions": (("trace-damaged", "1 flush"), ("trace-damaged", "x"))})
     taken = traces([kernels(), spoilt], [kernels(), spoilt])
 
     found = judged([*trials(SAME), *taken], cell()).cells[0]
 
     assert [(note.code, note.text) for note in found.cautions] == [
-        ("profiler-overhead", "in 2 of 4 traces, the first: 1 flush"),
-        ("trace-incomplete", "in 2 of 4 traces, the first: x"),
+        ("trace-damaged", "in 2 of 4 traces, the first: 1 flush"),
+        ("trace-damaged", "in 2 of 4 traces, the first: x"),
     ]
 
 
@@ -476,7 +476,7 @@ def test_compare_reads_each_gate_from_its_kind() -> None:
     assert none.gates[1].reasons[0].text == "a side has no valid traced trial"
     fused = one_sided([decode([("gemm", "nvjet", 4_000_000)])] * 6)
     gone = compare_sides(RecordSide(base, "base"), RecordSide(fused, "base"), Plan(cells=(traced_cell(),), seed=0))
-    assert codes(gone.gates[1].reasons) == ["role-gone"]
+    assert codes(gone.gates[1].reasons) == ["metric-unusable"]
 
 
 def test_pairs_by_kind() -> None:

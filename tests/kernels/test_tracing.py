@@ -44,7 +44,7 @@ def test_an_engine_without_a_profiler(prepare: Callable[[str], Job]) -> None:
     """A window that cannot be opened fails the trial in the engine's own words."""
     failure = collect(prepare("no profiler")).failure
     assert failure is not None
-    assert failure.code == "profile-failed"
+    assert failure.code == "evidence-missing"
     assert "RuntimeError: Profiling is not enabled." in failure.text
 
 
@@ -52,7 +52,7 @@ def test_a_profiler_that_leaves_nothing(prepare: Callable[[str], Job]) -> None:
     """An engine that ran well and left no trace is no trial: success without data is none."""
     trial = collect(prepare("none"))
     assert trial.failure is not None
-    assert trial.failure.code == "trace-missing"
+    assert trial.failure.code == "evidence-missing"
     assert len(trial.iterations) == 2
 
 
@@ -86,7 +86,7 @@ def test_a_rank_that_leaves_no_trace(prepare: Callable[[str], Job], tmp_path: Pa
     trial = collect(dataclasses.replace(job, cell=large))
 
     assert trial.failure is not None
-    assert trial.failure.code == "ranks-missing"
+    assert trial.failure.code == "trace-damaged"
     assert "decode steps of 2 ranks, and the engine has 4" in trial.failure.text
     assert len(trial.traces) == 2
 
@@ -129,7 +129,7 @@ def test_only_under_nsys_the_worker_unloads_everything(
     assert (job.folder / "unloaded").exists() is gpu
 
 
-@pytest.mark.parametrize(("leaves", "code"), [("", "trace-missing"), ("an empty report", "trace-unreadable")])
+@pytest.mark.parametrize(("leaves", "code"), [("", "evidence-missing"), ("an empty report", "evidence-missing")])
 def test_nsys_is_believed_by_its_report(
     prepare: Callable[[str], Job], nsys: Callable[[str], None], leaves: str, code: str
 ) -> None:
@@ -158,7 +158,7 @@ def test_under_nsys_the_worker_is_held_steady(
 
     assert seen.read_text().strip() == f",0,/usr/bin/env,HELD=yes,{sys.executable}"
     assert trial.failure is not None
-    assert trial.failure.code == "trace-missing"
+    assert trial.failure.code == "evidence-missing"
     assert len(trial.iterations) == 2
 
 

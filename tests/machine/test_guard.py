@@ -178,7 +178,7 @@ def test_thermal_slowdown_in_one_trial(measure: Measure, fake_nvml: FakeMachine)
     result, record = measure(Acted({4: hot}, {4: cool}))
 
     assert result.exit_code == 0, result.output
-    assert dropped(record) == [(4, "thermal-slowdown")]
+    assert dropped(record) == [(4, "gpu-throttled")]
     assert record is not None
     assert record.measured() == 4
     assert "dropped-pairs" in {note["code"] for note in json.loads(result.stdout)["cells"][0]["cautions"]}
@@ -192,7 +192,7 @@ def test_a_counter_shows_a_slowdown_that_no_reading_saw(measure: Measure, fake_n
     result, record = measure(collector)
 
     assert result.exit_code == 0, result.output
-    assert dropped(record) == [(5, "power-brake")]
+    assert dropped(record) == [(5, "gpu-throttled")]
 
 
 def test_heat_that_does_not_end(measure: Measure, fake_nvml: FakeMachine) -> None:
@@ -202,8 +202,8 @@ def test_heat_that_does_not_end(measure: Measure, fake_nvml: FakeMachine) -> Non
     result, record = measure(collector)
 
     assert result.exit_code == 22
-    assert "too-many-dropped-pairs" in result.stdout
-    assert {code for _, code in dropped(record)} == {"thermal-slowdown"}
+    assert "dropped-pairs" in result.stdout
+    assert {code for _, code in dropped(record)} == {"gpu-throttled"}
 
 
 def test_a_lost_gpu(measure: Measure, fake_nvml: FakeMachine) -> None:
@@ -231,7 +231,7 @@ def test_a_foreign_process_comes_and_goes(measure: Measure, fake_nvml: FakeMachi
     result, record = measure(Acted({3: come}, {3: go}))
 
     assert result.exit_code == 0, result.output
-    assert dropped(record) == [(3, "foreign-process")]
+    assert dropped(record) == [(3, "gpu-busy")]
     assert record is not None
     (stranger,) = record.trials[3].telemetry[0].foreign
     assert (stranger.pid, stranger.memory_bytes) == (os.getpid(), 2**31)
@@ -251,7 +251,7 @@ def test_in_a_container_a_second_process_is_foreign(
     result, record = measure(Acted(acts, gone))
 
     assert result.exit_code == 0, result.output
-    assert dropped(record) == [(3, "foreign-process")]
+    assert dropped(record) == [(3, "gpu-busy")]
     assert record is not None
     assert record.trials[3].failure is not None
     assert "a process not visible from here (pid" in record.trials[3].failure.text
@@ -264,7 +264,7 @@ def test_a_foreign_process_that_stays(measure: Measure, fake_nvml: FakeMachine) 
     result, record = measure(Acted(stay))
 
     assert result.exit_code == 22
-    assert {code for _, code in dropped(record)} == {"foreign-process"}
+    assert {code for _, code in dropped(record)} == {"gpu-busy"}
     assert record is not None
     assert [t.duration_ns for t in record.trials[5:]] == [0] * len(record.trials[5:])
 
@@ -421,7 +421,7 @@ def test_company_that_was_never_listed(measure: Measure, fake_nvml: FakeMachine)
     result, record = measure(Acted({3: come, 4: go}))
 
     assert result.exit_code in (0, 22), result.output
-    assert dropped(record)[0] == (3, "foreign-process")
+    assert dropped(record)[0] == (3, "gpu-busy")
 
 
 def test_a_disturbed_warm_up_trial(measure: Measure, fake_nvml: FakeMachine) -> None:

@@ -74,12 +74,12 @@ def test_every_event_reason_is_named(bits: int) -> None:
 
 
 SPOILT = [
-    ({"reasons": {"hardware-thermal": 1, "hardware-slowdown": 1}}, "thermal-slowdown"),
-    ({"reasons": {"software-thermal": 1}}, "thermal-slowdown"),
-    ({"slowdown_ns": {"hardware-thermal": 1000000}}, "thermal-slowdown"),
-    ({"reasons": {"power-brake": 2, "hardware-slowdown": 2}}, "power-brake"),
-    ({"reasons": {"hardware-slowdown": 1}}, "hardware-slowdown"),
-    ({"foreign": (Foreign(pid=7, name="train.py", memory_bytes=2**31),)}, "foreign-process"),
+    ({"reasons": {"hardware-thermal": 1, "hardware-slowdown": 1}}, "gpu-throttled"),
+    ({"reasons": {"software-thermal": 1}}, "gpu-throttled"),
+    ({"slowdown_ns": {"hardware-thermal": 1000000}}, "gpu-throttled"),
+    ({"reasons": {"power-brake": 2, "hardware-slowdown": 2}}, "gpu-throttled"),
+    ({"reasons": {"hardware-slowdown": 1}}, "gpu-throttled"),
+    ({"foreign": (Foreign(pid=7, name="train.py", memory_bytes=2**31),)}, "gpu-busy"),
 ]
 
 
@@ -107,7 +107,7 @@ def test_a_power_cap_alone_spoils_nothing() -> None:
         (1484, 3201, "clock-not-held"),
         (1516, 3201, "clock-not-held"),
         (1500, 2201, "clock-not-held"),
-        (None, 3201, "clock-unproven"),
+        (None, 3201, "clock-not-held"),
     ],
 )
 def test_a_lock_is_proven_by_the_clock_under_load(decode: int | None, memory: int, code: str | None) -> None:

@@ -65,7 +65,7 @@ def test_what_a_later_visit_takes_up() -> None:
     assert over.stopped == Failure(
         code="one-sided-failures",
         text="3 dropped, failing on head (3 on head: chance alone does that in 25 % of runs); the last in trial 10: "
-        "engine-died: died",
+        "engine-failed: died",
     )
 
 
@@ -79,7 +79,8 @@ def test_one_side_has_no_other() -> None:
 
 def test_each_kind_has_its_own() -> None:
     """Dropped traced pairs take nothing from the timed ones."""
-    dropped = [trial(n, n, "head", kind="traced", failure=Failure(code="trace-missing", text="none")) for n in range(3)]
+    none = Failure(code="evidence-missing", text="none")
+    dropped = [trial(n, n, "head", kind="traced", failure=none) for n in range(3)]
     taken = record(cell(), dropped)
 
     assert overdrawn(taken, "timed") is None
@@ -95,17 +96,17 @@ def test_each_kind_has_its_own() -> None:
         ("hhhhh", "hhhh", 20, "client-late"),
         ("h", "hhh", 2, "one-sided-failures"),
         ("b", "hhhhhhhhh", 20, "one-sided-failures"),
-        ("h", "hb", 2, "too-many-dropped-pairs"),
+        ("h", "hb", 2, "dropped-pairs"),
         ("h", "hhhhhhhh", 24, "one-sided-failures"),
         ("h", "hhhh", 4, "one-sided-failures"),
         ("hh", "hhhhhhhh", 24, "one-sided-failures"),
-        ("b", "hhhh", 4, "too-many-dropped-pairs"),
+        ("b", "hhhh", 4, "dropped-pairs"),
         ("hh", "", 2, None),
     ],
 )
 def test_no_subject_is_blamed_for_a_late_client(late: str, died: str, cap: int, code: str | None) -> None:
     """Such pairs count; a cell ends under the client's own code where most are such, and a few excuse no subject."""
-    whose = [(side, "client-late") for side in late] + [(side, "engine-died") for side in died]
+    whose = [(side, "client-late") for side in late] + [(side, "engine-failed") for side in died]
     dropped = [
         trial(n, n, "base" if side == "b" else "head", failure=Failure(code=why, text="late"))
         for n, (side, why) in enumerate(whose)

@@ -82,7 +82,7 @@ FULL = record(
     trial(0, pair=None, startup=Startup(import_ns=1, engine_ns=2, ready_ns=3_000_000_000, kv_token_capacity=9)),
     trial(1, versions={"vllm": "0.25.1"}, timeline=Artifact(path="trials/001.jsonl.gz", sha256="00"), gpus=("GPU-1",)),
     trial(2, subject="head", position=1, cautions=("preemptions-unknown",)),
-    trial(3, subject="head", pair=1, failure=Failure(code="engine-died", text="é \u2028"), iterations=()),
+    trial(3, subject="head", pair=1, failure=Failure(code="engine-failed", text="é \u2028"), iterations=()),
     trial(4, pair=1, position=1),
 )
 
@@ -359,7 +359,7 @@ def test_only_whole_pairs_are_judged() -> None:
 
 def test_of_two_failures_in_a_pair_the_first_is_named() -> None:
     """The pair was dropped for what failed first."""
-    failure = Failure(code="engine-died", text="")
+    failure = Failure(code="engine-failed", text="")
     both = record(trial(5, failure=failure), trial(6, subject="head", position=1, failure=failure))
     assert both.dropped_pairs()[0].index == 5
 
@@ -370,7 +370,7 @@ def test_the_frame_has_a_row_a_trial_and_a_column_a_metric() -> None:
     assert list(frame["trial"]) == [0, 1, 2, 3, 4]
     assert str(frame["pair"].dtype) == "Int64"
     assert frame["pair"].isna().tolist() == [True, False, False, False, False]
-    assert [failure for failure in frame["failure"] if isinstance(failure, str)] == ["engine-died"]
+    assert [failure for failure in frame["failure"] if isinstance(failure, str)] == ["engine-failed"]
     for name in METRICS:
         assert str(frame[name].dtype) == "float64"
         values = [trial_value(name, t) for t in FULL.trials]

@@ -300,7 +300,7 @@ def test_a_run_is_explained_in_the_terminal(tmp_path: Path) -> None:
     assert told.exit_code == 0
     assert told.stdout.splitlines()[1] == three_sentences(recorded("regressed").outcome)[0]
     assert "it blocks." in told.stdout
-    assert "  perfgate explain estimates-disagree" in told.stdout
+    assert "  perfgate explain times-uneven" in told.stdout
     assert code.stdout.startswith("undecided\n")
 
 

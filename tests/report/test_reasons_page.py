@@ -33,10 +33,17 @@ def test_the_committed_pages_are_current() -> None:
 
 def test_a_code_that_does_not_exist() -> None:
     """It ends 2 and names the nearest one."""
-    ended = CliRunner().invoke(main, ["explain", "mode-shar"])
+    ended = CliRunner().invoke(main, ["explain", "times-unevn"])
 
     assert ended.exit_code == 2
-    assert "did you mean 'mode-share'" in ended.stderr
+    assert "did you mean 'times-uneven'" in ended.stderr
+
+
+def test_a_code_of_an_earlier_version() -> None:
+    """The page is that of the code that says so today."""
+    today, before = (CliRunner().invoke(main, ["explain", code]).stdout for code in ("times-uneven", "mode-share"))
+
+    assert before == today
 
 
 def test_the_list() -> None:

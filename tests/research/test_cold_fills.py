@@ -124,7 +124,7 @@ def test_a_state_that_changes_between_fills_is_no_difference_of_fills(
 
 def test_a_start_that_fails_is_not_tried_in_every_fill(tmp_path: Path) -> None:
     """What ends one fill ends them all, with its reason."""
-    collector = FakeCollector(FakeSpec(failures=dict.fromkeys(range(12), "engine-died")))
+    collector = FakeCollector(FakeSpec(failures=dict.fromkeys(range(12), "engine-failed")))
 
     with pytest.raises(NotMeasuredError, match="fake failure of trial 0"):
         fills.take_fills(tmp_path / "runs" / "gpu-0", scenario_file(tmp_path), BASE, (4, 2), math.inf, collector)

@@ -86,7 +86,7 @@ def test_a_window_holds_what_it_was_chosen_for(layers: int, asked: list[Launches
     if not holds(0, len(keys)):
         with pytest.raises(NotMeasuredError) as caught:
             choose_window(steps, asked)
-        assert caught.value.code == "counters-no-launch"
+        assert caught.value.code == "counters-not-countable"
         return
     window = choose_window(steps, asked)
     assert holds(window.begin, window.count)
@@ -120,7 +120,7 @@ def test_what_the_step_does_not_run(asked: dict[str, object], words: str) -> Non
     """Launches that the traced step does not have cannot be counted, and the error says how many it has."""
     with pytest.raises(NotMeasuredError, match=words) as caught:
         choose_window(step(), [Launches.model_validate(asked)])
-    assert caught.value.code == "counters-no-launch"
+    assert caught.value.code == "counters-not-countable"
 
 
 @pytest.mark.parametrize("text", ["same", ">= 60", "<= 0.5", "<=1e9", ">= 60%"])

@@ -72,7 +72,7 @@ def test_a_step_by_hand() -> None:
     assert found.copy_bytes.sum() == 256
     assert found.communication_ns.tolist() == [3000, 0]
     assert found.hidden_ns.tolist() == [1000, 0]
-    assert [caution.code for caution in trace.cautions] == ["profiler-overhead"]
+    assert [caution.code for caution in trace.cautions] == ["trace-damaged"]
 
 
 def test_a_host_that_never_waits_has_its_lead_to_spare() -> None:

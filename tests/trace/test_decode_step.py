@@ -182,7 +182,7 @@ def test_only_whole_decode_steps_count_on_each_device() -> None:
 
     assert found.kernel_ns == (100, 150)
     assert [(one.steps, len(one.kernels)) for one in found.patterns] == [(2, 1)]
-    assert "trace-incomplete" in [code for code, _ in found.cautions]
+    assert "trace-damaged" in [code for code, _ in found.cautions]
 
 
 def test_iterations_do_not_touch() -> None:
@@ -206,7 +206,7 @@ def test_a_trace_without_decode_steps_is_not_measured() -> None:
     builder.launch("gemm", 1, 100, 200)
     with pytest.raises(NotMeasuredError, match="steps: 1 prefill") as caught:
         summary(builder)
-    assert caught.value.code == "no-decode-steps"
+    assert caught.value.code == "evidence-missing"
 
 
 def test_trials_pool_into_one() -> None:

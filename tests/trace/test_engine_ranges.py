@@ -144,7 +144,7 @@ def test_odd_ranges_are_said(spans: list[tuple[str, int, int]], numbers: list[in
     """Numbers that are there twice, too large or missing, and steps that overlap: no step is lost."""
     trace = trace_of(tmp_path, spans)
     assert trace.steps.index.tolist() == numbers
-    assert [note.text for note in trace.cautions if note.code == "step-ranges-unclear"] == [text]
+    assert [note.text for note in trace.cautions if note.code == "steps-unclear"] == [text]
 
 
 def test_a_number_of_our_own_that_is_too_large(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_ranges_of_another_process(tmp_path: Path) -> None:
     assert trace.processes == (200, 300)
     assert (trace.steps.process.tolist(), trace.steps.index.tolist()) == ([0, 0, 1, 1], [0, 1, 0, 1])
     assert (trace.steps.process[trace.kernels.step] == trace.kernels.process).all()
-    assert [note.code for note in trace.cautions] == ["steps-of-another-process"]
+    assert [note.code for note in trace.cautions] == ["steps-unclear"]
 
 
 def test_ranges_of_several_other_processes(tmp_path: Path) -> None:

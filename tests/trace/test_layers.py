@@ -140,7 +140,7 @@ def test_a_gemm_without_a_place_is_said(tmp_path: Path) -> None:
         builder.launch(name, n, 2000 + 10 * n, 2005 + 10 * n)
     builder.launch("nvjet_elsewhere", 5000, 6000, 6001)
     (caution,) = read_nsys(builder.write(tmp_path / "export.sqlite")).cautions
-    assert caution.code == "places-unknown"
+    assert caution.code == "steps-unclear"
     assert caution.text.startswith("21 of 22 gemms have no place")
 
 

@@ -38,7 +38,7 @@ def refusal(trace: Trace) -> str:
         select(trace)
     with pytest.raises(NotMeasuredError) as recorded:
         summarise(trace)
-    assert recorded.value.code == raised.value.code == "trace-incomplete"
+    assert recorded.value.code == raised.value.code == "trace-damaged"
     return raised.value.text
 
 
@@ -47,7 +47,7 @@ def test_whole_traces_are_whole(tmp_path: Path, sort: str) -> None:
     """Where every launch has its kernels there is nothing to say, in either format."""
     events = whole_trace(sort)
     for trace in (read(tmp_path, events), read_nsys(write_export(tmp_path / "export.sqlite", events))):
-        assert {note.code for note in trace.cautions} <= {"places-unknown"}
+        assert {note.code for note in trace.cautions} <= {"steps-unclear"}
         assert select(trace).what == "5 decode steps"
 
 
@@ -101,7 +101,7 @@ def test_steps_before_the_profiler_saw_the_device(tmp_path: Path) -> None:
     """Steps whose launches all come before the first kernel are left out, which is said; the others are whole."""
     trace = read(tmp_path, without(whole_trace("graph"), *range(3 * (IN_GRAPH + 1))))
     assert select(trace).what == "2 decode steps"
-    (said,) = (note.text for note in trace.cautions if note.code == "trace-incomplete")
+    (said,) = (note.text for note in trace.cautions if note.code == "trace-damaged")
     assert said.startswith("3 steps at the begin or the end of the trace are left out: 6 launches there have no kernel")
 
 
@@ -110,9 +110,7 @@ def test_steps_after_the_profiler_saw_the_device(tmp_path: Path) -> None:
     at = 4 * (IN_GRAPH + 1) + 5
     trace = read(tmp_path, without(whole_trace("graph"), *range(at, 6 * (IN_GRAPH + 1))))
     assert select(trace).what == "4 decode steps"
-    assert [note.code for note in trace.cautions if "1 step at the begin or the end" in note.text] == [
-        "trace-incomplete"
-    ]
+    assert [note.code for note in trace.cautions if "1 step at the begin or the end" in note.text] == ["trace-damaged"]
 
 
 def test_a_step_without_kernels_and_launches(tmp_path: Path) -> None:
@@ -168,7 +166,7 @@ def test_a_launch_that_failed_left_nothing(tmp_path: Path) -> None:
                 builder.call("cuLaunchKernel", at + 1500, at + 1600)
                 builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"][-1]["returnValue"] = returned
         trace = read_nsys(builder.write(tmp_path / f"{returned}.sqlite"))
-        assert lost == any(note.code == "trace-incomplete" for note in trace.cautions)
+        assert lost == any(note.code == "trace-damaged" for note in trace.cautions)
 
 
 def test_some_graphs_as_single_events(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_cuda_by_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name: holding.level_bytes.tolist() for name, holding in found.holdings.items()} == {
         "host": [70], "cuda:0": [500, 700, 200], "cuda:1": [50],
     }  # fmt: skip
-    assert [note.code for note in found.cautions] == ["memory-from-zero"]
+    assert [note.code for note in found.cautions] == ["not-recorded"]
 
 
 def test_the_memory_timeline_of_pytorch(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_layers_that_the_sequence_does_not_show_are_left_out(blocks: Sequence[li
     for n, name in enumerate(sequence):
         builder.launch(name, n, 2000 + 10 * n, 2005 + 10 * n)
     cautions = {note.code: note.text for note in read_nsys(builder.write(tmp_path / "export.sqlite")).cautions}
-    assert "kernels that run once a layer are in none" in cautions["layers-unknown"]
+    assert "kernels that run once a layer are in none" in cautions["steps-unclear"]
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_what_the_capture_is_known_for(capture: Trace) -> None:
     assert np.median(found.slack_ns[1:]) == pytest.approx(2.01e6, rel=0.01)  # launched 4.2 ms ahead, but waiting less
     assert np.percentile(found.work_ns, 10) == pytest.approx(2.747e6, rel=0.01)
     assert [STEP_KINDS[kind] for kind in capture.steps.kind[[0, 1, -1]]] == ["prefill", "decode", "idle"]
-    assert [caution.code for caution in capture.cautions] == ["profiler-overhead"]
+    assert [caution.code for caution in capture.cautions] == ["trace-damaged"]
     assert (capture.processes, capture.devices) == ((555,), {0: "NVIDIA H200"})
 
 
@@ -274,7 +274,7 @@ def test_a_launch_outside_the_trace(tmp_path: Path) -> None:
     trace = read_nsys(builder.write(tmp_path / "lost.sqlite"))
 
     assert trace.kernels.step.tolist() == [0, NONE, NONE]
-    assert [caution.code for caution in trace.cautions] == ["launch-not-traced"]
+    assert [caution.code for caution in trace.cautions] == ["trace-damaged"]
     assert "2 of 3 kernels" in trace.cautions[0].text
 
 
@@ -290,7 +290,7 @@ def test_an_unclosed_step(tmp_path: Path) -> None:
 
     assert trace.steps.index.tolist() == [0]
     assert trace.kernels.step.tolist() == [0, NONE]
-    assert [caution.code for caution in trace.cautions] == ["trace-incomplete"]
+    assert [caution.code for caution in trace.cautions] == ["trace-damaged"]
 
 
 def one_kernel() -> ExportBuilder:
@@ -497,9 +497,9 @@ def test_a_loss_of_other_events(text: str, tmp_path: Path) -> None:
     builder.add("DIAGNOSTIC_EVENT", timestamp=1, source=1, severity=2, text=text)
     builder.add("DIAGNOSTIC_EVENT", timestamp=2, source=1, severity=2, text="OpenGL driver vendor is not supported.")
     file = builder.write(tmp_path / "export.sqlite")
-    assert [(one.code, one.text) for one in read_nsys(file).cautions][:-1] == [("profiler-error", f"nsys: {text}")]
+    assert [(one.code, one.text) for one in read_nsys(file).cautions][:-1] == [("trace-damaged", f"nsys: {text}")]
     scrub(file, tmp_path / "copy.sqlite")
-    assert [one.code for one in read_nsys(tmp_path / "copy.sqlite").cautions] == ["profiler-error", "no-step-ranges"]
+    assert [one.code for one in read_nsys(tmp_path / "copy.sqlite").cautions] == ["trace-damaged", "steps-unclear"]
 
 
 def test_calls_that_launch_nothing_are_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -583,8 +583,8 @@ def test_an_error_that_is_no_loss(tmp_path: Path) -> None:
     builder.add("DIAGNOSTIC_EVENT", timestamp=2, source=1, severity=1, text="Profiling has started.")
     cautions = read_nsys(builder.write(tmp_path / "export.sqlite")).cautions
     assert [(one.code, one.text) for one in cautions] == [
-        ("profiler-error", "nsys: Range capture ended late."),
-        ("no-step-ranges", "no range names a step, so the table is of the whole trace"),
+        ("trace-damaged", "nsys: Range capture ended late."),
+        ("steps-unclear", "no range names a step, so the table is of the whole trace"),
     ]
 
 

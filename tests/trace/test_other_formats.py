@@ -90,7 +90,7 @@ def test_operators_of_onnx_runtime(tmp_path: Path) -> None:
     }
     assert figures(trace).kernel_ns.tolist() == [555 * US] * 2
     (caution,) = trace.cautions
-    assert caution.code == "operators-only"
+    assert caution.code == "not-recorded"
     assert "(CPU 8)" in caution.text
 
 
@@ -100,7 +100,7 @@ def test_kernels_of_onnx_runtime(tmp_path: Path) -> None:
     assert trace.names.demangled == ("nvjet_tst_64x8",)
     assert trace.kernels.step.tolist() == [0, 1]
     assert trace.kernels.stream.tolist() == [7, 7]
-    assert [caution.code for caution in trace.cautions] == ["launch-not-traced"]
+    assert [caution.code for caution in trace.cautions] == ["trace-damaged"]
 
 
 def test_layers_of_a_tensorrt_engine(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_layers_of_a_tensorrt_engine(tmp_path: Path) -> None:
     }
     assert trace.kernels.layer.tolist() == [0, 0, 1, NONE]
     caution, places = trace.cautions
-    assert (caution.code, places.code) == ("operators-only", "places-unknown")
+    assert (caution.code, places.code) == ("not-recorded", "steps-unclear")
     assert caution.text.startswith("each layer has its mean over 100 runs")
 
 

@@ -75,7 +75,7 @@ def test_a_rank_that_lost_a_step(name: str) -> None:
     kept = [step for step in works if step != 3][: len(one.begins_ns)]
     assert one.waiting_ns == tuple(max(9000 - 5000 - 1000 * step, 0) for step in kept)
     assert one.decode.steps == two.decode.steps == len(kept) >= 6
-    (told,) = (text for code, text in every.cautions if code == "ranks-differ")
+    (told,) = (text for code, text in every.cautions if code == "trace-damaged")
     assert f"rank 1 {len(kept)}" in told
     assert every.step_ns[2] is None, "its successor is not one of these"
 
@@ -85,7 +85,7 @@ def test_a_rank_that_is_missing() -> None:
     works = reduced([1000, 2000])
     with pytest.raises(NotMeasuredError, match="decode steps of 2 ranks, and the engine has 3") as raised:
         traced_ranks({0: works[0]}, {0: works[1]}, expected=3)
-    assert raised.value.code == "ranks-missing"
+    assert raised.value.code == "trace-damaged"
 
 
 def test_ranks_without_a_common_step_or_clock() -> None:
@@ -93,7 +93,7 @@ def test_ranks_without_a_common_step_or_clock() -> None:
     works = reduced([1000, 2000])
     with pytest.raises(NotMeasuredError, match="no decode step is of all ranks: rank 0 1, rank 1 1") as raised:
         traced_ranks({0: works[0]}, {1: works[1]})
-    assert raised.value.code == "ranks-unmatched"
+    assert raised.value.code == "trace-damaged"
     builder = ExportBuilder()
     add_rank(builder, 0, dict.fromkeys(range(4), works[0]))
     add_rank(builder, 1, dict.fromkeys(range(4), works[1]), late_ns=1_000_000)

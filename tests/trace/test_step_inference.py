@@ -97,7 +97,7 @@ class Script:
 
 def codes(trace: Trace) -> list[str]:
     """What a trace has to say."""
-    return [note.code for note in trace.cautions if note.code != "places-unknown"]
+    return [note.code for note in trace.cautions if note.code != "steps-unclear"]
 
 
 def repeated(trace: Trace) -> list[int]:
@@ -127,7 +127,7 @@ def test_the_capture_without_its_ranges(tmp_path: Path) -> None:
     assert {trace.names.short[name] for name in trace.kernels.name[moved]} == {"_apply_write_kernel"}
     assert moved.sum() == 7
     assert (trace.kernels.layer == told.kernels.layer).all()
-    assert codes(trace)[0] == "steps-inferred"
+    assert codes(trace)[0] == "steps-unclear"
     assert "steps-unclear" not in codes(trace)
     assert "128 steps are inferred" in trace.cautions[0].text
 
@@ -187,7 +187,7 @@ def test_steps_of_an_engine_are_found(engine: Engine) -> None:
     if not len(trace.steps):  # so few or so uneven that nothing is said
         enough = max(4, 0.6 * (engine.decodes + engine.broken))
         assert engine.in_layers or engine.decodes - 2 * engine.broken < enough
-        assert "no-step-ranges" in codes(trace)
+        assert "steps-unclear" in codes(trace)
         return
     assert (np.abs(whole - engine.kernels) <= 0.03 * engine.kernels).all()
     assert engine.decodes - 2 * engine.broken - 2 <= len(whole) <= engine.decodes
@@ -225,7 +225,7 @@ def test_what_is_random_has_no_steps(
 
     if share.max() / share.sum() < 0.5:
         assert not len(trace.steps)
-        assert codes(trace)[0] == "no-step-ranges"
+        assert codes(trace)[0] == "steps-unclear"
     assert not repeated(trace) or "steps-unclear" in codes(trace)
 
 
@@ -242,7 +242,7 @@ def test_layers_alone_are_no_steps() -> None:
     assert len(trace.steps) == 0
     (note,) = trace.cautions
     assert (note.code, "what repeats every 6 kernels is a step or a part of one" in note.text) == (
-        "no-step-ranges",
+        "steps-unclear",
         True,
     )
 
@@ -254,7 +254,7 @@ def test_whole_graphs_are_steps() -> None:
         script.launch(*HEAD, *LAYER * 8, *TAIL)
     trace = script.trace()
     assert repeated(trace) == [54] * 5
-    assert codes(trace) == ["steps-inferred"]
+    assert codes(trace) == ["steps-unclear"]
     assert "a CUDA graph of 54 kernels" in trace.cautions[0].text
 
 
@@ -368,7 +368,7 @@ def test_layers_without_a_kernel_between_steps() -> None:
         script.launch("rms_norm")
     trace = script.trace()
     assert not len(trace.steps)
-    assert codes(trace) == ["no-step-ranges"]
+    assert codes(trace) == ["steps-unclear"]
 
 
 @pytest.mark.parametrize("halves", [1, 2])

@@ -95,7 +95,7 @@ def test_kernels_that_end_out_of_order(tmp_path: Path) -> None:
         NotMeasuredError, match=r"the times of 5 decode steps are not known: 30 of 105 kernels"
     ) as raised:
         select(read(tmp_path, events))
-    assert raised.value.code == "kernels-overlap"
+    assert raised.value.code == "trace-damaged"
 
 
 def test_dependent_launches_count_once(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_dependent_launches_count_once(tmp_path: Path) -> None:
     shown = select(trace)
     assert set(shown.figures.kernel_ns.tolist()) == set(shown.figures.busy_ns.tolist()) == {2 * 109_000 + 10_000}
     assert sum(role.time_ns for role in by_role(shown)) == shown.figures.kernel_ns.sum()
-    said = [note for note in trace.cautions if note.code == "kernels-overlap"]
+    said = [note for note in trace.cautions if note.code == "trace-damaged"]
     assert len(said) == 1
     assert "begin before the one before them on their stream has ended, by 3.000 us each" in said[0].text
 
@@ -119,7 +119,7 @@ def test_streams_side_by_side(tmp_path: Path) -> None:
         one["args"]["stream"] = 8
         one["dur"] = 150
     trace = read(tmp_path, events)
-    assert not [note for note in trace.cautions if note.code == "kernels-overlap"]
+    assert not [note for note in trace.cautions if note.code == "trace-damaged"]
     shown = select(trace)
     assert (shown.figures.kernel_ns > shown.figures.busy_ns).all()
 
@@ -132,5 +132,5 @@ def test_rounded_microseconds(tmp_path: Path) -> None:
     for number, one in enumerate(kernels_of(events)):
         one["ts"] -= number % 2 and "graph id" in one["args"]
     trace = read(tmp_path, events)
-    assert not [note for note in trace.cautions if note.code == "kernels-overlap"]
+    assert not [note for note in trace.cautions if note.code == "trace-damaged"]
     assert select(trace).what == "5 decode steps"

@@ -160,7 +160,7 @@ def test_one_number_of_several_calls(tmp_path: Path) -> None:
     trace = read_torch(write(tmp_path, numbered(3, 3, 3, 4)))
     assert [at == NO_TIME for at in trace.kernels.launched_ns.tolist()] == [True, True, True, False]
     assert trace.kernels.correlation.tolist() == [NONE, NONE, NONE, 4]
-    texts = [note.text for note in trace.cautions if note.code == "launch-not-traced"]
+    texts = [note.text for note in trace.cautions if note.code == "trace-damaged"]
     assert texts == [
         "3 kernels, copies or memsets have the number of several calls, so what launched them is not known",
         "3 of 4 kernels have no launching call in the trace and belong to no step",
@@ -172,7 +172,7 @@ def test_one_number_of_several_calls(tmp_path: Path) -> None:
 def test_kernels_before_their_calls(tmp_path: Path) -> None:
     """What cannot be is said with how far it goes."""
     trace = read_torch(write(tmp_path, [*numbered(1, 2, later_ns=5000), *numbered(7)]))
-    (text,) = (note.text for note in trace.cautions if note.code == "launch-after-start")
+    (text,) = (note.text for note in trace.cautions if note.code == "trace-damaged")
     assert text == "2 of 3 kernels begin before the call that launched them, by up to 3.000 us"
 
 
@@ -214,7 +214,7 @@ def test_what_to_do_about_a_device_that_is_not_read(tmp_path: Path) -> None:
 def test_work_of_an_unknown_category_beside_kernels(tmp_path: Path) -> None:
     """It is left out with a caution that names it."""
     trace = read_torch(write(tmp_path, [LAUNCH, UNKNOWN, event("kernel", "gemm", 2, 1, correlation=1)]))
-    assert [caution.code for caution in trace.cautions] == ["device-events-unknown", "no-step-ranges"]
+    assert [caution.code for caution in trace.cautions] == ["trace-damaged", "steps-unclear"]
     assert "left out: 'mtia_workload' (1 event)" in trace.cautions[0].text
 
 
