@@ -23,7 +23,6 @@ from perfgate.errors import NotMeasuredError
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import Artifact, Failure, Kind, Side, Startup, Trial
 from perfgate.reasons import REASONS
-from perfgate.scenario.launch_window import choose_window
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import STEADY, DecodeSteps, KernelKey, Pattern
@@ -403,7 +402,10 @@ def _counted(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: ra
     """
     if job.decode is None:
         raise NotMeasuredError(REASONS["counters-missing"].meaning, code="counters-missing")
-    window, keys = choose_window(job.decode, job.cell.counters), job.decode.keys
+    window, keys = (
+        resolve_name("perfgate.kernels.launch_window:choose_window")(job.decode, job.cell.counters),
+        job.decode.keys,
+    )
     progress(f"{window.count} launches")
     names = {name: COUNTERS[name].names_on(H200.architecture)[0].metric for name in spec.counted}
 

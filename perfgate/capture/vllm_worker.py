@@ -136,8 +136,8 @@ class WorkerLoop:
     def count_calls(self, request: dict[str, Any]) -> None:
         """Have calls counted if a request asks for that: from before there are threads of what is imported."""
         if request.get("count_calls") is True and "host_calls" not in self.watchers:
-            self.watchers["host_calls"] = beside("call_counter").CallCounter()
-            self.system = beside("system_counters").SystemCounters()
+            self.watchers["host_calls"] = beside("call_counter", "calls").CallCounter()
+            self.system = beside("system_counters", "calls").SystemCounters()
             os.environ.setdefault("VLLM_LOG_STATS_INTERVAL", "1e9")  # a line every ten seconds meets a step by chance
 
     def import_engine(self) -> tuple[Any, ...]:
@@ -178,7 +178,8 @@ class WorkerLoop:
         self.count_calls(request)
         if request.get("sample_host") is True:
             os.environ.pop("PYTHONPROFILEIMPORTTIME", None)  # what children import is not ours
-            self.watchers["host_samples"] = beside("host_sampler").HostSampler(beside("call_counter").plain)
+            plain = beside("call_counter", "calls").plain
+            self.watchers["host_samples"] = beside("host_sampler", "calls").HostSampler(plain)
         torch, vllm, engine_args, llm_engine = self.import_engine()
         begin_ns = time.perf_counter_ns()
         try:
@@ -291,9 +292,9 @@ def made_before(arguments: Any, usage: Any, made: Any) -> Callable[..., Any]:
     return answer
 
 
-def beside(name: str) -> Any:
-    """The module of that name beside this file; its folder is not searched for modules, see the end of this file."""
-    file = Path(__file__).with_name(f"{name}.py")
+def beside(name: str, room: str = "capture") -> Any:
+    """The module of that name in a folder beside this file's, which are not searched for modules, see the end."""
+    file = Path(__file__).parents[1] / room / f"{name}.py"
     loader = importlib.machinery.SourceFileLoader(name, str(file))
     module = types.ModuleType(name)
     loader.exec_module(module)

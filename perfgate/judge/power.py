@@ -7,18 +7,15 @@ uncertain; it is meant for planning.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from perfgate.counters.launch_table import OF_THE_LAUNCH
-from perfgate.errors import NotMeasuredError
 from perfgate.metrics.catalogue import Metric
+from perfgate.metrics.kinds import of_kinds
 from perfgate.metrics.trial import Kind
-from perfgate.record.cost import PASS_S, Earlier, KindCost, kind_cost
+from perfgate.record.cost import Earlier, KindCost, kind_cost
 from perfgate.record.iteration_choice import IterationChoice, choose_iterations
-from perfgate.scenario.launch_window import choose_window
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.stats.estimate import ROUNDING, Estimate, detectable, log_ratios, mean_estimate, power_at
 from perfgate.stats.sequential import Schedule
@@ -76,35 +73,12 @@ def cell_power(cell: Cell, history: Mapping[Kind, Earlier], gates_in_run: int, h
         heads: In one run, beside one base.
     """
     costs = (kind_cost(cell, kind, history.get(kind), heads) for kind in cell.kinds)
-    newest = history.get("timed")
+    newest, priced = history.get("timed"), of_kinds("priced")
     return CellPower(
-        tuple(_with_window(cell, cost, history) if cost.kind == "counted" else cost for cost in costs),
+        tuple(priced[cost.kind](cell, cost, history) if cost.kind in priced else cost for cost in costs),
         tuple(_gate_price(cell, gate, history.get(gate.gate.measured.kind), gates_in_run) for gate in cell.gates),
         choose_iterations(cell, (), newest.record.pairs(), newest.source, gates_in_run, heads) if newest else None,
     )
-
-
-def _with_window(cell: Cell, priced: KindCost, history: Mapping[Kind, Earlier]) -> KindCost:
-    """Launches and passes of a counted trial: as last counted; else the window of the last trace, a pass a counter."""
-    counted = (
-        [trial.counted for trial in history["counted"].record.trials if trial.counted] if "counted" in history else []
-    )
-    if counted:
-        passes = max(step.passes for step in counted)
-        return dataclasses.replace(priced, window=max(len(step.launches) for step in counted), passes=passes)
-    passes = max(sum(not name.startswith(OF_THE_LAUNCH) for name in cell.metrics_counted(None)), 1)
-    traces = [trial.decode for trial in history["traced"].record.trials if trial.decode] if "traced" in history else []
-    try:
-        window = choose_window(traces[-1], cell.counters).count if traces else None
-    except NotMeasuredError:  # said when it is tried: the next trace may have what is asked for
-        window = None
-    expect = cell.measure.expect
-    if window is None or expect is None:
-        return dataclasses.replace(priced, window=window, passes=passes)
-    trial_s = expect.trial_s + window * passes * PASS_S
-    minutes = tuple(starts * trial_s / 60 for starts in priced.starts)
-    source = "measure.expect for the engine's start, and 35 ms a pass"
-    return dataclasses.replace(priced, window=window, passes=passes, minutes=minutes, source=source)
 
 
 def _gate_price(cell: Cell, plan: GatePlan, history: Earlier | None, gates_in_run: int) -> GatePower:

@@ -1,7 +1,7 @@
 """Counted trials: a fresh engine of which ncu counts some launches of one decode step.
 
 Which launches these are is chosen from the same side's traced trial
-(:func:`perfgate.scenario.launch_window.choose_window`); ncu skips and counts by their place in the step, whose range
+(:func:`perfgate.kernels.launch_window.choose_window`); ncu skips and counts by their place in the step, whose range
 the worker opens. It runs kernels one by one and several times, so nothing here is a time of the workload: such a
 trial has no iterations.
 """
@@ -29,9 +29,9 @@ from perfgate.counters.ncu_csv import cause_in, parse_ncu
 from perfgate.counters.step_counters import CountedStep
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
+from perfgate.kernels.launch_window import LaunchWindow, choose_window
 from perfgate.metrics.trial import Artifact, Iteration
 from perfgate.scenario.counter_trials import STEPS_BEHIND
-from perfgate.scenario.launch_window import LaunchWindow, choose_window
 from perfgate.scenario.workload import Workload
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
 from perfgate.trace.families import COMMUNICATION, RoleRule, classify, normalised_name, short_name

@@ -42,6 +42,7 @@ class TrialKind:
         outcome: Fields of a cell's outcome: the ``model`` of each, in such a module, and what makes it ``of`` evidence.
         sections: By place in a report (``before_notes``, ``after_notes``) an outcome's cell to its sections there.
         page: By place on the run's page (these, ``evidence``, ``end``) the cell and its evidence to sections.
+        priced: A cell, the cost of its pairs and earlier records by kind to that cost with what else is known of it.
         shows: What one pair without a gate is taken for, in words: "to see what the ...".
         closing: What a pass without gates says that rests on this kind alone.
     """
@@ -63,6 +64,7 @@ class TrialKind:
     outcome: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
     page: Mapping[str, str] = field(default_factory=dict)
+    priced: str = ""
     shows: str = ""
     closing: str = ""
 

@@ -20,6 +20,8 @@ from perfgate.doctor.vllm_source import Located, locate
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
+CALLS = WORKER.parents[1] / "calls"
+
 OLDEST_PYTHON = "PERFGATE_OLDEST_PYTHON"
 
 
@@ -46,7 +48,7 @@ def subject(oldest: str, tmp_path: Path) -> Subject:
 
 @pytest.mark.parametrize(
     "file",
-    [*WORKER.parent.glob("vllm_*.py"), *map(WORKER.with_name, ("call_counter.py", "host_sampler.py")), PROBE],
+    [*WORKER.parent.glob("vllm_*.py"), CALLS / "call_counter.py", CALLS / "host_sampler.py", PROBE],
     ids=lambda file: file.name,
 )
 def test_its_grammar(file: Path) -> None:

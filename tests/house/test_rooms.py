@@ -29,9 +29,9 @@ ROOMS = (*CORE, *OPTIONAL, "__main__")
 
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
 SUBJECT_SIDE = {
-    "capture.call_counter",
-    "capture.host_sampler",
-    "capture.system_counters",
+    "calls.call_counter",
+    "calls.host_sampler",
+    "calls.system_counters",
     "capture.vllm_batch",
     "capture.vllm_memory",
     "capture.vllm_path",

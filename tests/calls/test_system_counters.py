@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-WORKER_SIDE = Path(__file__).parents[2] / "perfgate" / "capture" / "system_counters.py"
+WORKER_SIDE = Path(__file__).parents[2] / "perfgate" / "calls" / "system_counters.py"
 TASK_CLOCK = (1, 1, 0)
 """``PERF_TYPE_SOFTWARE``, ``PERF_COUNT_SW_TASK_CLOCK``: nanoseconds, on any machine."""
 MANY, SOME = 500, 100

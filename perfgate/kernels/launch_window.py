@@ -1,12 +1,20 @@
-"""Which launches of a decode step ncu replays: a window that holds one layer and all that is outside of layers."""
+"""Which launches of a decode step ncu replays: a window that holds one layer and all that is outside of layers.
+
+What a counted trial costs follows from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from perfgate.counters.launch_table import OF_THE_LAUNCH
 from perfgate.errors import NotMeasuredError
+from perfgate.metrics.trial import Kind
+from perfgate.record.cost import PASS_S, Earlier, KindCost
 from perfgate.scenario.counter_trials import Launches
+from perfgate.scenario.plan import Cell
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern
 
 
@@ -76,3 +84,26 @@ def _wanted(
             code="counters-not-countable",
         )
     return groups, needed if isinstance(launches.profile, int) else len(groups[0])
+
+
+def with_window(cell: Cell, priced: KindCost, history: Mapping[Kind, Earlier]) -> KindCost:
+    """Launches and passes of a counted trial: as last counted; else the window of the last trace, a pass a counter."""
+    counted = (
+        [trial.counted for trial in history["counted"].record.trials if trial.counted] if "counted" in history else []
+    )
+    if counted:
+        passes = max(step.passes for step in counted)
+        return dataclasses.replace(priced, window=max(len(step.launches) for step in counted), passes=passes)
+    passes = max(sum(not name.startswith(OF_THE_LAUNCH) for name in cell.metrics_counted(None)), 1)
+    traces = [trial.decode for trial in history["traced"].record.trials if trial.decode] if "traced" in history else []
+    try:
+        window = choose_window(traces[-1], cell.counters).count if traces else None
+    except NotMeasuredError:  # said when it is tried: the next trace may have what is asked for
+        window = None
+    expect = cell.measure.expect
+    if window is None or expect is None:
+        return dataclasses.replace(priced, window=window, passes=passes)
+    trial_s = expect.trial_s + window * passes * PASS_S
+    minutes = tuple(starts * trial_s / 60 for starts in priced.starts)
+    source = "measure.expect for the engine's start, and 35 ms a pass"
+    return dataclasses.replace(priced, window=window, passes=passes, minutes=minutes, source=source)

@@ -39,8 +39,8 @@ NAMELESS = re.compile(
 )
 """Inductor names a module by the digest of its code, dynamo a function by a number drawn at random."""
 LONGEST = 500
-OWN = ("call_counter.py", "vllm_batch.py", "vllm_worker.py")
-"""Files of perfgate that run between steps."""
+BESIDE = ("capture/vllm_batch.py", "capture/vllm_worker.py")
+"""Files of perfgate that run between steps, as this one does."""
 FOR_DEVICE, SHORT_NS = "synchronize", 20_000
 """In the names of C functions that wait for the device; and up to where waits count: to ask takes nearly as long."""
 clock, worked = time.perf_counter_ns, time.thread_time_ns
@@ -269,7 +269,7 @@ class CallCounter:
         self.costs = self.calibrated()
         if isinstance(self.instrument, Monitored):  # the other one sees nothing of ours
             here = Path(CallCounter.__init__.__code__.co_filename)
-            self.instrument.left_out = frozenset(str(here.with_name(name)) for name in OWN)
+            self.instrument.left_out = frozenset(map(str, (here, *(here.parents[1] / name for name in BESIDE))))
 
     def mine(self) -> ThreadCounts:
         """The counts of the thread that asks."""

@@ -16,6 +16,7 @@ import pytest
 
 from perfgate.capture.worker import WORKER
 
+COUNTER = str(WORKER.parents[1] / "calls" / "call_counter.py")
 PROGRAM = """
 import importlib.machinery, json, sys, threading, time, types
 
@@ -175,9 +176,8 @@ def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pytest.skip(f"no {request.param} on PATH")
     program = Path(tmp_path_factory.mktemp("counter")) / "program.py"
     program.write_text(PROGRAM)
-    counter = str(WORKER.with_name("call_counter.py"))
     ran = subprocess.run(
-        [python, str(program), counter, json.dumps([*NAMES])], capture_output=True, text=True, check=True
+        [python, str(program), COUNTER, json.dumps([*NAMES])], capture_output=True, text=True, check=True
     )
     answer: dict[str, Any] = json.loads(ran.stdout)
     return answer
@@ -223,7 +223,7 @@ def test_what_the_thread_of_the_steps_waits_for_counts(said: dict[str, Any]) -> 
 def test_only_work_counts_where_a_device_or_the_next_step_is_waited_for() -> None:
     """How long that is tells of the device or of the thread of the steps, no matter which function waits."""
     counter: Any = types.ModuleType("call_counter")
-    importlib.machinery.SourceFileLoader("call_counter", str(WORKER.with_name("call_counter.py"))).exec_module(counter)
+    importlib.machinery.SourceFileLoader("call_counter", COUNTER).exec_module(counter)
     synchronize = type("_CudaEventBase.synchronize", (), {})()
     took = {}
     for steps, called in ((True, synchronize), (True, time.sleep), (False, time.sleep)):

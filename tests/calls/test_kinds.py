@@ -29,7 +29,7 @@ def test_every_place_that_a_kind_names_is_there() -> None:
     assert KINDS == ("timed", "traced", "counted", "called", "sampled")
     assert CLOCKED == ("timed", "traced")
     assert {*of_kinds("instrument")} == {*KINDS}
-    for attribute in ("checks", "alone", "alike"):
+    for attribute in ("checks", "alone", "alike", "priced"):
         assert all(map(callable, of_kinds(attribute).values()))
     for place in ("before_notes", "after_notes", "evidence", "end"):
         assert all(map(callable, [*parts_of_kinds("sections", place), *parts_of_kinds("page", place)]))
