@@ -10,7 +10,7 @@ PROFILE_REASONS = (
            "without kernels or kernels without calls, times that no stream or clock can have, work of the profiler "
            "itself, device work of an unknown category, or ranks that are missing, differ in number or cannot be held "
            "beside each other. Figures that it touches are left out, or not known.",
-           "Do not use what it touches; the other steps stand (perfgate kernels --step N). Otherwise trace again: "
+           "Do not use the figures in question; other steps are whole (perfgate kernels --step N). Otherwise trace again: "
            "fewer iterations, one profiler alone, all ranks in one session, CUDA calls included, begun and ended "
            "between steps; where kernels of graphs are lost, without graphs. Report an unknown category."),
     Reason("host-slack-lost", "The head's host works longer per step and has less slack before the device waits, or "

@@ -256,7 +256,7 @@ class Trial(Frozen):
         versions: Packages of the subject as measured: vllm, torch, triton, python.
         startup: Start-up costs, where the engine came up.
         iterations: Measured iterations; warm-up is only in the timeline.
-        cautions: What is to be known of this trial, by reason codes or names that stand for one.
+        cautions: What is to be known of this trial, by reason codes or names for them.
         timeline: Raw deliveries of every iteration.
         telemetry: What each of its GPUs did meanwhile.
         samples: The readings behind it.
