@@ -67,7 +67,7 @@ def test_only_what_repeats_exactly_is_taken(scenario: Path) -> None:
     [
         (1.0, "pass", 0, "PASS: what repeats exactly is the same."),
         (1.03, "pass", 0, CHANGED),
-        (1.3, "regressed", 10, "REGRESSED: the work of the host (exact)."),
+        (1.3, "regressed", 10, "REGRESSED: the work of a step (exact)."),
     ],
 )  # fmt: skip
 def test_one_trial_is_enough(scenario: Path, lines: float, verdict: str, status: int, sentence: str) -> None:
@@ -259,7 +259,7 @@ def test_a_kernel_more_is_blocked_in_one_trial(traced: Path) -> None:
     assert (outcome.exit_status, codes(cell.reasons)) == (10, ["work-added"])
     assert "32 more attention kernels a step" in cell.reasons[0].text
     assert codes(cell.cautions) == []  # the same diff is not told twice
-    assert closing(outcome) == "REGRESSED: the launches of a step (exact)."
+    assert closing(outcome) == "REGRESSED: the work of a step (exact)."
 
 
 def test_another_counter_is_blocked_in_one_trial(traced: Path) -> None:

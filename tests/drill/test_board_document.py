@@ -8,7 +8,7 @@ import pytest
 
 from perfgate.drill.board import Board, BoardRow, false_blocks
 from perfgate.drill.board_document import BoardReport
-from perfgate.models import Note
+from perfgate.drill.campaign import LeftOut
 from perfgate.report.formats import render
 
 FIGURES = {"gate": "itl_median", "must_catch": 0.005, "pair_sd": 0.0007, "pairs": 6, "minutes": 6.2}
@@ -28,7 +28,7 @@ ROWS = (
 BOARD = Board(
     perfgate="0.2.0", name="drill-20261122T070000Z-abcdef", scenario=("drill-h200",),
     machine_class="nvidia-h200-x1-observe-3fa2b1", alpha=0.01, beta=0.05, rows=ROWS,
-    left_out=(Note(code="extra_all_reduce", text="takes 2 GPUs, and 1 can be used"),),
+    left_out=(LeftOut(code="extra_all_reduce", text="takes 2 GPUs, and 1 can be used"),),
 )  # fmt: skip
 
 
