@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from perfgate.reasons import REASONS, current
 
@@ -36,6 +36,11 @@ class ExitStatus(enum.IntEnum):
     INTERRUPTED = 130
     UNREAD = 141
     """Nobody read the output to its end, as with ``| head``: what a shell shows of a program that SIGPIPE ends."""
+
+
+Verdict = Literal["regressed", "internal-error", "not-measured", "not-comparable", "inconclusive", "advisory",
+                  "pass", "improved"]  # fmt: skip
+"""What ``verdict.json`` says of a run and its parts."""
 
 
 class PerfgateError(Exception):

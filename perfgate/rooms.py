@@ -92,13 +92,20 @@ def entry(kind: str, name: str) -> Any:
 
 def missing(room: str, what: str) -> UsageError:
     """The error for what a room would bring that was removed, or that needs a removed room."""
-    file = FOLDER / room / TABLE
-    needs = tomllib.loads(file.read_text(encoding="utf-8")).get("needs", ()) if file.is_file() else ()
-    lacking = [name for name in needs if name not in tables()] or [room]
+    lacking = _removed(room) or [room]
     names = " and ".join(map(repr, lacking))
     rooms = "rooms" if len(lacking) > 1 else "room"
     remedy = f"Install perfgate whole, or put perfgate/{lacking[0]} back."
     return UsageError(f"{what}: the {rooms} {names} {'are' if len(lacking) > 1 else 'is'} not here", remedy=remedy)
+
+
+def _removed(room: str) -> list[str]:
+    """Which are not here of a room and of those that it needs, and they need."""
+    file = FOLDER / room / TABLE
+    if not file.is_file():
+        return [room]
+    needs = tomllib.loads(file.read_text(encoding="utf-8")).get("needs", ())
+    return [*dict.fromkeys(name for need in needs for name in _removed(need))]
 
 
 def bring(place: str) -> Any:

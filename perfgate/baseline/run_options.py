@@ -61,7 +61,7 @@ def against_baselines(command: Callable[..., Outcome]) -> Callable[..., Outcome]
 
             finished = Finished(click.get_current_context().meta[RUN_FOLDER], outcome)
             with measuring() as progress:
-                means = {"collector": collector, "progress": progress, "gpus": new["gpus"], "shard": new["shard"]}
+                means = {"collector": collector, "progress": progress, "gpus": new["gpus"]}
                 means["budget_s"] = new["budget_s"] - (time.monotonic() - begun_s)
                 outcome = resumed_pairs(finished, means)
         return outcome

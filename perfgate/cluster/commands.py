@@ -50,7 +50,7 @@ def on_clusters(command: Callable[..., Any]) -> Callable[..., Any]:
         attach: Path | None,
         **new: Any,
     ) -> Any:
-        if on is None and attach is None:
+        if not on and attach is None:
             return command(collector, scenarios=scenarios, builds=builds, **new)
         options = {**new, "on": on, "attach": attach}
         return measured(measured_on_cluster(scenarios, builds, options, collector))
@@ -77,7 +77,7 @@ def measured_on_cluster(
         PerfgateError: See :func:`perfgate.cluster.submission.run_on`.
     """
     address: str | None = new["on"]
-    if address is None:
+    if not address:
         raise UsageError("--attach looks on at a cluster", remedy="Name it: --attach RUN --on auto.")
     check_options(scenarios, builds, new)
     if find_spec("ray") is None:

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import ExitStatus
+from perfgate.errors import Verdict as Verdict  # noqa: PLC0414 (exported from here too)
 from perfgate.judge.cell_facts import (
     BaselineOutcome,
     GpuOutcome,
@@ -29,9 +30,6 @@ from perfgate.models import Frozen, Note, absent
 from perfgate.scenario.yaml_document import draft_07
 from perfgate.trace.attribution import Attribution
 from perfgate.units import Unit
-
-Verdict = Literal["regressed", "internal-error", "not-measured", "not-comparable", "inconclusive", "advisory",
-                  "pass", "improved"]  # fmt: skip
 
 PASSED: tuple[Verdict, ...] = ("pass", "improved")
 

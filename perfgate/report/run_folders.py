@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from perfgate.errors import NotMeasuredError, RecordError
+from perfgate.errors import NotMeasuredError, RecordError, Verdict
 from perfgate.machine.json_text import RECORD
 from perfgate.machine.versioned_json import read_model
 from perfgate.metrics.sides import HeadName, Side
@@ -39,7 +39,7 @@ class _Verdict(BaseModel):
     """What a list shows of a ``verdict.json``; whoever judges the run reads all of it."""
 
     format: Literal["perfgate-verdict/1"] = "perfgate-verdict/1"
-    verdict: str
+    verdict: Verdict
     cells: tuple[_Cell, ...]
 
 

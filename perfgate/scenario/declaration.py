@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_v
 from perfgate.errors import ScenarioError
 from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.metrics.kinds import TRIAL_KINDS, taken_by
+from perfgate.metrics.kinds import TRIAL_KINDS, known, taken_by
 from perfgate.models import LARGEST, Duration, FieldError, FieldPath, Listed, Percent, Positive, Strict, absent
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation, not_traced
@@ -238,9 +238,9 @@ class Scenario(Strict):
             at = ("gates", number)
             if short and gate.measured.decode in ("mean", "steps"):
                 raise FieldError(at, f"{gate.metric} needs output_tokens of at least {MIN_DECODE_TOKENS}")
-            if gate.measured.kind == "traced" and (lacking := not_traced(self.kernels)):
+            kind = TRIAL_KINDS[known(gate.measured.kind)]
+            if kind.name == "traced" and (lacking := not_traced(self.kernels)):
                 raise FieldError(at, f"{gate.metric} is read from traced trials: {lacking}")
-            kind = TRIAL_KINDS[gate.measured.kind]
             if kind.block and not getattr(self, kind.block):
                 raise FieldError(at, f"{gate.metric} is read from {kind.name} trials: {kind.declare}")
         latest = shortest - STEPS_BEHIND

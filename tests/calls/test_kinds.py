@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from perfgate.errors import UsageError
 from perfgate.metrics.kinds import TRIAL_KINDS, of_kinds, parts_of_kinds
 from perfgate.metrics.trial import CLOCKED, KINDS, Trial
 from perfgate.record.run_record import Record
+from perfgate.scenario.declaration import Scenario
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.schedule import CallTrials, Sampling
 from perfgate.scenario.taken_cells import as_taken
@@ -78,3 +80,34 @@ def test_a_field_of_a_kind_keeps_its_place_in_files() -> None:
     """Keys of a record are sorted, those of an outcome are not; an older reader finds them where they were."""
     names = [*Trial.model_fields]
     assert names[names.index("no_floor") :][:4] == ["no_floor", "calls", "host", "memory"]
+
+
+def test_a_gate_on_a_kind_that_is_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario names the room, whether or not it has the block that such a gate needs."""
+    monkeypatch.delitem(TRIAL_KINDS, "counted")
+    gate = {"metric": "dram_bytes", "role": "gemm", "ignorable": "1%", "must_catch": "3%"}
+    declared = {
+        "schema": 1,
+        "name": "tiny",
+        "engine": {"model": {"config": "model"}},
+        "workload": {"batch": 2, "input_tokens": 4, "output_tokens": 8},
+        "gates": [gate],
+    }
+
+    with pytest.raises(UsageError, match="counted trials: the room 'kernels' is not here"):
+        Scenario.model_validate(declared)
+
+
+def test_a_room_that_needs_a_removed_room_through_another_names_the_removed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is to be put back is what is not there, not what stands on it."""
+    for name, needs in (("verify", '["baseline"]'), ("baseline", '["calls", "project"]'), ("project", "[]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / rooms.TABLE).write_text(f"needs = {needs}\n")
+    monkeypatch.setattr(rooms, "FOLDER", tmp_path)
+
+    told = str(rooms.missing("verify", "commands verify"))
+
+    assert "commands verify: the room 'calls' is not here" in told
+    assert "put perfgate/calls back" in told

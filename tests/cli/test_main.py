@@ -710,6 +710,19 @@ def test_list(invoke: Invoke, two_runs: tuple[Path, Path]) -> None:
     assert invoke("list", "--runs", "nowhere").stdout == "nowhere/ holds no run\n"
 
 
+@pytest.mark.parametrize("verdict", ["passed", "pass\n| pass |", "x" * 5000, ["pass"]])
+def test_a_verdict_that_perfgate_does_not_know_is_not_listed(
+    invoke: Invoke, two_runs: tuple[Path, Path], verdict: object
+) -> None:
+    """Whoever has a run folder may have changed it: no row shows words of his in the place of a verdict."""
+    file = two_runs[1] / "verdict.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"verdict": verdict}))
+
+    row = invoke("list").stdout.splitlines()[1]
+
+    assert " ".join(row.split()[3:7]) == "verdict.json cannot be read"
+
+
 @pytest.mark.parametrize(("count", "status"), [(1, 0), (2, 2)])
 def test_run_alone(invoke: Invoke, count: int, status: int) -> None:
     """``perfgate run`` takes the only scenario of scenarios/; between several it does not choose."""

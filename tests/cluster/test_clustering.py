@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from fake_collector import FakeCollector
+from fake_collector import FakeCollector, FakeSpec
 from hand_made import scenario_file
 from hand_made_cluster import Cluster
 
@@ -52,6 +52,16 @@ def test_what_does_not_go_on_a_cluster(
 
     assert (result.exit_code, text in result.stderr) == (ExitStatus.USAGE, True), result.output
     assert not [*tmp_path.glob("runs/*")]
+
+
+def test_an_empty_cluster_is_none(here: Path) -> None:
+    """A workflow whose input is empty measures on this machine."""
+    scenario_file(here)
+    ran = CliRunner().invoke(
+        main, ["run", *MEASURED, "--head", "env.BUILD=new", "--on", ""], obj=FakeCollector(FakeSpec(restart_sd=0.0003))
+    )
+
+    assert ran.exit_code == ExitStatus.PASS, ran.output
 
 
 def test_a_preset_scales_to_the_largest_node_of_the_class(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

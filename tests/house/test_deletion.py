@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from perfgate_process import stub_words
+from perfgate_process import PROGRAM, stub_words
 from removed_rooms import called, without
 from test_rooms import CORE, OPTIONAL
 
@@ -69,6 +69,19 @@ def test_the_core_alone_measures_and_judges(tmp_path: Path) -> None:
     ):
         ended = called(tree, "-m", "perfgate", *words, here=tmp_path)
         assert ended.returncode == 0, (words, ended.stderr)
+
+
+def test_a_run_goes_on_without_shards(tmp_path: Path) -> None:
+    """The room of baselines, which looks for pairs beside a run that goes on, does without that of shards."""
+    tree = without(["fleet"], tmp_path / "tree")
+    words = stub_words(tmp_path)
+    (tmp_path / "perfgate.toml").unlink()
+    begun = called(tree, "-c", PROGRAM, "0.001", "run", *words, "--quiet", here=tmp_path)
+    assert begun.returncode == 0, begun.stderr
+
+    resumed = called(tree, "-c", PROGRAM, "0.001", "run", "--resume", "latest", "--quiet", here=tmp_path)
+
+    assert resumed.returncode == 0, resumed.stderr
 
 
 @pytest.mark.slow
