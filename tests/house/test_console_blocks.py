@@ -38,7 +38,7 @@ from perfgate.metrics.trial import Trial
 ROOT = Path(__file__).parents[2]
 DOCS = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 PAGES = ("README.md", "CONTRIBUTING.md", ".github/runner/README.md", *DOCS)
-DATA = {"yaml", "toml", "json", "python", "ini", "bash"}
+DATA = {"yaml", "toml", "json", "python", "ini", "bash", "mermaid"}
 """Languages of blocks that are shown, not run; other tests read most of them."""
 MEASURED = "docs/measurements.md"
 """Its sessions took GPUs or many minutes each."""
