@@ -165,7 +165,7 @@ def resume(  # noqa: PLR0913 (as above)
         shard: With ``only``, the part of its plan that the run must be.
 
     Raises:
-        UsageError: ``more`` is less than a further look needs.
+        UsageError: ``more`` is less than a further look needs; or the room that judges the run was removed.
         RecordError: The folder is not a run folder, or a record in it cannot be trusted.
         NotComparableError: ``different-machines``: the run was begun on another machine; ``different-cells``: it is not
             a run of ``only``.
@@ -176,6 +176,8 @@ def resume(  # noqa: PLR0913 (as above)
     if more is not None and more < stats.FURTHER_LOOK_PAIRS:
         raise UsageError(f"--more {more}: a further look needs at least {stats.FURTHER_LOOK_PAIRS} pairs")
     manifest = read_manifest(folder)
+    if manifest.against is not None or manifest.profiles is not None:
+        rooms.use("references")  # nothing is measured that could not be judged
     if only is not None:
         manifest = taken_over(folder, manifest, _loaded(only[0]), only[1], shard)
 

@@ -59,7 +59,7 @@ def tables() -> dict[str, dict[str, dict[str, Any]]]:
     for file in sorted(FOLDER.glob(f"*/{TABLE}")):
         try:
             found[file.parent.name] = tomllib.loads(file.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:  # no TOML, or no text
             raise UsageError(f"the room {file.parent.name} is broken: {file}: {error}") from error
     while lacking := [name for name, table in found.items() if {*table.get("needs", ())} - found.keys()]:
         found = {name: table for name, table in found.items() if name not in lacking}

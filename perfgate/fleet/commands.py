@@ -99,7 +99,7 @@ def joining_shards(command: Callable[..., Any]) -> Callable[..., Any]:
         words = folders or (Path(LATEST),)
         alone = run_named(words[0], runs) if len(words) == 1 and plan_file is None else None
         if alone is not None and not is_shard(alone):
-            return command(folders=folders, runs=runs)
+            return command(folders=(alone,), runs=runs)
         folder, outcome = judge_together(words, runs, plan_file)
         click.echo(f"run folder: {folder}", err=True)
         click.get_current_context().meta[RUN_FOLDER] = folder

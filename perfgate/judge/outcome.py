@@ -250,6 +250,9 @@ def _looks(kind: TrialKind) -> dict[str, Any]:
 class CellOutcome(Frozen):
     """What one cell decided: the worst of its gates, or why it has none.
 
+    Beside these it has the fields that other kinds of trials bring, not written where there are none of a kind: its
+    pairs and next look, as ``counted_pairs`` and ``next_counted_look`` are, and what is shown of it.
+
     Args:
         name: The cell's name; with that of the head before it where there are several.
         cell_id: The cell.
@@ -275,8 +278,7 @@ class CellOutcome(Frozen):
         ranks: What each rank does; ``None``, and not written, where no traced engine had several.
         baseline: What the head was held against, where that was no base measured beside it.
         spent: What share of either error rate its looks may use, where some were added; not written where none was.
-        spent: Annotated[float, Field(exclude_if=operator.not_)] = 0.0
-    setting: What the figures are of; ``None`` for figures from elsewhere, or where nothing was measured.
+        setting: What the figures are of; ``None`` for figures from elsewhere, or where nothing was measured.
         reasons: Why the cell as a whole is not judged.
         cautions: What to know about the cell.
     """

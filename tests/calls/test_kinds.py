@@ -111,3 +111,14 @@ def test_a_room_that_needs_a_removed_room_through_another_names_the_removed_one(
 
     assert "commands verify: the room 'calls' is not here" in told
     assert "put perfgate/calls back" in told
+
+
+@pytest.mark.parametrize("content", [b"needs = [", b"\xff\xfe"])
+def test_a_table_that_cannot_be_read_is_named(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its room is neither left out nor a traceback."""
+    (tmp_path / "calls").mkdir()
+    (tmp_path / "calls" / rooms.TABLE).write_bytes(content)
+    monkeypatch.setattr(rooms, "FOLDER", tmp_path)
+
+    with pytest.raises(UsageError, match="the room calls is broken"):
+        rooms.tables.__wrapped__()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from perfgate_process import PROGRAM, stub_words
-from removed_rooms import called, without
+from removed_rooms import ROOT, called, without
 from test_rooms import CORE, OPTIONAL
 
 from perfgate.rooms import SHIPPED
@@ -82,6 +82,22 @@ def test_a_run_goes_on_without_shards(tmp_path: Path) -> None:
     resumed = called(tree, "-c", PROGRAM, "0.001", "run", "--resume", "latest", "--quiet", here=tmp_path)
 
     assert resumed.returncode == 0, resumed.stderr
+
+
+def test_a_run_that_could_not_be_judged_does_not_go_on(tmp_path: Path) -> None:
+    """Where baselines were removed nothing more is measured of a run that is held against them."""
+    tree = without(["baseline"], tmp_path / "tree")
+    words = stub_words(tmp_path)
+    (tmp_path / "perfgate.toml").unlink()
+    begun = called(
+        ROOT, "-c", PROGRAM, "0.001", "run", *words, "--against", "baseline", "--budget", "0.001", here=tmp_path
+    )
+    assert begun.returncode == 130, begun.stderr
+
+    resumed = called(tree, "-c", PROGRAM, "0.001", "run", "--resume", "latest", here=tmp_path)
+
+    assert (resumed.returncode, "the room 'baseline' is not here" in resumed.stderr) == (2, True), resumed.stderr
+    assert not [*tmp_path.glob("runs/*/records/*")]
 
 
 @pytest.mark.slow

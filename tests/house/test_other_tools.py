@@ -23,7 +23,7 @@ def known_words() -> set[str]:
     words |= {*COUNTERS, *GpuTelemetry.model_fields, *METRICS, "telemetry"}
     words |= {option for parameter in kernels.params for option in parameter.opts}
     for module in ("kernel_report", "trace_answers", "ranks_answer"):
-        words |= set(re.findall(r'"([a-z][\w ]*)"', (ROOT / "perfgate/report" / f"{module}.py").read_text()))
+        words |= set(re.findall(r'"([a-z][\w ]*)"', (ROOT / "perfgate/kernels" / f"{module}.py").read_text()))
     return words
 
 
