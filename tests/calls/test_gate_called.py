@@ -52,7 +52,7 @@ def test_one_pair_decides_beside_the_gates(
 
     assert (cell.verdict, cell.pairs_of("called"), cell.next_look_at("called")) == (verdict, 1, None)
     assert codes(cell.reasons) == reasons
-    assert {code for code in codes(cell.cautions) if code.startswith("host-calls")} == cautions
+    assert {code for code in codes(cell.cautions) if code.startswith("work-")} == cautions
     assert [gate.verdict for gate in cell.gates] == ["pass"]
 
 
