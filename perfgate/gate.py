@@ -291,6 +291,8 @@ def look_ahead(
     if preflight := rooms.offered("preflight"):
         for warning in preflight(loaded, subjects, ask=ask).warnings:
             progress(f"warning: {warning}")
+    else:
+        progress("warning: what engines accept is not looked at beforehand: the room 'doctor' is not here")
 
 
 def _visit(

@@ -8,7 +8,7 @@ folders of the installed package are rooms; what other packages bring never take
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -53,17 +53,39 @@ def tables() -> dict[str, dict[str, dict[str, Any]]]:
     """The table of each room, by the room's name; a room goes with each room that it needs.
 
     Raises:
-        UsageError: A table cannot be read.
+        UsageError: A table cannot be read, or says what another says, or lacks what every entry has.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for file in sorted(FOLDER.glob(f"*/{TABLE}")):
         try:
             found[file.parent.name] = tomllib.loads(file.read_text(encoding="utf-8"))
+            _check(found[file.parent.name], [table for name, table in found.items() if name != file.parent.name])
         except ValueError as error:  # no TOML, or no text
             raise UsageError(f"the room {file.parent.name} is broken: {file}: {error}") from error
     while lacking := [name for name, table in found.items() if {*table.get("needs", ())} - found.keys()]:
         found = {name: table for name, table in found.items() if name not in lacking}
     return found
+
+
+def _check(table: dict[str, Any], others: Sequence[dict[str, Any]]) -> None:
+    """Refuse a table by which something would be lost without a word.
+
+    Raises:
+        ValueError: It is such a table.
+    """
+    needs = table.get("needs", [])
+    if not isinstance(needs, list) or not all(isinstance(name, str) for name in needs):
+        raise ValueError("needs: expected a list of names of rooms")
+    for kind, brought in table.items():
+        if kind == "needs":
+            continue
+        if not isinstance(brought, dict):
+            raise ValueError(f"{kind}: expected entries by name")  # noqa: TRY004 (what is wrong is a value of a file)
+        twice = [name for name in brought if kind != "options" and any(name in other.get(kind, {}) for other in others)]
+        if twice:
+            raise ValueError(f"{kind}.{twice[0]}: another room brings this too")
+        if lacking := [name for name, each in brought.items() if kind == "commands" and not {"run", "help"} <= {*each}]:
+            raise ValueError(f"{kind}.{lacking[0]}: expected run and help")
 
 
 def entries(kind: str) -> dict[str, Any]:

@@ -38,6 +38,11 @@ class _Commands(click.Group):
 
     def main(self, *words: Any, **options: Any) -> Any:
         with outlets():
+            try:
+                rooms.tables()  # which the list of commands is made of
+            except PerfgateError as error:
+                click.echo(f"perfgate: {error}", err=True)
+                sys.exit(error.exit_status)
             return super().main(*words, **options)
 
     def invoke(self, ctx: click.Context) -> Any:

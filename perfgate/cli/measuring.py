@@ -141,6 +141,7 @@ class Builds:
         make, tables = self._making(progress, scenarios, build=build), subject_tables()
         words = (self.base, self.head)
         if ref is not None:
+            rooms.use("builds")  # which a ref needs
             heads = words_by_head(self.head, tables)
             if len(heads) > 1:
                 remedy = f"Name the base of all: --base ref={ref}"

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from perfgate import rooms
 from perfgate.counters.launch_table import COUNTERS, Counter
+from perfgate.errors import UsageError
 from perfgate.metrics.summaries import (
     elapsed_ns,
     energy_per_token,
@@ -130,10 +131,13 @@ COLD_START: Final = "start_time_cold"
 
 def _with_brought(declared: Iterable[Metric]) -> dict[str, Metric]:
     """Metrics by name, those that rooms bring (``metrics`` of their tables) behind the one that they say."""
+    declared = tuple(declared)
     brought: dict[str, list[Metric]] = {}
     for name, entry in rooms.entries("metrics").items():
         fields = {key: value for key, value in entry.items() if key not in ("after", "summarise")}
         metric = Metric(name=name, summarise=rooms.bring(entry["summarise"]), **fields)
+        if entry["after"] not in {own.name for own in declared}:
+            raise UsageError(f"a room is broken: metrics.{name}: after: there is no metric {entry['after']!r}")
         brought.setdefault(entry["after"], []).append(metric)
     return {metric.name: metric for own in declared for metric in (own, *brought.get(own.name, ()))}
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel
+from annotated_types import MinLen
+from pydantic import BaseModel, JsonValue
 
 from perfgate.errors import NotMeasuredError, RecordError, Verdict
 from perfgate.machine.json_text import RECORD
@@ -40,13 +41,14 @@ class _Verdict(BaseModel):
 
     format: Literal["perfgate-verdict/1"] = "perfgate-verdict/1"
     verdict: Verdict
-    cells: tuple[_Cell, ...]
+    cells: Annotated[tuple[_Cell, ...], MinLen(1)]
 
 
 class _Manifest(BaseModel):
     """The same of a ``run.json``."""
 
     format: Literal["perfgate-run/1"] = "perfgate-run/1"
+    plan: dict[str, JsonValue]
     subjects: dict[Side, Subject]
     heads: dict[HeadName, Subject] = {}
 

@@ -112,3 +112,46 @@ def test_tests_of_the_core_pass_without_it(room: str, tmp_path: Path) -> None:
     )
 
     assert ended.returncode == 0, ended.stdout[-5000:]
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[commands", "the room weather is broken"),
+        ("needs = 'kernels'", "needs: expected a list of names of rooms"),
+        ("[commands.weather]\nrun = 'perfgate.weather:weather'", "commands.weather: expected run and help"),
+        ("[kinds.timed]\nplace = 0", "kinds.timed: another room brings this too"),
+        ("commands = 3", "commands: expected entries by name"),
+    ],
+)
+def test_a_broken_table_is_refused(table: str, said: str, tmp_path: Path) -> None:
+    """A room that would be lost, or take the place of another, ends every command with 2 and its file."""
+    tree = without((), tmp_path / "tree")
+    (tree / "perfgate" / "weather").mkdir()
+    (tree / "perfgate" / "weather" / "room.toml").write_text(table)
+
+    ended = called(tree, "-m", "perfgate", "--help")
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert said in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[kinds.weighed]\nplace = 9\n", "the room of the kind weighed is broken"),
+        (
+            "[metrics.rain]\nunit = 's'\nbetter = 'lower'\nmeaning = 'x'\nsummarise = 'math:floor'\nafter = 'sun'",
+            "metrics.rain",
+        ),
+    ],
+)
+def test_an_entry_that_lacks_something_is_refused(table: str, said: str, tmp_path: Path) -> None:
+    """What a kind of trial must say, and the metric that another stands behind, are asked for by name."""
+    tree = without((), tmp_path / "tree")
+    (tree / "perfgate" / "weather").mkdir()
+    (tree / "perfgate" / "weather" / "room.toml").write_text(table)
+
+    ended = called(tree, "-m", "perfgate", "check", "none.yaml")
+
+    assert (ended.returncode, said in ended.stderr) == (2, True), ended.stderr
