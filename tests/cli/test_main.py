@@ -128,8 +128,8 @@ def test_words_of_a_failure(invoke: Invoke) -> None:
     result = invoke("run", "tiny.yaml", *TWO_SIDES, "--format", "text", spec=FakeSpec(failures={1: "engine-failed"}))
 
     assert result.exit_code == 22
-    assert "reason engine-failed (tiny): head: a fake failure of trial 1: The engine's process ended" in result.stdout
-    assert "-> Read engine.log in the trial's folder" in result.stdout
+    assert "reason engine-failed (tiny): head: a fake failure of trial 1: The engine failed after" in result.stdout
+    assert "-> Read the text and engine.log in the trial's folder" in result.stdout
     assert "trial 001 warm-up head: FAILED engine-failed" in result.stderr
 
 
@@ -349,7 +349,7 @@ def test_a_profile_is_learnt_of_engines_that_pass(invoke: Invoke, lines: float, 
     learnt = invoke(*words, spec=replace(SAME, head_ratio={"lines": lines}))
 
     assert (learnt.exit_code, len([*Path().glob("profiles/*.json")])) == (status, written)
-    assert ("REGRESSED: the work of the host (exact)." in learnt.stdout) == ("learn --from runs/" in learnt.stderr)
+    assert ("REGRESSED: the work of a step (exact)." in learnt.stdout) == ("learn --from runs/" in learnt.stderr)
     assert ("no profile was written" in learnt.stderr) == (not written)
     accepted = invoke("profile", "learn", "--from", "latest", "--reason", "it is so")
     assert (accepted.exit_code, len([*Path().glob("profiles/*.json")])) == (0, 1)
