@@ -10,9 +10,9 @@ PROFILE_REASONS = (
            "without kernels or kernels without calls, times that no stream or clock can have, work of the profiler "
            "itself, device work of an unknown category, or ranks that are missing, differ in number or cannot be held "
            "beside each other. Figures that it touches are left out, or not known.",
-           "Do not use what it touches. Other steps are whole (perfgate kernels --step N). Otherwise trace again: "
-           "fewer iterations, one profiler alone, all ranks in one session, CUDA calls included, begun and ended "
-           "between steps; where kernels of graphs are lost, without graphs. Report an unknown category."),
+           "Do not use the figures in question; other steps are whole (perfgate kernels --step N). Otherwise trace "
+           "again: fewer iterations, one profiler alone, all ranks in one session, CUDA calls included, begun and "
+           "ended between steps; where kernels of graphs are lost, without graphs. Report an unknown category."),
     Reason("host-slack-lost", "The head's host works longer per step and has less slack before the device waits, or "
            "the device waits already, which it did not with the base. Added host work does not lengthen the step until "
            "the slack is used up; from then on all of it does.",

@@ -405,11 +405,11 @@ def test_a_gpu_machine_that_is_ready(
     [
         (
             "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters.",
-            "permits performance counters to administrators only",
+            "permits counters to administrators only",
         ),
         (
             "==ERROR== Profiling failed because a driver resource was unavailable.",
-            "Another profiler or DCGM holds the GPU's performance counters",
+            "another profiler or DCGM holds the GPU's counters",
         ),
         ("==WARNING== No kernels were profiled.", "counted nothing: "),
         ("something else", f"ended with status 0 and showed no {COUNTER}"),
