@@ -36,7 +36,7 @@ from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.judge.running import as_it_stands, is_running
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.record.dropped_pairs import reopened
 from perfgate.record.keeping import make_folder, new_run, refuse_what_is_no_text, storage_failures, taken_over
 from perfgate.record.manifest import check_sequence, read_manifest

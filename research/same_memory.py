@@ -16,7 +16,7 @@ from pathlib import Path
 
 from perfgate.judge.memory_growth import growth_cautions
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import SIDES
+from perfgate.metrics.sides import SIDES
 from perfgate.record.run_record import read_records, read_run
 from perfgate.scenario.served import OF_WORKERS
 

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from state_models import ITERATIONS, Bools, Drawn, Floats
 
 from perfgate.drill.replay import run_verdict
+from perfgate.errors import Verdict
 from perfgate.gate import parse_gate
 from perfgate.judge.machine_states import STATES, Found, InStates, Labeller, Source, alike, gap_between
-from perfgate.judge.outcome import PASSED, Verdict
+from perfgate.judge.outcome import PASSED
 from perfgate.judge.rule import Series, decide
 from perfgate.judge.slow_share import SlowShare, discordant, slow_share
 from perfgate.judge.state_marks import Pairs

@@ -10,7 +10,8 @@ from hand_made import cell, run
 
 from perfgate.capture.job import Job
 from perfgate.capture.session import Session
-from perfgate.metrics.trial import Failure, Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Failure, Trial
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject

@@ -32,7 +32,8 @@ from perfgate.machine.cpu_load import CpuLoad
 from perfgate.machine.locks import STATE
 from perfgate.machine.nvml import NoDriverError, Nvml
 from perfgate.machine.processes import owner_mark
-from perfgate.metrics.trial import Kind, Side
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Kind
 from perfgate.rooms import FOLDER, SHIPPED
 from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import Cell, resolve_cells

@@ -21,7 +21,8 @@ from perfgate.counters.launch_table import COUNTERS, Device, KernelLaunch
 from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import NotMeasuredError
 from perfgate.machine.atomic_files import sha256_hex
-from perfgate.metrics.trial import Artifact, Failure, Kind, Side, Startup, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Artifact, Failure, Kind, Startup, Trial
 from perfgate.reasons import REASONS
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject

@@ -12,7 +12,8 @@ import numpy as np
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import GateOutcome, Outcome
 from perfgate.machine.fingerprint import Machine
-from perfgate.metrics.trial import Failure, Iteration, Side, Startup, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Failure, Iteration, Startup, Trial
 from perfgate.models import Note
 from perfgate.record.manifest import SCENARIOS
 from perfgate.record.run_record import Record, Run, Visit

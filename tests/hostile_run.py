@@ -5,7 +5,8 @@ from __future__ import annotations
 from hand_made import MACHINE, cell, decode, failed, run, spread, traces, trials
 
 from perfgate.judge.cell_verdict import judge
-from perfgate.metrics.trial import SIDES, Artifact, Trial
+from perfgate.metrics.sides import SIDES
+from perfgate.metrics.trial import Artifact, Trial
 from perfgate.record.run_record import Record, Visit
 from perfgate.report.run_page import MeasuredRun
 from perfgate.scenario.subject import Subject

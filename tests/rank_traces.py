@@ -12,7 +12,8 @@ from nsys_builder import ExportBuilder
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import Outcome
 from perfgate.kernels.envelope import learn
-from perfgate.metrics.trial import Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Trial
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.kernel_table import Trace
 from perfgate.trace.nsys import read_nsys

@@ -18,7 +18,8 @@ from perfgate.capture.job import Collector, Job
 from perfgate.capture.timeline import read_iteration
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.catalogue import METRICS, trial_value
-from perfgate.metrics.trial import Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 

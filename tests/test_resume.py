@@ -26,7 +26,8 @@ from perfgate.errors import (
     UsageError,
 )
 from perfgate.machine.fingerprint import Gpu
-from perfgate.metrics.trial import Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Trial
 from perfgate.record import keeping
 from perfgate.record.manifest import check_sequence
 from perfgate.record.run_record import Record, read_records, read_run

@@ -26,7 +26,8 @@ from perfgate.machine.json_text import BASELINE
 from perfgate.machine.versioned_json import parse_content, read_bytes, validated, write_model
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.kinds import model_of, taken_by
-from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Code, Kind, Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Code, Kind, Trial
 from perfgate.models import Frozen
 from perfgate.record.identity import Measured
 from perfgate.record.manifest import read_manifest

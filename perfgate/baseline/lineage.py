@@ -26,7 +26,7 @@ from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.fingerprint import Machine, anonymous, machine_class
 from perfgate.machine.json_text import BASELINE
 from perfgate.machine.versioned_json import parse_content, validated
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.models import Frozen
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, record_digest

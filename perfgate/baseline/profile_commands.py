@@ -15,7 +15,7 @@ from perfgate.errors import ExitStatus, UsageError
 if TYPE_CHECKING:
     from perfgate.capture.job import Collector
     from perfgate.judge.outcome import Outcome
-    from perfgate.metrics.trial import Side
+    from perfgate.metrics.sides import Side
     from perfgate.scenario.subject import Subject
 
 PROFILES_OPTION = folder_option("profiles", "Folder of profiles")

@@ -14,7 +14,8 @@ from perfgate.judge.evidence import Evidence, RecordSide
 from perfgate.judge.outcome import Finding, Outcome
 from perfgate.judge.unused_path import alone_unused, not_measured
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import Kind, Side
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Kind
 from perfgate.models import Note
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, Run

@@ -18,12 +18,12 @@ from perfgate.baseline.store import author, baseline_path, changing, commit, rea
 from perfgate.baseline.stored_visit import Build
 from perfgate.baseline.visit_comparison import judge_sides
 from perfgate.baseline.visit_evidence import misfits
-from perfgate.errors import NotMeasuredError, RecordError, UsageError
+from perfgate.errors import NotMeasuredError, RecordError, UsageError, Verdict
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.evidence import RecordSide
-from perfgate.judge.outcome import PASSED, CellOutcome, GateOutcome, Verdict
+from perfgate.judge.outcome import PASSED, CellOutcome, GateOutcome
 from perfgate.machine.fingerprint import Machine, as_told_before, comparable, machine_class
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.record.manifest import check_sequence, read_manifest, require_scenarios
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.scenario.plan import Cell, Plan

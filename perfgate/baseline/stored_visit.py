@@ -17,7 +17,8 @@ from perfgate.judge.cautions import gpu_outcome
 from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.metrics.trial import KINDS, Kind, Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import KINDS, Kind, Trial
 from perfgate.models import Frozen
 from perfgate.record.run_record import Record, Visit
 from perfgate.scenario.subject import Subject

@@ -24,7 +24,8 @@ from perfgate.judge.machine_states import Labeller, follows_states
 from perfgate.judge.outcome import Finding
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import METRICS, Metric, split_name
-from perfgate.metrics.trial import Kind, Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Kind, Trial
 from perfgate.models import Note
 from perfgate.record.identity import Measured, profiled_otherwise
 from perfgate.scenario.plan import GatePlan

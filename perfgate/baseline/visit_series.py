@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 
 from perfgate import stats
-from perfgate.judge.outcome import PASSED, GateOutcome, Verdict
+from perfgate.errors import Verdict
+from perfgate.judge.outcome import PASSED, GateOutcome
 from perfgate.judge.rule import Decision, Series
 from perfgate.models import Note
 from perfgate.stats.prediction import PASS_SHARE, RAISED, Prediction, predict

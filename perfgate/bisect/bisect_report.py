@@ -13,8 +13,8 @@ import numpy as np
 from perfgate import stats
 from perfgate.bisect.bisection import State, Taken
 from perfgate.bisect.commit_search import Answer, Why
-from perfgate.errors import ExitStatus
-from perfgate.judge.outcome import GateOutcome, Verdict
+from perfgate.errors import ExitStatus, Verdict
+from perfgate.judge.outcome import GateOutcome
 from perfgate.models import Frozen, Note
 from perfgate.scenario.subject import SHOWN
 from perfgate.trace.difference import difference

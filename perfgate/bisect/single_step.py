@@ -9,7 +9,7 @@ from typing import Any, Literal
 from perfgate import gate
 from perfgate.bisect.lost_gate import chosen, narrowed
 from perfgate.errors import NotMeasuredError, UsageError
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.scenario.declaration import LoadedScenario, load
 from perfgate.scenario.margins import Gate
 from perfgate.scenario.subject import Subject

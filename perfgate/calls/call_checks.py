@@ -15,7 +15,7 @@ from perfgate.calls.call_difference import IN_A_STEP, CallDifference, call_diffe
 from perfgate.calls.host_calls import HostCalls, pooled
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import Finding
-from perfgate.metrics.trial import SIDES, Side
+from perfgate.metrics.sides import SIDES, Side
 from perfgate.models import Note
 from perfgate.scenario.schedule import CallTrials
 from perfgate.trace.decode_step import DecodeSteps

@@ -11,7 +11,7 @@ from pydantic import Field
 from perfgate.calls.call_difference import moved_functions
 from perfgate.calls.host_profile import FunctionTime, HostProfile
 from perfgate.calls.import_times import HostImports
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.models import Frozen
 
 SURE = 4.5

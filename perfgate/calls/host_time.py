@@ -8,7 +8,7 @@ from perfgate.calls.host_difference import HostOutcome, changed_functions
 from perfgate.calls.host_profile import FIGURES, HostProfile
 from perfgate.calls.import_times import changed_imports
 from perfgate.judge.evidence import Evidence
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.units import plural
 
 MOST_FUNCTIONS, MOST_PACKAGES = 20, 10

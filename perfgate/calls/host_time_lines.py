@@ -9,7 +9,7 @@ from perfgate.calls.host_difference import HostFunction, HostOutcome
 from perfgate.calls.host_profile import HostProfile, Node
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import CellOutcome
-from perfgate.metrics.trial import SIDES
+from perfgate.metrics.sides import SIDES
 from perfgate.report.chart import WIDTH, Chart, Mark, label, rect
 from perfgate.report.document import Section
 from perfgate.units import format_value, plural, signed_us

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from perfgate.capture.settling import SETTLE_S
-from perfgate.metrics.trial import Artifact, Failure, Kind, Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Artifact, Failure, Kind, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import images_of

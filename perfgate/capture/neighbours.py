@@ -33,7 +33,8 @@ from perfgate.machine.fingerprint import Gpu, Machine, comparable
 from perfgate.machine.locks import state_folder
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.metrics.trial import Failure, Side, Trial, in_state, least_iterations, readings_of, tells_states
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Failure, Trial, in_state, least_iterations, readings_of, tells_states
 from perfgate.models import Frozen
 from perfgate.record.dropped_pairs import met_unfit_caches
 from perfgate.record.run_record import Record

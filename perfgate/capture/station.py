@@ -26,7 +26,8 @@ from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import AHEAD, LADDER, Ladder, owner_mark
-from perfgate.metrics.trial import Failure, Kind, Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Failure, Kind, Trial
 from perfgate.record.dropped_pairs import UNKNOWN, met_unfit_caches
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perfgate.capture.pace import Progress
     from perfgate.gate import Finished
     from perfgate.judge.outcome import Outcome
-    from perfgate.metrics.trial import Side
+    from perfgate.metrics.sides import Side
     from perfgate.record.run_record import Run
     from perfgate.scenario.declaration import LoadedScenario
     from perfgate.scenario.subject import Subject

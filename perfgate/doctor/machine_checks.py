@@ -30,7 +30,7 @@ from perfgate.machine.cgroup import why_none
 from perfgate.machine.cpu_load import look_at_cores
 from perfgate.machine.fingerprint import Gpu
 from perfgate.machine.locks import CPU, hold_devices, holder_of, state_folder
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.scenario.declaration import LoadedScenario, model_folder
 from perfgate.scenario.subject import Subject
 from perfgate.units import gib

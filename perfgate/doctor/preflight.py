@@ -30,7 +30,7 @@ from perfgate.load.arrival_trace import read_arrivals
 from perfgate.load.arrivals import crowded, longest, part
 from perfgate.load.shape import Load
 from perfgate.machine.json_text import RECORD
-from perfgate.metrics.trial import SIDES
+from perfgate.metrics.sides import SIDES
 from perfgate.models import FieldPath
 from perfgate.scenario.cache_size import PINNED, cannot_hold
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder

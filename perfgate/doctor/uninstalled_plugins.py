@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from perfgate.errors import Problem
-from perfgate.metrics.trial import SIDES
+from perfgate.metrics.sides import SIDES
 from perfgate.scenario.subject import Builds
 
 PROJECT: Final = ("pyproject.toml", "setup.py", "setup.cfg")

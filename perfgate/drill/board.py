@@ -14,8 +14,8 @@ from typing import Literal
 from perfgate import __version__, gate
 from perfgate.drill.campaign import REFUSED, Drill, Exercise, LeftOut, Refused, is_open, read_drill, run_of
 from perfgate.drill.plants import Expected, Plant
-from perfgate.errors import ExitStatus, RecordError
-from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, Outcome, Verdict
+from perfgate.errors import ExitStatus, RecordError, Verdict
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, Outcome
 from perfgate.machine.fingerprint import Machine, machine_class
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen

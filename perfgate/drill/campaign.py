@@ -32,7 +32,7 @@ from perfgate.machine.accelerator import connect
 from perfgate.machine.fingerprint import machine_class, read_machine
 from perfgate.machine.locks import hold
 from perfgate.machine.versioned_json import read_model, write_model
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import DRILL, run_below, stamped

@@ -20,7 +20,8 @@ from perfgate import stats
 from perfgate.errors import RecordError
 from perfgate.machine.fingerprint import machine_class
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.metrics.trial import SIDES, Trial
+from perfgate.metrics.sides import SIDES
+from perfgate.metrics.trial import Trial
 from perfgate.record.csv_table import Values, read_table
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import RUN

@@ -17,8 +17,8 @@ import numpy as np
 from perfgate import stats
 from perfgate.drill.recordings import Recording
 from perfgate.drill.resampling import Drawn, Pool
-from perfgate.errors import RecordError
-from perfgate.judge.outcome import Verdict, worst
+from perfgate.errors import RecordError, Verdict
+from perfgate.judge.outcome import worst
 from perfgate.judge.power import promised_block
 from perfgate.judge.rule import Series, decide
 from perfgate.models import Frozen, Note

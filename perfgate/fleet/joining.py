@@ -15,11 +15,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
-from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
+from perfgate.errors import NotMeasuredError, PerfgateError, UsageError, Verdict
 from perfgate.judge.cell_verdict import judge
-from perfgate.judge.outcome import Verdict
 from perfgate.machine.atomic_files import canonical_json, write_atomically
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.models import Note
 from perfgate.record.dropped_pairs import CHANGED, reopened
 from perfgate.record.manifest import SCENARIOS, check_sequence, kept_scenarios, read_manifest

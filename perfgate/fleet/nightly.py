@@ -24,12 +24,12 @@ from pydantic import Field
 
 from perfgate import __version__, gate, rooms
 from perfgate.capture.pace import Progress
-from perfgate.errors import InterruptedRunError, PerfgateError, RecordError, UsageError
-from perfgate.judge.outcome import WORST_FIRST, Outcome, Verdict, verdict_json, worst
+from perfgate.errors import InterruptedRunError, PerfgateError, RecordError, UsageError, Verdict
+from perfgate.judge.outcome import WORST_FIRST, Outcome, verdict_json, worst
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
 from perfgate.machine.versioned_json import read_model, write_model
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.models import Frozen, Note, absent
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import NIGHT, run_below, stamped

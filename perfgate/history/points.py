@@ -17,7 +17,7 @@ from perfgate.judge.outcome import CellOutcome, Outcome
 from perfgate.machine.atomic_files import canonical_json
 from perfgate.machine.fingerprint import machine_class
 from perfgate.metrics.catalogue import Metric, find_metric
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.record.run_record import Record, Run, record_digest
 
 Role = Literal["head", "reference"]

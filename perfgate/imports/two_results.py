@@ -15,7 +15,7 @@ from perfgate.judge.outcome import CellOutcome, Outcome
 from perfgate.judge.rule import both_sides
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.catalogue import find_metric
-from perfgate.metrics.trial import SIDES, Side
+from perfgate.metrics.sides import SIDES, Side
 from perfgate.models import Note
 from perfgate.scenario.plan import Plan
 from perfgate.units import plural

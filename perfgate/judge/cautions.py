@@ -13,7 +13,8 @@ from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.judge.trial_cautions import trial_cautions
 from perfgate.machine.telemetry import GpuTelemetry
 from perfgate.metrics.catalogue import Metric, split_name, trial_value
-from perfgate.metrics.trial import KINDS, SIDES, Side, Trial, key_of
+from perfgate.metrics.sides import SIDES, Side
+from perfgate.metrics.trial import KINDS, Trial, key_of
 from perfgate.models import Note
 from perfgate.record.dropped_pairs import unevenness
 from perfgate.record.run_record import Record

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.models import Frozen
 
 

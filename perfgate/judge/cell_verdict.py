@@ -13,19 +13,11 @@ from itertools import chain, islice
 from typing import Any
 
 from perfgate import __version__, rooms
+from perfgate.errors import Verdict
 from perfgate.judge.cautions import clocks_differ, floor_by_side, head_is_favoured
 from perfgate.judge.cell_facts import MetRequests
 from perfgate.judge.evidence import Evidence, RecordSide
-from perfgate.judge.outcome import (
-    WORST_FIRST,
-    CellOutcome,
-    CountersOutcome,
-    Finding,
-    GateOutcome,
-    Outcome,
-    Verdict,
-    worst,
-)
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, CountersOutcome, Finding, GateOutcome, Outcome, worst
 from perfgate.judge.rule import judge_series
 from perfgate.judge.setting import setting_of
 from perfgate.judge.slow_share import states_outcome
@@ -34,7 +26,8 @@ from perfgate.judge.state_series import ignored_states
 from perfgate.judge.ungated import ungated
 from perfgate.judge.unused_path import idle_plugins
 from perfgate.metrics.kinds import TRIAL_KINDS, of_kinds
-from perfgate.metrics.trial import CLOCKED, KINDS, Kind, Side, key_of
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import CLOCKED, KINDS, Kind, key_of
 from perfgate.metrics.under_load import met_requests, write_objective
 from perfgate.models import Note
 from perfgate.record.run_record import Record, Run

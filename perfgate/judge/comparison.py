@@ -18,7 +18,7 @@ from perfgate.judge.ungated import rows
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import find_metric, split_name
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.models import Note
 from perfgate.record.csv_table import read_table
 from perfgate.record.identity import Measured, profiled_otherwise

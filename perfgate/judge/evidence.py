@@ -30,7 +30,8 @@ from perfgate.judge.state_series import by_state
 from perfgate.judge.unused_path import not_measured, unused_paths
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.kinds import TRIAL_KINDS
-from perfgate.metrics.trial import KINDS, SIDES, Kind, Side, Trial
+from perfgate.metrics.sides import SIDES, Side
+from perfgate.metrics.trial import KINDS, Kind, Trial
 from perfgate.models import Note
 from perfgate.record.dropped_pairs import CHANGED
 from perfgate.record.run_record import Record, record_digest

@@ -26,7 +26,8 @@ from perfgate.judge.state_marks import (
     window_marks,
 )
 from perfgate.metrics.catalogue import Metric
-from perfgate.metrics.trial import PROBED_GPUS, SIDES, SLOWER, Side, Trial, least_iterations, tells_states
+from perfgate.metrics.sides import SIDES, Side
+from perfgate.metrics.trial import PROBED_GPUS, SLOWER, Trial, least_iterations, tells_states
 from perfgate.models import Note
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import GatePlan

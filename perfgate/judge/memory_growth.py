@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from perfgate.metrics.memory import Memory
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.models import Note
 from perfgate.stats.estimate import difference_estimate
 from perfgate.stats.new_highs import new_highs, p_grows

@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from perfgate.counters.roofline_bound import Floor
-from perfgate.errors import ExitStatus
-from perfgate.errors import Verdict as Verdict  # noqa: PLC0414 (exported from here too)
+from perfgate.errors import ExitStatus, Verdict
 from perfgate.judge.cell_facts import (
     BaselineOutcome,
     GpuOutcome,
@@ -25,7 +24,8 @@ from perfgate.judge.cell_facts import (
     StatesOutcome,
 )
 from perfgate.metrics.kinds import TrialKind, facts, joined
-from perfgate.metrics.trial import Kind, Side, key_of
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Kind, key_of
 from perfgate.models import Frozen, Note, absent
 from perfgate.scenario.yaml_document import draft_07
 from perfgate.trace.attribution import Attribution

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from perfgate import stats
-from perfgate.judge.outcome import PASSED, GateOutcome, Verdict
+from perfgate.errors import Verdict
+from perfgate.judge.outcome import PASSED, GateOutcome
 from perfgate.judge.rule import Decision, Series
 from perfgate.judge.ungated import Shown
 from perfgate.metrics.catalogue import Metric

@@ -16,7 +16,8 @@ from typing import Protocol
 import numpy as np
 
 from perfgate import stats
-from perfgate.judge.outcome import GateOutcome, MetricOutcome, Verdict
+from perfgate.errors import Verdict
+from perfgate.judge.outcome import GateOutcome, MetricOutcome
 from perfgate.metrics.catalogue import Metric
 from perfgate.models import Note
 from perfgate.scenario.plan import GatePlan

@@ -9,7 +9,7 @@ from perfgate.judge.cell_facts import Setting, SubjectSetting
 from perfgate.judge.evidence import Evidence
 from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import Machine
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import SHOWN, Subject
 from perfgate.scenario.subject_words import words

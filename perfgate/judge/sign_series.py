@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from perfgate import stats
-from perfgate.judge.outcome import GateOutcome, Verdict
+from perfgate.errors import Verdict
+from perfgate.judge.outcome import GateOutcome
 from perfgate.judge.rule import Decision, Series, zeros_among
 from perfgate.models import Note
 from perfgate.stats.two_states import sign_test

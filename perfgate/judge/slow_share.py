@@ -10,12 +10,13 @@ from typing import Final
 import numpy as np
 
 from perfgate import stats
+from perfgate.errors import Verdict
 from perfgate.judge.cell_facts import StatesOutcome
 from perfgate.judge.machine_states import STATES, Found, Labeller, State, unplaced_note
-from perfgate.judge.outcome import GateOutcome, Verdict
+from perfgate.judge.outcome import GateOutcome
 from perfgate.judge.rule import Decision, Judged, Series
 from perfgate.judge.state_series import StateSeries
-from perfgate.metrics.trial import SIDES
+from perfgate.metrics.sides import SIDES
 from perfgate.models import Note
 from perfgate.scenario.plan import GatePlan, orders_bound
 from perfgate.stats import two_states

@@ -12,10 +12,11 @@ from itertools import chain
 from typing import Final, Literal
 
 from perfgate import stats
+from perfgate.errors import Verdict
 from perfgate.judge.machine_states import STATES, Found, Labeller, Sample, State, follows_states
-from perfgate.judge.outcome import PASSED, GateOutcome, Verdict
+from perfgate.judge.outcome import PASSED, GateOutcome
 from perfgate.judge.rule import Decision, Judged, Series
-from perfgate.metrics.trial import SIDES
+from perfgate.metrics.sides import SIDES
 from perfgate.models import Note
 from perfgate.units import percent, plural
 

@@ -9,7 +9,8 @@ from itertools import chain
 from typing import Final
 
 from perfgate.counters.roofline_bound import WEIGHTS_APART
-from perfgate.metrics.trial import CLOCKED, SIDES, Side, Trial
+from perfgate.metrics.sides import SIDES, Side
+from perfgate.metrics.trial import CLOCKED, Trial
 from perfgate.metrics.under_load import COUNTED_BY, COUNTS
 from perfgate.models import Note
 from perfgate.record.unused_folders import UNUSED

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final, Protocol
 
-from perfgate.metrics.trial import SIDES, Side, Trial
+from perfgate.metrics.sides import SIDES, Side
+from perfgate.metrics.trial import Trial
 from perfgate.models import Note
 from perfgate.record.run_record import Record
 from perfgate.record.unused_folders import UNUSED, folders_seen, only_unused_differ, without

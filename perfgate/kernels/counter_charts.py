@@ -9,7 +9,7 @@ from perfgate.counters.launch_table import grouped
 from perfgate.counters.roofline import KernelRoof, kernel_roof
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import CounterRow, CountersOutcome
-from perfgate.metrics.trial import SIDES, Side
+from perfgate.metrics.sides import SIDES, Side
 from perfgate.report.chart import WIDTH, Chart, Mark, Scale, dots, label, line, rect
 from perfgate.trace.decode_step import KernelKey
 from perfgate.trace.families import short_name

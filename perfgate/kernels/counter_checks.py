@@ -13,9 +13,10 @@ from itertools import chain
 from perfgate.counters.launch_table import COUNTERS, KernelLaunch, grouped
 from perfgate.counters.roofline import kernel_roof
 from perfgate.counters.step_counters import CountedStep
+from perfgate.errors import Verdict
 from perfgate.judge.evidence import Evidence
-from perfgate.judge.outcome import CounterRow, CountersOutcome, Verdict, worst
-from perfgate.metrics.trial import Side
+from perfgate.judge.outcome import CounterRow, CountersOutcome, worst
+from perfgate.metrics.sides import Side
 from perfgate.models import Note
 from perfgate.scenario.counter_trials import SAME, Condition, Launches
 from perfgate.trace.decode_step import KernelKey

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from perfgate.errors import NotComparableError
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import Finding
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.models import Note
 from perfgate.scenario.expected_kernels import Bound, DeclaredPattern, Expectation, PerDecodeStep, Unlisted
 from perfgate.trace.decode_step import DecodeSteps, Pattern, pool

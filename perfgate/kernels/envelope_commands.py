@@ -12,7 +12,7 @@ from perfgate.cli.output_options import RUNS_OPTION, reported, run_named
 
 if TYPE_CHECKING:
     from perfgate.judge.outcome import Outcome
-    from perfgate.metrics.trial import Side
+    from perfgate.metrics.sides import Side
     from perfgate.scenario.subject import Subject
 
 

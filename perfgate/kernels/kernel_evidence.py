@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import CellOutcome, CounterRow
-from perfgate.metrics.trial import SIDES
+from perfgate.metrics.sides import SIDES
 from perfgate.report.document import Section
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.difference import difference

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from perfgate.judge.cell_facts import RankOutcome, RanksOutcome
 from perfgate.judge.evidence import Evidence
 from perfgate.kernels.envelope import check
+from perfgate.metrics.sides import Side
 from perfgate.metrics.summaries import step_median
-from perfgate.metrics.trial import Side, Trial
+from perfgate.metrics.trial import Trial
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.trace.attribution import Attribution, attribute
 from perfgate.trace.decode_step import DecodeSteps

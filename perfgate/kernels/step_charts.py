@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 
 from perfgate.judge.evidence import Evidence
-from perfgate.metrics.trial import SIDES, Side
+from perfgate.metrics.sides import SIDES, Side
 from perfgate.report.chart import WIDTH, Chart, Mark, Scale, label, line, rect
 from perfgate.trace.attribution import Attribution, Part
 from perfgate.trace.decode_step import DecodeSteps

@@ -19,10 +19,7 @@ from perfgate.machine.telemetry import GpuTelemetry, Window
 from perfgate.metrics.kinds import TRIAL_KINDS, joined, known, payload
 from perfgate.metrics.memory import Memory
 from perfgate.metrics.path_use import ProcessUse
-from perfgate.metrics.sides import HEAD_NAME as HEAD_NAME  # noqa: PLC0414 (exported from here too)
-from perfgate.metrics.sides import SIDES as SIDES  # noqa: PLC0414
-from perfgate.metrics.sides import HeadName as HeadName  # noqa: PLC0414
-from perfgate.metrics.sides import Side as Side  # noqa: PLC0414
+from perfgate.metrics.sides import HeadName, Side
 from perfgate.models import Frozen, Note, absent
 from perfgate.reasons import CODE
 from perfgate.trace.decode_step import DecodeSteps

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from perfgate.errors import UsageError
-from perfgate.metrics.trial import HeadName, Side
+from perfgate.metrics.sides import HeadName, Side
 from perfgate.models import Frozen
 from perfgate.scenario.subject import Builds, Subject
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from perfgate.errors import RecordError
 from perfgate.metrics.catalogue import find_metric, metric_names
-from perfgate.metrics.trial import SIDES, Kind
+from perfgate.metrics.sides import SIDES
+from perfgate.metrics.trial import Kind
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.units import UNIT_SCALE
 

@@ -1,8 +1,6 @@
 """The record: everything measured on one cell, and the manifest of the run that measured it.
 
-Format history:
-
-* ``perfgate-record/1``, ``perfgate-run/1`` (0.1.0): the first.
+The only formats so far are ``perfgate-record/1`` and ``perfgate-run/1`` (from 0.1.0 on).
 
 A record is one canonical JSON file (sorted keys, no floats but those of the cell and of counters) that carries a digest
 of itself. Statistics are never stored in it: any verdict is recomputed from the iterations it holds. Files are replaced
@@ -33,7 +31,8 @@ from perfgate.machine.versioned_json import (
 )
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
 from perfgate.metrics.kinds import joined
-from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, HeadName, Kind, Side, Trial, key_of
+from perfgate.metrics.sides import HeadName, Side
+from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, Kind, Trial, key_of
 from perfgate.models import Frozen, absent
 from perfgate.record.compared_builds import BuildDigest, ComparedBuilds, HeadsField
 from perfgate.record.iteration_choice import IterationChoice

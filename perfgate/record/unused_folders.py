@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from perfgate.metrics.path_use import FolderUse, ProcessUse
-from perfgate.metrics.trial import Failure, Side
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Failure
 from perfgate.record.run_record import Record
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.subject_words import same_build

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from perfgate.judge.outcome import EXACT_ENDS, CellOutcome, CounterRow, CountersOutcome
 from perfgate.metrics.catalogue import METRICS, split_name
-from perfgate.metrics.trial import SIDES
+from perfgate.metrics.sides import SIDES
 from perfgate.report.document import Section
 from perfgate.trace.attribution import GRAPH_IDLE, OF_NO_HOST, SHARED, WAITING, Attribution, Part
 from perfgate.units import format_si, format_value, percent, plural

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Literal
 from xml.etree import ElementTree as ET
 
-from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, Verdict, worst
+from perfgate.errors import Verdict
+from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, worst
 from perfgate.report.closing_sentence import closing
 from perfgate.report.document import NoteLine, printable
 from perfgate.report.outcome_lines import HEADINGS, cell_heading, gate_name, gate_row, notes, run_notes, where

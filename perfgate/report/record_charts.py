@@ -10,7 +10,8 @@ from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.load.shape import Load
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.catalogue import find_metric
-from perfgate.metrics.trial import SIDES, Trial
+from perfgate.metrics.sides import SIDES
+from perfgate.metrics.trial import Trial
 from perfgate.report.chart import WIDTH, Chart, Mark, Scale, dots, label, line, polyline, rect
 from perfgate.stats import two_states
 from perfgate.units import format_value, plural, signed_percent

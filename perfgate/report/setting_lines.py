@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from perfgate.judge.cell_facts import Setting, SubjectSetting
 from perfgate.judge.outcome import CellOutcome, Outcome
 from perfgate.metrics.kinds import TRIAL_KINDS
-from perfgate.metrics.trial import KINDS, SIDES, Side
+from perfgate.metrics.sides import SIDES, Side
+from perfgate.metrics.trial import KINDS
 from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
 
 LEARN = "perfgate envelope learn"

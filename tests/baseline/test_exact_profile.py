@@ -17,7 +17,8 @@ from perfgate.baseline.exact_profile import learn_profiles, read_profile
 from perfgate.baseline.promotion import promote
 from perfgate.capture.job import Job
 from perfgate.errors import NotComparableError, NotMeasuredError, RecordError, UsageError
-from perfgate.metrics.trial import Kind, Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Kind, Trial
 from perfgate.report.closing_sentence import closing
 from perfgate.scenario.subject import Subject
 from perfgate.trace.moves import Moves

@@ -25,7 +25,8 @@ from perfgate.judge.evidence import RecordSide
 from perfgate.judge.machine_states import Labeller
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import PROBED_GPUS, Probes, Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import PROBED_GPUS, Probes, Trial
 from perfgate.record.run_record import Record, Visit
 from perfgate.report.explanation import three_sentences
 from perfgate.scenario.plan import Plan, orders_bound

@@ -29,7 +29,8 @@ from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.fingerprint import machine_class
 from perfgate.machine.json_text import Size
-from perfgate.metrics.trial import Failure, Side
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Failure
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, record_file, write_record, write_run
 from perfgate.report.text import to_text

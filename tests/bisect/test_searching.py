@@ -26,7 +26,7 @@ from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.errors import Problem, ScenarioError
 from perfgate.machine.locks import STATE
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.project.build import CACHE
 from perfgate.scenario.subject import Subject
 

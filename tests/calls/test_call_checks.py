@@ -13,7 +13,8 @@ from perfgate.calls.host_calls import FunctionCalls, HostCalls
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.catalogue import find_metric, trial_value
-from perfgate.metrics.trial import SIDES, Trial
+from perfgate.metrics.sides import SIDES
+from perfgate.metrics.trial import Trial
 from perfgate.report.closing_sentence import closing
 from perfgate.report.explanation import causes
 from perfgate.scenario.schedule import CallTrials

@@ -23,7 +23,8 @@ from perfgate.capture.session import Session
 from perfgate.machine.fingerprint import Machine
 from perfgate.machine.sealed_folders import Store
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Source, Subject

@@ -35,7 +35,8 @@ from perfgate.machine.children import Child, spawn
 from perfgate.machine.processes import AHEAD, CHILD, OWNER, environment_of, owner_mark, wait_until
 from perfgate.machine.sealed_folders import Seal, Store
 from perfgate.machine.supervisor import SUPERVISOR
-from perfgate.metrics.trial import Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, read_records, read_run
 from perfgate.scenario.declaration import Choose
 from perfgate.scenario.plan import Cell, head_first

@@ -23,7 +23,8 @@ from perfgate.capture.pace import Step
 from perfgate.capture.session import Session
 from perfgate.machine.cpu_load import CpuLoad
 from perfgate.machine.processes import Orphan
-from perfgate.metrics.trial import Failure, Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Failure, Trial
 from perfgate.models import Frozen
 from perfgate.record.run_record import Record, read_record, record_file
 from perfgate.scenario.declaration import Choose, Expect

@@ -27,7 +27,8 @@ from perfgate.capture.settling import SETTLE_S, fastest_probe_ns, patience_s, st
 from perfgate.capture.timeline import ANY_TIME, Span
 from perfgate.capture.timing import Timed
 from perfgate.cli.main import main
-from perfgate.metrics.trial import SETTLED, Probes, Side, Startup, Trial, is_slow
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import SETTLED, Probes, Startup, Trial, is_slow
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import Workload

@@ -11,7 +11,8 @@ from toy_driver import ToyDriver
 
 from perfgate import gate
 from perfgate.capture.drivers import DRIVERS
-from perfgate.metrics.trial import Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import read_records, read_run
 from perfgate.scenario import workload
 from perfgate.scenario.subject import Subject

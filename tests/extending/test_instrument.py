@@ -18,7 +18,7 @@ from perfgate.capture.drivers import DRIVERS
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.metrics.kinds import TRIAL_KINDS
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import DecodeSteps
 

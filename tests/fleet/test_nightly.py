@@ -17,7 +17,7 @@ from perfgate.baseline.promotion import promote
 from perfgate.baseline.store import baseline_path
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
-from perfgate.errors import InterruptedRunError, RecordError, UsageError
+from perfgate.errors import InterruptedRunError, RecordError, UsageError, Verdict
 from perfgate.fleet.nightly import (
     BESIDE,
     HALVES,
@@ -28,8 +28,9 @@ from perfgate.fleet.nightly import (
     run_night,
     run_of,
 )
-from perfgate.judge.outcome import Outcome, Verdict, verdict_json
-from perfgate.metrics.trial import Side, Trial
+from perfgate.judge.outcome import Outcome, verdict_json
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import read_records, read_run
 from perfgate.report.closing_sentence import closing
 from perfgate.run_steps import RunStep

@@ -12,10 +12,10 @@ from hand_made import BASE, cell, failed, gate, record, run, spread, trial, tria
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.errors import ExitStatus
+from perfgate.errors import ExitStatus, Verdict
 from perfgate.judge.cell_verdict import compare_sides, judge, judge_advisory
 from perfgate.judge.evidence import RecordSide
-from perfgate.judge.outcome import WORST_FIRST, Outcome, Verdict, verdict_json, verdict_schema, worst
+from perfgate.judge.outcome import WORST_FIRST, Outcome, verdict_json, verdict_schema, worst
 from perfgate.metrics.trial import Failure
 from perfgate.models import Note
 from perfgate.scenario.plan import Plan

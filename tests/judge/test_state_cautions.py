@@ -22,7 +22,8 @@ from test_states import (
 )
 
 from perfgate.judge.outcome import CellOutcome, Outcome
-from perfgate.metrics.trial import PROBED_GPUS, SETTLED, SIDES, Probes, Trial, tells_states
+from perfgate.metrics.sides import SIDES
+from perfgate.metrics.trial import PROBED_GPUS, SETTLED, Probes, Trial, tells_states
 from perfgate.report.closing_sentence import closing
 from perfgate.report.outcome_lines import states_line
 

@@ -27,7 +27,8 @@ from perfgate.judge.rule import Series, decide
 from perfgate.judge.state_series import BOTH, StateLook, StateSeries
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.catalogue import LOAD_METRICS
-from perfgate.metrics.trial import PROBED_GPUS, Iteration, Probes, Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import PROBED_GPUS, Iteration, Probes, Trial
 from perfgate.record.run_record import Visit
 from perfgate.report import explanation
 from perfgate.report.closing_sentence import closing

@@ -14,7 +14,8 @@ from perfgate.judge.cell_verdict import compare_sides
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.path_use import FolderUse, ProcessUse
-from perfgate.metrics.trial import Failure, Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Failure, Trial
 from perfgate.models import Note
 from perfgate.record.unused_folders import ends, folders_seen
 from perfgate.scenario.plan import Plan

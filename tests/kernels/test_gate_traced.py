@@ -13,7 +13,8 @@ from perfgate import gate as use_cases
 from perfgate.capture.job import Job
 from perfgate.errors import InterruptedRunError, NotComparableError, RecordError, UsageError
 from perfgate.judge.outcome import Outcome
-from perfgate.metrics.trial import Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, read_record, read_records, read_run, record_file
 from perfgate.scenario.subject import Subject
 

@@ -15,7 +15,7 @@ from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import CellOutcome, Outcome, verdict_json
 from perfgate.kernels.envelope import judge_envelope, learn
 from perfgate.kernels.ranks import with_waits_apart
-from perfgate.metrics.trial import Side
+from perfgate.metrics.sides import Side
 from perfgate.report.causes import attribution_sentence
 from perfgate.trace.attribution import GRAPH_IDLE, WAITING, attribute
 from perfgate.trace.decode_step import DecodeSteps

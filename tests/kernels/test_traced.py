@@ -15,7 +15,8 @@ from perfgate.judge.cell_verdict import compare_sides
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.machine.telemetry import GpuTelemetry, Spread
-from perfgate.metrics.trial import Failure, Kind, Side, Trial
+from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Failure, Kind, Trial
 from perfgate.record.run_record import Record
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import BETA, Cell, Plan

@@ -42,7 +42,7 @@ from perfgate.kernels.counter_charts import roofline
 from perfgate.kernels.kernel_evidence import kernels_section
 from perfgate.kernels.step_charts import layers_chart, step_bars
 from perfgate.load.shape import Load
-from perfgate.metrics.trial import SIDES
+from perfgate.metrics.sides import SIDES
 from perfgate.report.chart import Scale
 from perfgate.report.explanation import commands, steps, three_sentences
 from perfgate.report.formats import render

@@ -44,7 +44,8 @@ from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, MetricOutcome, Outcome, verdict_json
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import SIDES, Failure, Side, Trial
+from perfgate.metrics.sides import SIDES, Side
+from perfgate.metrics.trial import Failure, Trial
 from perfgate.models import Note
 from perfgate.reasons import REASONS
 from perfgate.report.causes import COUNTED
