@@ -20,11 +20,11 @@ FOLDER: Final = Path(__file__).parent
 TABLE: Final = "room.toml"
 
 SHIPPED: Final = {
-    "baseline": ("commands.baseline", "commands.profile", "uses.references"),
+    "baseline": ("commands.baseline", "commands.profile", "reports.drift", "uses.references"),
     "bisect": ("commands.bisect", "reports.bisect"),
     "calls": ("kinds.called", "kinds.sampled", "metrics.host_calls_per_step"),
     "cluster": (),
-    "doctor": ("commands.doctor", "uses.preflight", "schemas.doctor"),
+    "doctor": ("commands.doctor", "reports.doctor", "schemas.doctor", "uses.preflight"),
     "drill": ("commands.drill", "reports.drill", "reports.replay"),
     "fleet": ("commands.plan", "commands.nightly", "uses.shards"),
     "github": ("commands.github", "formats.github"),

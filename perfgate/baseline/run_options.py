@@ -27,6 +27,7 @@ from perfgate.cli.measuring import (
     names_a_reference,
     restore_builds,
     scenarios_or_usual,
+    signals_as_interrupt,
 )
 from perfgate.cli.output_options import RUN_FOLDER
 from perfgate.errors import UsageError
@@ -54,17 +55,18 @@ def against_baselines(command: Callable[..., Outcome]) -> Callable[..., Outcome]
             with measuring() as progress:
                 means = {"collector": collector, "progress": progress, "budget_s": new["budget_s"], "gpus": new["gpus"]}
                 return measured(measured_against(stored, profiles, scenarios, builds, new, means))
-        outcome = command(collector, scenarios=scenarios, builds=builds, **new)
-        if new["folder"] is not None and not scenarios:
-            # A run of named builds has no pairs beside it, and a folder may be somebody else's.
-            from perfgate.gate import Finished
+        if new["folder"] is None or scenarios:
+            return command(collector, scenarios=scenarios, builds=builds, **new)
+        # A run of named builds has no pairs beside it, and a folder may be somebody else's.
+        from perfgate.gate import Finished
 
+        with signals_as_interrupt():  # between the run and its pairs, too
+            outcome = command(collector, scenarios=scenarios, builds=builds, **new)
             finished = Finished(click.get_current_context().meta[RUN_FOLDER], outcome)
             with measuring() as progress:
                 means = {"collector": collector, "progress": progress, "gpus": new["gpus"]}
                 means["budget_s"] = new["budget_s"] - (time.monotonic() - begun_s)
-                outcome = resumed_pairs(finished, means)
-        return outcome
+                return resumed_pairs(finished, means)
 
     return held_against
 

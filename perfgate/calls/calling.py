@@ -6,7 +6,7 @@ and no start-up. What repeats is how much was done (:mod:`perfgate.calls.host_ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -24,11 +24,10 @@ from perfgate.calls.host_calls import (
     pooled,
     told_by_all,
 )  # fmt: skip
-from perfgate.capture.driver_protocol import Engine, Launch
-from perfgate.capture.instruments import Instrument, Say
+from perfgate.capture.driver_protocol import Launch
+from perfgate.capture.instruments import Instrument
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
-from perfgate.metrics.trial import Iteration
 from perfgate.scenario.schedule import CallTrials
 
 CALLS, LINES, TIMED, TOOK = "()", ":", "#", "~"
@@ -74,6 +73,7 @@ class CallCounts(Instrument):
     """The worker's own counter."""
 
     name = "counting calls"
+    measures = False
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -89,12 +89,6 @@ class CallCounts(Instrument):
     def prepare(self) -> Launch:
         """The counter is there before the engine starts its threads."""
         return Launch(count_calls=True)
-
-    def drive(self, engine: Engine, say: Say) -> Iterator[Iteration]:
-        """Run the engine; none of it is an iteration of the trial."""
-        for _ in super().drive(engine, say):
-            pass
-        yield from ()
 
     def note(self, number: int, answer: Mapping[str, Any], *, warmup: bool) -> None:  # noqa: ARG002 (the interface's)
         """Take what was counted, once the engine is warm."""

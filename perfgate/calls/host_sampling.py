@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, NonNegativeInt, PositiveInt, ValidationError
@@ -18,12 +18,12 @@ from perfgate.calls.calling import decode_begins
 from perfgate.calls.host_profile import FIGURES, HostProfile, Path, Spent, summed, tree_of
 from perfgate.calls.host_profile import speedscope as as_speedscope
 from perfgate.calls.import_times import read_imports
-from perfgate.capture.driver_protocol import Engine, Launch
+from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.engine import LOG
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
-from perfgate.metrics.trial import Artifact, Iteration
+from perfgate.metrics.trial import Artifact
 
 STEPS = 1200
 """Decode steps to be sampled, at least: 50 us more in each are some 240 samples then."""
@@ -57,6 +57,7 @@ class HostSamples(Instrument):
     """The worker's own sampler."""
 
     name = "sampling the host"
+    measures = False
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -72,12 +73,6 @@ class HostSamples(Instrument):
     def prepare(self) -> Launch:
         """The sampler hears of garbage collections from the start, and Python writes down what it imports."""
         return Launch(environment={IMPORT_TIMES: "1"}, sample_host=True)
-
-    def drive(self, engine: Engine, say: Say) -> Iterator[Iteration]:
-        """Run the engine; none of it is an iteration of the trial."""
-        for _ in super().drive(engine, say):
-            pass
-        yield from ()
 
     def note(self, number: int, answer: Mapping[str, Any], *, warmup: bool) -> None:  # noqa: ARG002 (the interface's)
         """Take what was sampled, once the engine is warm."""

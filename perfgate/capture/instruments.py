@@ -34,6 +34,8 @@ class Instrument:
     """Whether the state of the GPUs is probed around each iteration; a profiler would show that."""
     warms_up_beside: ClassVar[bool] = False
     """Whether all iterations of warm-up but the last may run while the next trial's worker imports."""
+    measures: ClassVar[bool] = True
+    """Whether what it runs after warm-up are iterations of the trial; what slows an engine down measures none."""
     unreadable: ClassVar[str] = "internal-error"
     """Reason code of an error that has none of its own."""
 
@@ -72,7 +74,7 @@ class Instrument:
                 self.window(engine, on=True)
             say(f"iteration {number + 1} of {warmup + measured}{self.name and f', {self.name}'}")
             last = self.run(engine, number, warmup=number < warmup)
-            if number >= warmup:
+            if number >= warmup and self.measures:
                 yield last
         self.window(engine, on=False)
 

@@ -117,6 +117,14 @@ def test_rooms_say_which_others_they_stand_on() -> None:
     assert {*OPTIONAL} == {*SHIPPED}
 
 
+def test_what_was_removed_can_be_named() -> None:
+    """The list by which an error names a removed room has all that rooms bring and that is asked for by name."""
+    asked = ("commands", "reports", "formats", "schemas", "kinds", "metrics", "uses")
+    for name, told in SHIPPED.items():
+        table = tables()[name]
+        assert {*told} == {f"{kind}.{entry}" for kind in asked for entry in table.get(kind, {})}, name
+
+
 def test_the_drawing_is_of_the_imports() -> None:
     """The drawing of the design has the rooms of the core, and an arrow where no way of two arrows says the same."""
     packages = [name for name in (*CORE, *OPTIONAL) if (PACKAGE / name).is_dir() or name == "gate"]
