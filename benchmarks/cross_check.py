@@ -24,13 +24,13 @@ from pathlib import Path
 
 from client_rate import STEP_MS, null_server
 
-from perfgate.capture.small_tokenizer import FILES, tokenizer_files
-from perfgate.capture.window_reading import gaps
 from perfgate.imports.result_file import Result, read_runs
 from perfgate.load.arrivals import window
 from perfgate.load.client import Client
+from perfgate.load.dummy_files import FILES, tokenizer_files
 from perfgate.load.exchange import Target
 from perfgate.load.shape import Load
+from perfgate.load.window_reading import gaps
 
 ROOT = Path(__file__).parents[1]
 INPUT, OUTPUT = 256, 128

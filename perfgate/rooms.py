@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from perfgate.errors import UsageError
 
 FOLDER: Final = Path(__file__).parent
 TABLE: Final = "room.toml"
+_Entry = TypeVar("_Entry")
 
 SHIPPED: Final = {
     "baseline": ("commands.baseline", "commands.profile", "reports.drift", "uses.references"),
@@ -41,6 +42,23 @@ SHIPPED: Final = {
         "reports.joined",
         "reports.kernels",
         "uses.envelope",
+    ),
+    "load": (
+        "drivers.server",
+        "metrics.draft_acceptance",
+        "metrics.e2e_quantile",
+        "metrics.goodput",
+        "metrics.itl_quantile",
+        "metrics.kv_use",
+        "metrics.max_rate",
+        "metrics.preemptions",
+        "metrics.prefix_hit_share",
+        "metrics.queue_time",
+        "metrics.request_throughput",
+        "metrics.tpot_quantile",
+        "metrics.ttft_quantile",
+        "uses.server_url",
+        "uses.slo",
     ),
     "project": ("uses.config", "uses.builds", "uses.git", "schemas.config"),
     "verify": ("commands.verify",),
@@ -91,6 +109,21 @@ def _check(table: dict[str, Any], others: Sequence[dict[str, Any]]) -> None:
 def entries(kind: str) -> dict[str, Any]:
     """All entries of a kind (``commands``, ``reports``, ...) by name, over all rooms."""
     return {name: entry for room in tables().values() for name, entry in room.get(kind, {}).items()}
+
+
+def declared(kind: str, model: Callable[..., _Entry]) -> dict[str, _Entry]:
+    """All entries of a kind that have a ``place``, as a dataclass holds them: by name, in the order of their places.
+
+    Raises:
+        UsageError: An entry has a key that there is not, or lacks one.
+    """
+    made: list[tuple[str, Any]] = []
+    for name, content in entries(kind).items():
+        try:
+            made.append((name, model(name=name, **content)))
+        except TypeError as error:
+            raise UsageError(f"the room of the {kind.removesuffix('s')} {name} is broken: {error}") from error
+    return dict(sorted(made, key=lambda named: named[1].place))
 
 
 def home(kind: str, name: str) -> str:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfgate.judge.memory_growth import growth_cautions
+from perfgate.load.served import OF_WORKERS
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.sides import SIDES
 from perfgate.record.run_record import read_records, read_run
-from perfgate.scenario.served import OF_WORKERS
 
 
 def main(folders: Sequence[str]) -> None:

@@ -31,10 +31,10 @@ from perfgate.baseline.store import read as read_baseline
 from perfgate.calls.call_difference import call_difference
 from perfgate.calls.calling import read_calls
 from perfgate.capture.driver_protocol import Launch
-from perfgate.capture.drivers import VllmEngine
 from perfgate.capture.job import Job
 from perfgate.capture.parking import Parking
 from perfgate.capture.timeline import read_iteration
+from perfgate.capture.vllm_driver import VllmEngine
 from perfgate.capture.worker import Worker
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.transformer import read_config, step_demand

@@ -196,7 +196,7 @@ def test_a_server_of_which_a_process_does_not_tell(
     serve: Callable[..., Result], plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not claimed that nothing used the folder; the caution says that nobody knows."""
-    monkeypatch.setattr("perfgate.capture.server_use.ANSWER_S", 0.5)
+    monkeypatch.setattr("perfgate.load.server_use.ANSWER_S", 0.5)
     ended = serve("--head", f"path={plain}:{tmp_path / 'stub'}", "--base", "env.CORE_IS_SILENT=1")
 
     assert ended.exit_code == 0, ended.output

@@ -16,8 +16,9 @@ from perfgate.capture.timeline import ANY_TIME, InvalidTrialError, Span
 from perfgate.capture.worker import Limit
 from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import Failure, Startup
+from perfgate.models import Strict
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.workload import AnyWorkload, Workload
+from perfgate.scenario.workload import Workload
 
 
 class ToyEngine:
@@ -30,7 +31,7 @@ class ToyEngine:
         self.step_ns = round(arguments["step_us"] * 1000 * restart)
 
     def iterate(
-        self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False
+        self, workload: Strict, number: int, limit: Limit | None = None, *, probe: bool = False
     ) -> tuple[dict[str, Any], Span]:
         """All requests get a token at every step."""
         assert limit is None

@@ -17,7 +17,7 @@ from perfgate.baseline.pairs_in_states import PairsInStates
 from perfgate.baseline.profile_comparison import ProfiledEvidence, capacity_changed
 from perfgate.baseline.stored_visit import Build, card_of, kept_values, outputs
 from perfgate.baseline.visit_series import VisitSeries
-from perfgate.judge.cautions import record_cautions, side_cautions, why_missing
+from perfgate.judge.cautions import TrialsBySide, record_cautions, side_cautions, why_missing
 from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.judge.evidence import RecordSide, T
 from perfgate.judge.machine_states import Labeller, follows_states
@@ -227,7 +227,8 @@ class VisitEvidence(ProfiledEvidence):
         timed, traced = self.side.trials("timed"), self.side.trials("traced")
         if alone := self.side.fixed and bool(timed):
             yield from record_cautions(self.record)
-        yield from side_cautions({"base": [], "head": timed}, {"base": [], "head": [] if alone else traced})
+        ours: TrialsBySide = {"base": [], "head": timed}
+        yield from side_cautions(self.cell.work, ours, {"base": [], "head": [] if alone else traced})
         if self.baseline is None:
             return
         yield from self._anchor_cautions()

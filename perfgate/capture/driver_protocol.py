@@ -12,8 +12,8 @@ from perfgate.capture.timeline import Span
 from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit
 from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import Failure, Startup
+from perfgate.models import Strict
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.workload import AnyWorkload
 
 MAX_VERSIONS, MAX_VERSION = 64, 200
 """Packages that an engine may name, and characters of a name or version."""
@@ -48,18 +48,18 @@ class Engine(Protocol):
         """What its start cost; ``None`` for one that was not started here."""
 
     def iterate(
-        self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False
+        self, workload: Strict, number: int, limit: Limit | None = None, *, probe: bool = False
     ) -> tuple[dict[str, Any], Span]:
         """Run a workload once to completion.
 
         Args:
-            workload: What to decode, or the load of a window.
+            workload: What to do.
             number: Of the iteration, from 0; it draws the prompts.
             limit: Until when; by default the scenario's ``iteration_timeout``.
             probe: Whether each rank times a fixed piece of work before and after, ``probe_ns`` of the deliveries.
 
         Returns:
-            The raw deliveries that :func:`perfgate.capture.timeline.read_iteration` reads, and when they were asked
+            What the ``read`` of the driver's entry reads (:mod:`perfgate.scenario.drivers`), and when they were asked
             for and came.
         """
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from perfgate import rooms
 from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import Span
-from perfgate.capture.window_reading import read_answer
 from perfgate.errors import PerfgateError
 from perfgate.metrics.trial import Iteration
+from perfgate.scenario.drivers import DRIVERS
 
 Say = Callable[[str], None]
 """Told what is going on, in short phrases for people."""
@@ -95,7 +96,8 @@ class Instrument:
             NotMeasuredError: It failed, or does not count.
         """
         del warmup
-        return read_answer(answer, self.workload, asked)
+        iteration: Iteration = rooms.bring(DRIVERS[self.job.cell.engine.driver].read)(answer, self.workload, asked)
+        return iteration
 
     def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:
         """Called after the last iteration of warm-up; by more of them the machine may come to rest."""

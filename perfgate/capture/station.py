@@ -22,7 +22,6 @@ from perfgate.capture.settling import fastest_probe_ns, patience_s, state_after
 from perfgate.capture.watched_builds import WatchedBuilds
 from perfgate.counters.roofline_bound import find_floor
 from perfgate.errors import InterruptedRunError
-from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import AHEAD, LADDER, Ladder, owner_mark
@@ -214,11 +213,9 @@ class Station:
         if job.kind != "timed":
             return {}
         gpus = [gpu.name for gpu in self.gpus.machine.gpus[: len(self.gpus.of(job.cell))]]
-        workload = job.cell.workload
-        if isinstance(workload, Load):
-            return {"no_floor": "a server's steps have no fixed batch"}
-        if workload.images is not None:
-            return {"no_floor": "how many tokens an image becomes is not known"}
+        if why_not := job.cell.work.no_floor:
+            return {"no_floor": why_not}
+        workload = job.cell.batch
         found = find_floor(
             job.cell.model_folder, job.engine_args, gpus,
             batch=workload.batch, input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,

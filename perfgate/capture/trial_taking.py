@@ -13,20 +13,17 @@ from typing import Any
 
 from perfgate import rooms
 from perfgate.capture.driver_protocol import Driver
-from perfgate.capture.drivers import DRIVERS
 from perfgate.capture.engine import LOG
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
-from perfgate.capture.timing import Timed
-from perfgate.capture.windows import Windows
 from perfgate.capture.worker import EXIT_TIMEOUT_S
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
-from perfgate.load.shape import Load
 from perfgate.machine.process_log import last_words
 from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import Failure, Iteration, Trial
+from perfgate.scenario.drivers import DRIVERS
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
@@ -36,29 +33,37 @@ OF_THE_REQUESTS = ("request-failed", "preempted", "client-late", "client-failed"
 
 
 def timed(job: Job) -> Instrument:
-    """What times a trial: batches of the engine's own loop, or windows of load."""
-    return Windows(job) if isinstance(job.cell.workload, Load) else Timed(job)
+    """What times a trial of its driver."""
+    instrument: Instrument = rooms.bring(DRIVERS[job.cell.engine.driver].timed)(job)
+    return instrument
 
 
 class EngineCollector:
     """Takes trials with the driver that the scenario names, see :class:`perfgate.capture.job.Collector`."""
 
     def __init__(self) -> None:
-        self._drivers = {name: make() for name, make in DRIVERS.items()}
+        self._drivers: dict[str, Driver] = {}
 
     def probe(self, cell: Cell, subject: Subject) -> Failure | None:
-        """See :class:`perfgate.capture.drivers.Driver`."""
-        return self._drivers[cell.engine.driver].probe(subject)
+        """See :class:`perfgate.capture.driver_protocol.Driver`."""
+        return self._driver(cell).probe(subject)
 
     def collect(self, job: Job, progress: Say) -> Trial:
         """Take one trial."""
         instrument = rooms.bring(TRIAL_KINDS[job.kind].instrument)
-        return take_trial(job, self._drivers[job.cell.engine.driver], instrument(job), progress)
+        return take_trial(job, self._driver(job.cell), instrument(job), progress)
 
     def release(self) -> None:
-        """See :class:`perfgate.capture.drivers.Driver`."""
+        """See :class:`perfgate.capture.driver_protocol.Driver`."""
         for driver in self._drivers.values():
             driver.release()
+
+    def _driver(self, cell: Cell) -> Driver:
+        """That of a cell, made when it is first needed."""
+        name = cell.engine.driver
+        if name not in self._drivers:
+            self._drivers[name] = rooms.bring(DRIVERS[name].starts)()
+        return self._drivers[name]
 
 
 def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Trial:

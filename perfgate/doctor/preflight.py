@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,30 +17,24 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.capture.engine import allowed_environment, engine_settings, subject_environment
-from perfgate.capture.window_reading import MOST_GAPS
 from perfgate.counters.model_shape import text_part
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.uninstalled_plugins import uninstalled
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
 from perfgate.errors import Problem, ScenarioError, UsageError
-from perfgate.load.arrival_kinds import APART_NS
-from perfgate.load.arrival_trace import read_arrivals
-from perfgate.load.arrivals import crowded, longest, part
-from perfgate.load.shape import Load
 from perfgate.machine.json_text import RECORD
 from perfgate.metrics.sides import SIDES
-from perfgate.models import FieldPath
+from perfgate.models import FieldPath, Strict
 from perfgate.scenario.cache_size import PINNED, cannot_hold
-from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder
-from perfgate.scenario.local_files import trace_file
+from perfgate.scenario.declaration import LoadedScenario, model_folder
+from perfgate.scenario.drivers import DRIVERS
 from perfgate.scenario.plan import points
-from perfgate.scenario.served import SERVER
 from perfgate.scenario.subject import Builds, Subject, runs_already
 from perfgate.scenario.subject_words import replaced_path
-from perfgate.scenario.workload import AnyWorkload, images_of, no_folder
+from perfgate.scenario.work import work_of
+from perfgate.scenario.workload import MATRIX_WORKLOAD_KEYS, Workload, images_of, no_folder
 from perfgate.scenario.yaml_document import did_you_mean
-from perfgate.units import NS_PER_S
 
 _Asked = dict[str, Located | str]
 NOBODY_ASKED = "engine arguments are not checked: name a build with --base python=..., or as [subjects.base]"
@@ -102,9 +95,7 @@ class _Cell:
     side: _Side
 
     @property
-    def workload(self) -> AnyWorkload:
-        if isinstance(self.loaded.scenario.workload, Load):
-            return self.loaded.scenario.workload
+    def workload(self) -> Strict:
         sizes = {key: value for key, value in self.point.items() if key in MATRIX_WORKLOAD_KEYS}
         return self.loaded.scenario.workload.model_copy(update=sizes)
 
@@ -158,16 +149,16 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: boo
     asked: _Asked = {}
     for loaded in scenarios:
         engine = loaded.scenario.engine
-        if engine.driver != SERVER and runs_already(subjects):
+        if runs_already(subjects) and not loaded.scenario.work.runs_already:
             text = "a server that runs already (url=) is measured with driver: server"
             raise ScenarioError((loaded.problem(("engine", "driver"), text),))
-        asks = ask and engine.driver in ("vllm", "server") and not engine.command  # what others take is not known
+        asks = ask and DRIVERS[engine.driver].vllm and not engine.command  # what others take is not known
         sides = [_side(loaded, name, dict(subjects.items()), asked if asks else None) for name in subjects]
         unknown = [side for side in sides if isinstance(side.takes, str) and side.takes]
         notes += [f"{side.name}: engine arguments are not checked: {side.takes}" for side in unknown]
         notes += [] if subjects else [NOBODY_ASKED]
         for cell in (_Cell(loaded, point, side) for side in sides or [_Side()] for point in points(loaded.scenario)):
-            wrong = (*_wrong_arguments(cell), *_wrong_sizes(cell), *_unknown_token(cell), *_too_many_figures(cell))
+            wrong = (*_wrong_arguments(cell), *_unfit_work(cell), *_unknown_token(cell), *_too_many_figures(cell))
             problems += [(problem, cell.side) for problem in wrong]
             warnings += [(problem, cell.side) for problem in _hardly_meant(cell)]
     if problems:
@@ -231,13 +222,18 @@ def _wrong_arguments(cell: _Cell) -> Iterator[Problem]:
             yield cell.problem(key, text, within, at_key=unknown or text.startswith("unknown key"))
 
 
-def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
+def _unfit_work(cell: _Cell) -> Iterator[Problem]:
     """Arguments and workload that do not fit each other, by those arguments alone that are given."""
-    work, args = cell.workload, cell.args
-    if isinstance(work, Load):
-        yield from _too_long(cell, work)
-        yield from _too_fast(cell, work)
-        return
+    work = cell.workload
+    if isinstance(work, Workload):
+        yield from _wrong_sizes(cell, work)
+    for path, text in cell.loaded.scenario.work.unfit(cell.args, cell.loaded.file):
+        yield cell.loaded.problem(path, text)
+
+
+def _wrong_sizes(cell: _Cell, work: Workload) -> Iterator[Problem]:
+    """A batch that does not fit the arguments."""
+    args = cell.args
     seqs, length, batched = (_whole(args, key) for key in ("max_num_seqs", "max_model_len", "max_num_batched_tokens"))
     measured = [(gate.metric, gate.measured) for gate in cell.loaded.scenario.gates]
     names = [name for name, metric in measured if metric.kind == "timed" and metric.decode == "steps"]
@@ -288,52 +284,19 @@ def _unknown_token(cell: _Cell) -> Iterator[Problem]:
         yield cell.loaded.problem(("workload", "images", "token"), text)
 
 
-def _too_long(cell: _Cell, load: Load) -> Iterator[Problem]:
-    """Requests that no server with this context would take."""
-    file, length = trace_file(cell.loaded.file, load), _whole(cell.args, "max_model_len")
-    most = longest(load, read_arrivals(file) if file else ())
-    if most is not None and length is not None and most > length:
-        text = (
-            f"a request of this load can have {most} tokens, and max_model_len is {length}: raise it, or shorten them"
-        )
-        yield cell.loaded.problem(("workload",), text)
-
-
-def _too_fast(cell: _Cell, load: Load) -> Iterator[Problem]:
-    """A trace that no client can replay at this speed."""
-    file = trace_file(cell.loaded.file, load)
-    if file is not None and (rate := crowded(load, read_arrivals(file))) is not None:
-        text = (
-            f"the trace comes to {rate:.0f} requests a second, and requests are {APART_NS // 1000} us apart at least, "
-            f"{NS_PER_S / APART_NS:.0f} a second: replay it slower, with a lower speed"
-        )
-        yield cell.loaded.problem(("workload", "arrival", "replay"), text)
-
-
 def _too_many_figures(cell: _Cell) -> Iterator[Problem]:
     """More than a record holds; half of it is left to dropped pairs, further looks and traces."""
-    work, measure = cell.workload, cell.loaded.scenario.measure
-    if isinstance(work, Load):
-        requests = _requests(cell, work)
-        each, holds, unit = 3 * requests + MOST_GAPS, f"{requests} requests", "windows"
-    else:
-        each = 2 * work.batch + work.output_tokens
-        holds, unit = f"{work.batch} requests and {work.output_tokens} tokens each", "iterations"
+    scenario = cell.loaded.scenario
+    work, measure = work_of(scenario.engine.driver)(cell.workload), scenario.measure
+    each, holds = work.figures(cell.loaded.file)
     iterations = measure.choose.most if measure.choose else measure.iterations
     figures, most = 2 * measure.looks[-1] * iterations * each, RECORD.values // 2
     if figures > most:
         text = (
-            f"{measure.looks[-1]} pairs of {iterations} {unit} with {holds} yield {figures / 1e6:.0f} million "
-            f"figures, and a record takes {most / 1e6:.0f}: take fewer iterations, requests or tokens"
+            f"{measure.looks[-1]} pairs of {iterations} {work.iteration}s with {holds} yield {figures / 1e6:.0f} "
+            f"million figures, and a record takes {most / 1e6:.0f}: take fewer iterations, requests or tokens"
         )
         yield cell.loaded.problem(("measure", "iterations"), text)
-
-
-def _requests(cell: _Cell, load: Load) -> int:
-    """Requests of a window, of one that lasts for a time as many as come in the mean."""
-    if (file := trace_file(cell.loaded.file, load)) is not None:
-        return len(part(load, read_arrivals(file)))
-    return load.requests or math.ceil((load.duration or 0.0) * load.most_per_second)
 
 
 def _whole(args: Mapping[str, Any], key: str) -> int | None:
@@ -377,7 +340,7 @@ def _bound_threads(cell: _Cell) -> Iterator[Problem]:
 def _cache_bytes(cell: _Cell) -> int:
     """Twice what the workload's keys and values take, as a power of two; a GiB where that is not known."""
     folder, work = model_folder(cell.loaded), cell.workload
-    if folder is None or isinstance(work, Load) or work.images is not None:
+    if folder is None or not isinstance(work, Workload) or work.images is not None:
         return UNKNOWN_CACHE_BYTES
     sizes = {"input_tokens": work.input_tokens, "output_tokens": max(2, work.output_tokens)}
     try:

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from perfgate import stats
 from perfgate.counters.roofline_bound import Floor
@@ -19,6 +20,7 @@ from perfgate.models import Note
 from perfgate.record.dropped_pairs import unevenness
 from perfgate.record.run_record import Record
 from perfgate.scenario.subject_words import same_build
+from perfgate.scenario.work import Work
 from perfgate.trace.decode_step import STEADY
 from perfgate.units import format_value, plural
 
@@ -156,11 +158,12 @@ TrialsBySide = Mapping[Side, Sequence[Trial]]
 """Trials of base and head."""
 
 
-def side_cautions(timed: TrialsBySide, traced: TrialsBySide) -> Iterator[Note]:
+def side_cautions(work: Work[Any], timed: TrialsBySide, traced: TrialsBySide) -> Iterator[Note]:
     """What the trials of two sides tell, wherever they come from."""
     # Digests of one kind only: another kind warms up for longer, so that its iterations have other prompts.
     yield from _output_cautions(timed if all(timed.values()) else traced)
     yield from trial_cautions({side: [*timed[side], *traced[side]] for side in SIDES})
+    yield from work.cautions(timed)
     if (note := _fills_differ(timed)) is not None:
         yield note
 

@@ -28,7 +28,6 @@ from perfgate.judge.unused_path import idle_plugins
 from perfgate.metrics.kinds import TRIAL_KINDS, of_kinds
 from perfgate.metrics.sides import Side
 from perfgate.metrics.trial import CLOCKED, KINDS, Kind, key_of
-from perfgate.metrics.under_load import met_requests, write_objective
 from perfgate.models import Note
 from perfgate.record.run_record import Record, Run
 from perfgate.scenario.part import Part
@@ -325,11 +324,11 @@ def _met(evidence: Evidence) -> dict[str, dict[Side, MetRequests]]:
     """For reading beside goodput, which is judged restart by restart."""
     rows: dict[str, dict[Side, MetRequests]] = {}
     for gate in evidence.cell.gates:
-        if gate.gate.slo is None:
+        metric = gate.gate.measured
+        if metric.met is None:
             continue
-        objective = write_objective(gate.gate.slo.bounds)
         for side, trials in evidence.trials("timed").items():
-            met, requests = met_requests(trials, objective)
+            met, requests = metric.met(trials)
             if requests:
-                rows.setdefault(gate.gate.measured.name, {})[side] = MetRequests(met=met, requests=requests)
+                rows.setdefault(metric.name, {})[side] = MetRequests(met=met, requests=requests)
     return rows

@@ -287,7 +287,7 @@ class Evidence:
         """Everything about the trials that a reader of the verdict should know."""
         if self.paired:
             yield from record_cautions(self.record)
-        yield from side_cautions(self.trials("timed"), self.trials("traced"))
+        yield from side_cautions(self.cell.work, self.trials("timed"), self.trials("traced"))
         yield from trace_cautions(self.pairs("traced"))
         yield from growth_cautions(self.read("timed", lambda trial: trial.memory))
 

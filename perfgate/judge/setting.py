@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from perfgate.judge.cell_facts import Setting, SubjectSetting
 from perfgate.judge.evidence import Evidence
-from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import Machine
 from perfgate.metrics.sides import Side
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import SHOWN, Subject
 from perfgate.scenario.subject_words import words
-from perfgate.scenario.workload import AnyWorkload
-from perfgate.scenario.yaml_document import in_flow
-from perfgate.units import plural
 
 
 def setting_of(evidence: Evidence) -> Setting | None:
@@ -30,27 +25,12 @@ def setting_of(evidence: Evidence) -> Setting | None:
         scenario=of.source,
         envelope=of.kernels is not None and of.kernels.declares_envelope,
         model=_model(of),
-        **_work(of.workload),
+        **of.work.setting(),
         machines=tuple(dict.fromkeys(_machine(visit.machine) for visit in visits)),
         begun_utc=min((visit.t0_utc for visit in visits), default=""),
         subjects={side: _subject(side, subjects, _files(evidence, side)) for side in subjects},
         iterations=f"{chosen.iterations} iterations a trial: {chosen.reason}" if chosen else "",
     )
-
-
-def _work(workload: AnyWorkload) -> dict[str, Any]:
-    if isinstance(workload, Load):
-        return {"batch": 0, "input_tokens": 0, "output_tokens": 0, "load": in_words(workload)}
-    images = workload.images
-    shown = f"{plural(images.count, 'image')} of {images.width} x {images.height}" if images else ""
-    return {**workload.model_dump(include={"batch", "input_tokens", "output_tokens"}), "images": shown}
-
-
-def in_words(load: Load) -> str:
-    """A load in a few words: ``load poisson: 4, 60 requests``."""
-    ((arrival, what),) = load.arrival.model_dump(mode="json", exclude_none=True).items()
-    size = f"{load.requests} requests" if load.requests is not None else f"{load.duration:g} s" if load.duration else ""
-    return ", ".join(filter(None, [f"load {arrival}: {in_flow(what)}", size]))
 
 
 def _model(cell: Cell) -> str:

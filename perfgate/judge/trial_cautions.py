@@ -11,7 +11,6 @@ from typing import Final
 from perfgate.counters.roofline_bound import WEIGHTS_APART
 from perfgate.metrics.sides import SIDES, Side
 from perfgate.metrics.trial import CLOCKED, Trial
-from perfgate.metrics.under_load import COUNTED_BY, COUNTS
 from perfgate.models import Note
 from perfgate.record.unused_folders import UNUSED
 from perfgate.units import format_value, percent, plural
@@ -49,7 +48,6 @@ def trial_cautions(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
         ]
         yield from (Note(code=code, text=f"{side}: {text}") for code, text in cautions if text)
     yield from _weights_apart(sides)
-    yield from _counted_otherwise(sides)
     yield from _stalls([[trial for trial in trials if trial.kind == "timed"] for trials in sides.values()])
 
 
@@ -58,19 +56,6 @@ def _weights_apart(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
     for side, trials in sides.items():
         if own := [trial.no_floor for trial in trials if WEIGHTS_APART in trial.cautions]:
             yield Note(code=WEIGHTS_APART, text=f"{side}, in {plural(len(own), 'trial')}: {own[0]}")
-
-
-def _counted_otherwise(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
-    """Says by what each side's tokens were counted, where that differs: a server may bundle those of an event."""
-    named = dict(enumerate(COUNTS))
-    by = {
-        side: " and ".join(sorted({named.get(trial.figures.get(COUNTED_BY, 0), "other means") for trial in trials}))
-        for side, trials in sides.items()
-        if trials
-    }
-    if len({*by.values()}) > 1:
-        text = ", ".join(f"those of {side} by {what}" for side, what in by.items())
-        yield Note(code="engine-tells-less", text=f"tokens of a server's events: {text}")
 
 
 def _stalls(sides: Sequence[Sequence[Trial]]) -> Iterator[Note]:

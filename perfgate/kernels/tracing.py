@@ -35,7 +35,7 @@ class Tracer(Instrument):
 
     unreadable, report_s = "evidence-missing", 180.0
     ranges: ClassVar[str]
-    """Of :meth:`perfgate.capture.drivers.Engine.profile`."""
+    """Of :meth:`perfgate.capture.vllm_driver.Engine.profile`."""
     leaves: ClassVar[str]
     """Pattern of what it leaves in the trial's folder: a file, or one a rank."""
 

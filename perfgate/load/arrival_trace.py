@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import os
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +18,11 @@ from typing import Annotated, Final, TextIO
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, NonNegativeInt, TypeAdapter, ValidationError
 
-from perfgate.errors import UsageError
-from perfgate.load.arrival_kinds import MOST_REQUESTS
+from perfgate.errors import NotMeasuredError, UsageError
+from perfgate.load.arrival_kinds import MOST_REQUESTS, MOST_TOKENS
 from perfgate.load.arrivals import BLOCK_TOKENS, Arrived
-from perfgate.load.lengths import MOST_TOKENS
-from perfgate.models import LARGEST
+from perfgate.load.shape import Load
+from perfgate.models import LARGEST, Strict
 from perfgate.units import NS_PER_S
 
 MOST_BYTES: Final = 64 * 1024**2
@@ -151,3 +153,38 @@ def _refusal(error: ValueError, file: Path, number: int) -> UsageError:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         text = ": ".join([*map(str, first["loc"]), first["msg"]])
     return UsageError(text, where=f"{file}:{number}")
+
+
+FOLDER = "arrivals"
+
+
+def keep_trace(run_folder: Path, file: Path) -> None:
+    """Copy a trace into a run's folder, under the name of its digest; raises OSError.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    kept = run_folder / FOLDER / f"{trace_digest(file)}{file.suffix}"
+    kept.parent.mkdir(exist_ok=True)
+    part = kept.with_name(f".{kept.name}.{os.getpid()}.part")
+    shutil.copyfile(file, part)
+    part.replace(kept)
+
+
+def kept_trace(run_folder: Path, workload: Strict) -> tuple[Arrived, ...]:
+    """The trace that a cell's workload replays; empty where it replays none.
+
+    Raises:
+        NotMeasuredError: The copy is missing, or not what the cell says.
+    """
+    replay = workload.arrival.replay if isinstance(workload, Load) else None
+    if replay is None:
+        return ()
+    file = run_folder / FOLDER / f"{replay.sha256}{Path(replay.file).suffix}"
+    try:
+        if trace_digest(file) == replay.sha256:
+            return read_arrivals(file)
+        text = f"{file}: changed since the run began"
+    except UsageError as error:
+        text = error.finding
+    raise NotMeasuredError(f"the trace to replay: {text}", code="client-failed")

@@ -137,7 +137,7 @@ class Answers(Frozen):
         begin_ns: The window's beginning; ``at_ns`` counts from it.
         end_ns: When the last request had ended.
         cpu_ns: Processor time that the client took meanwhile.
-        reading_ns: The p95 of how late the client read what came, see :mod:`perfgate.load.backlog`; 0 in windows of
+        reading_ns: The p95 of how late the client read what came, see :mod:`perfgate.load.alarm`; 0 in windows of
             versions that did not look.
         answers: One a request, by number.
     """
@@ -181,6 +181,20 @@ def is_url(url: str) -> bool:
     except ValueError:
         return False
     return bool(fine) and not (parts.query or parts.fragment or parts.username or " " in url)
+
+
+def server_url(url: str) -> str:
+    """The URL of a server that runs already, as a subject names it, without a slash at its end.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not is_url(url) or urlsplit(url).path.strip("/"):
+        shown = without_secrets(url)
+        raise ValueError(
+            f"{shown!r} is not the URL of a server: expected one like http://127.0.0.1:8000, without user or query"
+        )
+    return url.rstrip("/")
 
 
 def without_secrets(url: str) -> str:

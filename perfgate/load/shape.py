@@ -10,8 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from perfgate.load.arrival_kinds import MOST_REQUESTS, Arrival, Share, Size
-from perfgate.load.lengths import Lengths, LengthsField, Tokens
+from perfgate.load.arrival_kinds import MOST_REQUESTS, Arrival, Lengths, LengthsField, Share, Size, Tokens
 from perfgate.models import Duration, FieldError, Listed, Positive, Strict
 
 MOST_PROMPTS = 64 * 1024**2

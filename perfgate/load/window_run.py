@@ -2,7 +2,7 @@
 
 Runs in the client's own process. Connections are opened ahead of time, so that a request that is due is one write.
 Whatever is read, the clock is looked at first: in a burst of answers a request still leaves on time. How late
-those are read is seen by a timer of its own (:mod:`perfgate.load.backlog`).
+those are read is seen by a timer of its own (:mod:`perfgate.load.alarm`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from heapq import heappop, heappush
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from perfgate.load.alarm import Alarm
-from perfgate.load.backlog import Backlog
+from perfgate.load.alarm import Alarm, Backlog
 from perfgate.load.event_stream import EventStream, StreamError, clean
 from perfgate.load.exchange import CANCELLED, Answer, Answers, Request, Target, Window
 

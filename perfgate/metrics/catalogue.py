@@ -36,16 +36,6 @@ from perfgate.metrics.summaries import (
     utilisation,
 )
 from perfgate.metrics.trial import Kind, Trial
-from perfgate.metrics.under_load import (
-    MAX_RATE,
-    MAX_RATE_STEP,
-    figure_share,
-    goodput,
-    quantile,
-    read_objective,
-    read_quantile,
-    request_throughput,
-)
 from perfgate.units import NS_PER_S, Unit
 
 DecodeShare = Literal["none", "part", "mean", "steps"]
@@ -74,6 +64,8 @@ class Metric:
         steps: A trial to the number of its instrument's smallest steps that the value rests on; ``None`` for what is
             counted exactly, where equal values are equal in fact.
         of_gpu: True where trials of an engine on the CPU have no value.
+        driver: The driver whose trials alone carry it; empty where that does not matter.
+        met: How many requests of trials met what it counts, and how many there were; ``None`` for other metrics.
     """
 
     name: str
@@ -89,6 +81,8 @@ class Metric:
     zeros: bool = False
     steps: Callable[[Trial], float | None] | None = None
     of_gpu: bool = False
+    driver: str = ""
+    met: Callable[[Iterable[Trial]], tuple[int, int]] | None = None
 
     @property
     def sign(self) -> int:
@@ -130,16 +124,28 @@ COLD_START: Final = "start_time_cold"
 
 
 def _with_brought(declared: Iterable[Metric]) -> dict[str, Metric]:
-    """Metrics by name, those that rooms bring (``metrics`` of their tables) behind the one that they say."""
+    """Metrics by name, those that rooms bring (``metrics`` of their tables) behind the one that they say.
+
+    A time that a room brings is one by the host's clock, unless it says its ``steps``.
+    """
     declared = tuple(declared)
     brought: dict[str, list[Metric]] = {}
     for name, entry in rooms.entries("metrics").items():
-        fields = {key: value for key, value in entry.items() if key not in ("after", "summarise")}
-        metric = Metric(name=name, summarise=rooms.bring(entry["summarise"]), **fields)
+        if "key" in entry:
+            continue
+        fields = _imported({key: value for key, value in entry.items() if key != "after"})
+        if entry["unit"] == "s":
+            fields.setdefault("steps", _in(1, fields["summarise"]))
         if entry["after"] not in {own.name for own in declared}:
             raise UsageError(f"a room is broken: metrics.{name}: after: there is no metric {entry['after']!r}")
-        brought.setdefault(entry["after"], []).append(metric)
+        brought.setdefault(entry["after"], []).append(Metric(name=name, **fields))
     return {metric.name: metric for own in declared for metric in (own, *brought.get(own.name, ()))}
+
+
+def _imported(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry of a table with the functions that it names."""
+    named = ("summarise", "steps", "met", "read", "write")
+    return entry | {key: rooms.bring(entry[key]) for key in named if key in entry}
 
 
 METRICS: dict[str, Metric] = _with_brought(
@@ -195,21 +201,6 @@ METRICS: dict[str, Metric] = _with_brought(
         Metric("host_slack_per_step", "s", "higher", "how much longer the host could work in a decode step before the "
                "device waits for it; the median step, negative where the device does wait", host_slack,
                decode="steps", kind="traced", signed=True, steps=_in_device_steps(host_slack)),
-        Metric("max_rate", "req/s", "higher", "the highest rate at which enough requests met the load's objective, by "
-               "bisection", lambda t: scaled(t.figures.get(MAX_RATE), 1e-6),
-               steps=figure_share(MAX_RATE, MAX_RATE_STEP)),
-        Metric("request_throughput", "req/s", "higher", "requests that a server answered per second of elapsed time",
-               request_throughput, steps=elapsed_ns),
-        _time("queue_time", "how long a request waits in the server's queue, mean over the measured windows by its own "
-              "figures", lambda t: scaled(figure_share("queue_ns", "queued")(t), 1 / NS_PER_S), zeros=True),
-        Metric("preemptions", "count", "lower", "how often the server's scheduler took a running request back in the "
-               "measured windows", lambda t: scaled(t.figures.get("preemptions")), zeros=True),
-        Metric("prefix_hit_share", "ratio", "higher", "share of the prompts' tokens that the server found in its cache "
-               "in the measured windows", figure_share("prefix_hits", "prefix_queries"), zeros=True),
-        Metric("draft_acceptance", "ratio", "higher", "share of drafted tokens that the server accepted in the "
-               "measured windows", figure_share("drafts_accepted", "drafts"), zeros=True),
-        Metric("kv_use", "ratio", "lower", "the highest share of the server's KV cache in use, of readings while "
-               "requests of warm-up ran", lambda t: scaled(t.figures.get("kv_use_ppm"), 1e-6)),
     )
 )  # fmt: skip
 """Every metric with one value a trial. A new one is an entry here and a test (docs/extending.md)."""
@@ -281,9 +272,9 @@ PART_METRICS = ROLE_METRICS | COUNTER_METRICS
 """Every metric with a value for each role."""
 
 
-@dataclass(frozen=True)
-class LoadMetric:
-    """A metric of a server under load that needs a parameter; a gate names it beside the metric.
+@dataclass(frozen=True, kw_only=True)
+class KeyedMetric:
+    """A metric with a parameter, which a gate gives in a key of its own; the tables of rooms bring them.
 
     Args:
         name: As written in ``gates[].metric``.
@@ -293,9 +284,13 @@ class LoadMetric:
         summarise: A trial and the parameter, as it is between the brackets of the name, to the value in ``unit``.
         key: The gate's key that holds the parameter.
         read: Reads the parameter.
+        write: Writes it, as a gate holds it; :func:`read` reads that.
+        like: A gate's key with a parameter, for people.
         kind: The kind of trial that it is read from.
         zeros: True where zero is a real measurement, though it has no ratio.
         decode: How decode steps enter it, as in :class:`Metric`.
+        driver: The driver whose trials alone carry it.
+        met: Trials and the parameter to how many requests met it, and how many there were.
     """
 
     name: str
@@ -305,9 +300,13 @@ class LoadMetric:
     summarise: Callable[[Trial, str], float | None]
     key: Literal["quantile", "slo"]
     read: Callable[[str], object]
+    write: Callable[[Any], str]
+    like: str
     kind: Kind = "timed"
     zeros: bool = False
     decode: DecodeShare = "none"
+    driver: str = ""
+    met: Callable[[Iterable[Trial], str], tuple[int, int]] | None = None
 
     def of(self, part: str) -> Metric:
         """The metric with its parameter, ``ttft_quantile[p99]``.
@@ -320,29 +319,25 @@ class LoadMetric:
         def value(trial: Trial) -> float | None:
             return self.summarise(trial, part)
 
-        steps = _in(1, value) if self.unit == "s" else elapsed_ns
-        name, meaning = f"{self.name}[{part}]", f"{self.meaning}, {part}"
-        return Metric(name, self.unit, self.better, meaning, value, decode=self.decode, zeros=self.zeros, steps=steps)
+        count = self.met
+        return Metric(
+            f"{self.name}[{part}]", self.unit, self.better, f"{self.meaning}, {part}", value, decode=self.decode,
+            zeros=self.zeros, steps=_in(1, value) if self.unit == "s" else elapsed_ns, driver=self.driver,
+            met=(lambda trials: count(trials, part)) if count else None,
+        )  # fmt: skip
 
 
-_QUANTILES: dict[str, tuple[str, DecodeShare]] = {
-    "ttft": ("time to first token", "none"), "itl": ("time between two tokens of a request", "steps"),
-    "tpot": ("time per output token of a request", "mean"), "e2e": ("time from schedule to the last token", "part"),
-}  # fmt: skip
-LOAD_METRICS: dict[str, LoadMetric] = {
-    f"{of}_quantile": LoadMetric(f"{of}_quantile", "s", "lower", f"{words}: a quantile over the requests of a trial",
-                                 quantile(of), "quantile", read_quantile, decode=decode)
-    for of, (words, decode) in _QUANTILES.items()
-} | {
-    "goodput": LoadMetric("goodput", "req/s", "higher", "requests per second that met every bound of an SLO",
-                          goodput, "slo", read_objective, zeros=True),
-}  # fmt: skip
-"""Every metric of a server that needs a parameter."""
+KEYED_METRICS: dict[str, KeyedMetric] = {
+    name: KeyedMetric(name=name, **_imported(entry))
+    for name, entry in rooms.entries("metrics").items()
+    if "key" in entry
+}
+"""Every metric that needs a parameter."""
 
 
 def metric_names() -> tuple[str, ...]:
     """What a gate can name."""
-    return (*METRICS, *PART_METRICS, *LOAD_METRICS)
+    return (*METRICS, *PART_METRICS, *KEYED_METRICS)
 
 
 def needs_floor(name: str) -> bool:
@@ -350,13 +345,13 @@ def needs_floor(name: str) -> bool:
     return name in METRICS and METRICS[name].needs_floor
 
 
-def metric_family(name: str) -> Metric | RoleMetric | LoadMetric:
+def metric_family(name: str) -> Metric | RoleMetric | KeyedMetric:
     """The entry that a gate names by its metric, whatever the role.
 
     Raises:
         KeyError: There is none.
     """
-    return METRICS.get(name) or LOAD_METRICS.get(name) or PART_METRICS[name]
+    return METRICS.get(name) or KEYED_METRICS.get(name) or PART_METRICS[name]
 
 
 def split_name(name: str) -> tuple[str, str | None]:
@@ -374,7 +369,7 @@ def find_metric(name: str) -> Metric:
     metric, role = split_name(name)
     if role is None:
         return METRICS[name]
-    return LOAD_METRICS[metric].of(role) if metric in LOAD_METRICS else PART_METRICS[metric].of(role)
+    return KEYED_METRICS[metric].of(role) if metric in KEYED_METRICS else PART_METRICS[metric].of(role)
 
 
 def trial_value(name: str, trial: Trial) -> float | None:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, create_model
 
 from perfgate import rooms
-from perfgate.errors import UsageError
 from perfgate.models import absent
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -70,17 +69,7 @@ class TrialKind:
     closing: str = ""
 
 
-def _read() -> dict[str, TrialKind]:
-    kinds = []
-    for name, entry in rooms.entries("kinds").items():
-        try:
-            kinds.append(TrialKind(name=name, **entry))
-        except TypeError as error:  # a key that there is not, or one that lacks
-            raise UsageError(f"the room of the kind {name} is broken: {error}") from error
-    return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.place)}
-
-
-TRIAL_KINDS: Final[dict[str, TrialKind]] = _read()
+TRIAL_KINDS: Final = rooms.declared("kinds", TrialKind)
 """By name, in their order."""
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.metrics.memory import Memory
 from perfgate.metrics.trial import Iteration, Startup, Trial
-from perfgate.metrics.under_load import request_times
 from perfgate.units import NS_PER_S
 
 ENERGY_STEP_UJ = 1000
@@ -57,9 +56,16 @@ def tpot_mean(trial: Trial) -> float | None:
 
 def _tpot(i: Iteration) -> float | None:
     if i.lengths:
-        each = [*request_times(i, "tpot")]
+        each = [*times_per_token(i)]
         return float(np.mean(each)) if each else None
     return float(np.mean(np.subtract(i.e2e_ns, i.ttft_ns))) / (i.output_tokens - 1) if i.output_tokens > 1 else None
+
+
+def times_per_token(i: Iteration) -> Iterator[float]:
+    """Of each request the time per output token after the first, ns; a request of a single token has none."""
+    for ttft, e2e, tokens in zip(i.ttft_ns, i.e2e_ns, i.tokens, strict=True):
+        if tokens > 1:
+            yield (e2e - ttft) / (tokens - 1)
 
 
 def output_throughput(trial: Trial) -> float | None:

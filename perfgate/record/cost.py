@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfgate.errors import RecordError
-from perfgate.load.shape import Load
 from perfgate.metrics.trial import Kind
 from perfgate.record.iteration_choice import choose_iterations
 from perfgate.record.run_record import Record, Run, read_record
@@ -199,11 +198,10 @@ def kind_cost(cell: Cell, kind: Kind, history: Earlier | None, heads: int = 1) -
         begin = warm_up_trials * statistics.median(first or judged)
         minutes = tuple(begin + builds * rounds * statistics.median(judged) for rounds in looks)
         return KindCost(kind, looks, starts, minutes, history.source, len(trials[-1].gpus))
-    if kind == "timed" and expect is None and isinstance(cell.workload, Load) and cell.workload.lasts_s:
-        sought = cell.workload.arrival.find.steps if cell.workload.arrival.find else 0
-        windows_s = cell.workload.lasts_s * (cell.measure.warmup_iterations + sought + cell.measure.iterations)
-        minutes = tuple(n * windows_s / 60 for n in starts)
-        return KindCost(kind, looks, starts, minutes, "the length of its windows alone; starts come on top")
+    declared = cell.work.seconds(cell.measure.warmup_iterations, cell.measure.iterations)
+    if kind == "timed" and expect is None and declared is not None:
+        seconds, source = declared
+        return KindCost(kind, looks, starts, tuple(n * seconds / 60 for n in starts), source)
     if kind != "timed":
         return KindCost(kind, looks, starts, None, f"no record of this cell with enough {kind} pairs")
     if expect is not None:

@@ -15,13 +15,11 @@ from perfgate.errors import NotComparableError, NotMeasuredError, UsageError
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
 from perfgate.record.compared_builds import by_side
-from perfgate.record.kept_trace import keep_trace
 from perfgate.record.manifest import SCENARIOS, check_sequence
 from perfgate.record.run_names import stamped
 from perfgate.record.run_record import Run, read_records, record_file, write_record, write_run
 from perfgate.record.shards import Assigned
 from perfgate.scenario.declaration import LoadedScenario
-from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.plan import make_plan
 from perfgate.scenario.subject import Builds, runs_already
 from perfgate.scenario.taken_cells import as_taken
@@ -131,5 +129,4 @@ def make_folder(folder: Path, loaded: Sequence[LoadedScenario]) -> None:
 def _keep_scenarios(folder: Path, loaded: Sequence[LoadedScenario]) -> None:
     for scenario in loaded:
         write_atomically(folder / SCENARIOS / f"{scenario.scenario.name}.yaml", scenario.text)
-        if (trace := trace_file(scenario.file, scenario.scenario.workload)) is not None:
-            keep_trace(folder, trace)
+        scenario.scenario.work.keep(scenario.file, folder)

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from perfgate.errors import PerfgateError, RecordError, ScenarioError
-from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import comparable
-from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Iteration, Kind, Trial
+from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Kind, Trial
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_run
 from perfgate.scenario.declaration import parse
@@ -140,7 +139,7 @@ def _impossible(record: Record, trial: Trial) -> str:
         return ""
     if len(trial.iterations) not in (numbers := record.iterations_of(trial)):
         return f"holds {len(trial.iterations)} iterations, and its cell takes {numbers[0]}"
-    return _other_load(cell, trial.iterations)
+    return cell.work.unlike(trial.iterations)
 
 
 def _place(record: Record, label: str, pair: int) -> int:
@@ -151,18 +150,6 @@ def _place(record: Record, label: str, pair: int) -> int:
     if record.alone is not None:
         return 0
     return int(head_first(record.seed, cell_id, pair, record.orders) != (label == "head"))
-
-
-def _other_load(cell: Cell, iterations: Sequence[Iteration]) -> str:
-    """Why these cannot be iterations of a cell's workload; empty where they can."""
-    work = cell.workload
-    if isinstance(work, Load):
-        served = all(iteration.lengths for iteration in iterations)
-        return "" if served else "holds iterations of a batch, and its cell is a server's"
-    if any((len(iteration.ttft_ns), iteration.output_tokens) != (work.batch, work.output_tokens)
-           for iteration in iterations):  # fmt: skip
-        return "holds iterations of another batch or length than its cell's"
-    return ""
 
 
 def _declared(folder: Path, run: Run) -> Iterator[tuple[Cell, ...]]:
@@ -178,9 +165,8 @@ def _declared(folder: Path, run: Run) -> Iterator[tuple[Cell, ...]]:
         try:
             loaded = parse(_read(file), Path(cell.source))
             hub = loaded.scenario.engine.model.hub is not None  # whose digest is no more than its name and revision
-            replay = cell.workload.arrival.replay if isinstance(cell.workload, Load) else None
             model = None if hub else (cell.model_digest, cell.model_folder)
-            yield resolve_cells(loaded, model, replay.sha256 if replay else None)
+            yield resolve_cells(loaded, model, cell.workload)
         except ScenarioError as error:
             raise RecordError(
                 f"no scenario of this version: {error.text}", where=str(file), remedy=_remedy(run)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import CellOutcome, GateOutcome
-from perfgate.load.shape import Load
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.catalogue import find_metric
 from perfgate.metrics.sides import SIDES
@@ -152,7 +151,7 @@ def iterations_chart(evidence: Evidence, states: Looks | None) -> Chart | None:
         "trials in the order they were taken: B base, H head" if len(rows) <= MOST_LETTERS else "number of the trial"
     )
     marks.append(label("axis-title", (LEFT + RIGHT) / 2, 244, words, "middle"))
-    what = "window" if isinstance(evidence.cell.workload, Load) else "iteration"
+    what = evidence.cell.work.iteration
     seen = f"{plural(len(values), what)} of {plural(len(rows), 'trial')}, from {format_value(min(values), 's')} to "
     seen += f"{format_value(max(values), 's')}" + (f"; one in {every} is drawn." if every > 1 else ".")
     legend = (*STATE_LEGEND[2:4], STATE_LEGEND[5]) if states else DOT_LEGEND
@@ -172,7 +171,7 @@ def tokens_chart(evidence: Evidence) -> Chart | None:
     chosen = [trial.iterations[len(trial.iterations) // 2] for trial in pairs[-1]]
     if any(len(one.itl_ns) < 2 for one in chosen):  # noqa: PLR2004 (a line has two points)
         return None
-    window = isinstance(evidence.cell.workload, Load)
+    window = not evidence.cell.work.steps_in_order
     x = Scale(1, max(len(one.itl_ns) for one in chosen), LEFT, RIGHT)
     y = Scale.around([ns / 1e9 for one in chosen for ns in one.itl_ns], 190, 16)
     marks = _grid(y, lambda v: format_value(v, "s"))

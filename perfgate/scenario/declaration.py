@@ -9,30 +9,35 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, ValidationError, create_model, field_validator, model_validator
 
 from perfgate.errors import ScenarioError
-from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.metrics.kinds import TRIAL_KINDS, known, taken_by
 from perfgate.models import LARGEST, Duration, FieldError, FieldPath, Listed, Percent, Positive, Strict, absent
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
+from perfgate.scenario.drivers import DRIVERS, declared_driver
 from perfgate.scenario.expected_kernels import Expectation, not_traced
 from perfgate.scenario.fields import ArgumentName, Name, whole_number
-from perfgate.scenario.local_files import model_problem, repository_root, trace_file, trace_problem
+from perfgate.scenario.local_files import model_problem, repository_root
 from perfgate.scenario.margins import Budget, DriftBudget, Gate
 from perfgate.scenario.schedule import CallTrials, Sampling
-from perfgate.scenario.served import check_blocks, check_load, is_served
 from perfgate.scenario.shown_images import check_images
-from perfgate.scenario.workload import AnyWorkload, Engine, Workload, images_of, no_folder
+from perfgate.scenario.work import Work, check_work, work_of
+from perfgate.scenario.workload import MATRIX_WORKLOAD_KEYS, Engine, Workload, images_of, no_folder
 from perfgate.scenario.yaml_document import Document, describe_fields, did_you_mean, draft_07, read_document, read_text
 from perfgate.scenario.yaml_writing import replace_block, write_document
 from perfgate.trace.families import ROLES, UNLISTED
 
-MATRIX_WORKLOAD_KEYS = ("batch", "input_tokens", "output_tokens")
+if TYPE_CHECKING:
+    AnyWorkload = Strict
+else:
+    AnyWorkload = Union[tuple(dict.fromkeys(work_of(name).model for name in DRIVERS))]  # noqa: UP007 (a list of them)
+
 MAX_CELLS = 256
 """A matrix multiplies; more cells than this are a slip."""
 MIN_DECODE_TOKENS = 3
@@ -205,9 +210,16 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _driver_fits(self) -> Scenario:
-        check_load(self.engine, self.workload, self.gates, self.matrix, self.measure.warmup_iterations)
-        check_blocks(self.engine, {"kernels": self.kernels, "counters": self.counters, "calls": self.calls})
+        profiled = {"kernels": self.kernels, "counters": self.counters, "calls": self.calls}
+        check_work(self.engine.driver, self.workload, self.gates).check(
+            self.gates, self.matrix, self.measure.warmup_iterations, profiled
+        )
         return self
+
+    @property
+    def work(self) -> Work[Any]:
+        """What its engines are given, with what depends on their driver."""
+        return work_of(self.engine.driver)(self.workload)
 
     @model_validator(mode="after")
     def _named_folder_is_there(self) -> Scenario:
@@ -230,7 +242,7 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _gates_have_values(self) -> Scenario:
-        if isinstance(self.workload, Load):
+        if not isinstance(self.workload, Workload):
             return self
         shortest = min(self._sizes("output_tokens"))
         short = shortest < MIN_DECODE_TOKENS
@@ -272,14 +284,12 @@ class Scenario(Strict):
         return self
 
 
-class _OfABatch(Scenario):
-    """Read as such, what is wrong in a workload is told of the one kind that it is meant to be."""
-
-    workload: Annotated[Workload, Field(examples=[{"batch": 8, "input_tokens": 512, "output_tokens": 128}])]
-
-
-class _OfALoad(Scenario):
-    workload: Annotated[Load, Field(examples=[{"arrival": {"poisson": 4}, "duration": "20s"}])]
+@cache
+def _model_of(driver: str) -> type[Scenario]:
+    """Scenarios of one driver: read as such, what is wrong in a workload is told of what it is meant to be."""
+    work = work_of(driver)
+    declared: Any = Annotated[work.model, Field(examples=[work.example])]
+    return create_model("Scenario", __base__=Scenario, workload=(declared, ...))
 
 
 @dataclass(frozen=True)
@@ -320,7 +330,7 @@ def parse(text: str, file: Path) -> LoadedScenario:
         ScenarioError: With every problem found, in file order.
     """
     document = read_document(text, file)
-    model = _OfALoad if is_served(document.content) else _OfABatch
+    model = _model_of(declared_driver(document.content))
     try:
         read = model.model_validate(document.content, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -368,7 +378,7 @@ def _check_paths(loaded: LoadedScenario) -> None:
     """What it names is in the repository: the model's folder, with a ``config.json``, and a trace that can be read."""
     problems = []
     field = "config" if loaded.scenario.engine.model.config is not None else "path"
-    looks = {("engine", "model", field): _folder_problem, ("workload", "arrival", "replay"): _trace_problem}
+    looks = {("engine", "model", field): _folder_problem, loaded.scenario.work.file_path: _file_problem}
     for path, look in looks.items():
         try:
             text = look(loaded)
@@ -385,9 +395,6 @@ def _folder_problem(loaded: LoadedScenario) -> str:
     return "" if folder is None else model_problem(folder, repository_root(loaded.file.parent.resolve()))
 
 
-def _trace_problem(loaded: LoadedScenario) -> str:
-    workload = loaded.scenario.workload
-    file = trace_file(loaded.file, workload)
-    if file is None or not isinstance(workload, Load):
-        return ""
-    return trace_problem(file, repository_root(loaded.file.parent.resolve()), workload)
+def _file_problem(loaded: LoadedScenario) -> str:
+    file, root = loaded.scenario.work.file(loaded.file), repository_root(loaded.file.parent.resolve())
+    return "" if file is None else loaded.scenario.work.file_problem(file, root)

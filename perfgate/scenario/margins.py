@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import (
     BeforeValidator,
@@ -17,26 +17,27 @@ from pydantic import (
 
 from perfgate import rooms
 from perfgate.counters.launch_table import COUNTERS
-from perfgate.load.objective import Slo
 from perfgate.metrics.catalogue import (
     COUNTER_METRICS,
-    LOAD_METRICS,
+    KEYED_METRICS,
     METRICS,
     PART_METRICS,
     Metric,
     metric_family,
     metric_names,
 )
-from perfgate.metrics.under_load import write_objective
 from perfgate.models import QUANTITY, Percent, Strict, absent
 from perfgate.scenario.fields import PlaceName
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.trace.places import PLACES
 from perfgate.units import format_percent, parse_percent, parse_quantity, plural
 
+if TYPE_CHECKING:
+    Slo = Any
+else:
+    Slo = rooms.offered("slo") or Any
+
 LONGEST_DAYS = 3650
-FURTHEST_GAP = 0.999
-"""Of the gaps between tokens a record keeps 4,096 of a window at even ranks, the longest among them."""
 
 
 class Budget(NamedTuple):
@@ -124,7 +125,7 @@ class Gate(Strict):
     @classmethod
     def _role_where_it_belongs(cls, role: str | None, info: ValidationInfo) -> str | None:
         metric = info.data.get("metric")
-        if (metric in METRICS or metric in LOAD_METRICS) and role is not None:
+        if (metric in METRICS or metric in KEYED_METRICS) and role is not None:
             known = ", ".join(PART_METRICS)
             raise ValueError(f"{metric} is not a metric of a role, remove the role; metrics of roles are {known}")
         if metric in PART_METRICS and role is None:
@@ -140,20 +141,16 @@ class Gate(Strict):
 
     @field_validator("quantile", "slo")
     @classmethod
-    def _parameter_where_it_belongs(cls, value: float | Slo | None, info: ValidationInfo) -> float | Slo | None:
+    def _parameter_where_it_belongs(cls, value: Any, info: ValidationInfo) -> Any:
         metric = info.data.get("metric", "")
-        wanted = metric in LOAD_METRICS and LOAD_METRICS[metric].key == info.field_name
+        wanted = metric in KEYED_METRICS and KEYED_METRICS[metric].key == info.field_name
         if value is not None and not wanted:
-            names = [name for name, one in LOAD_METRICS.items() if one.key == info.field_name]
+            names = [name for name, one in KEYED_METRICS.items() if one.key == info.field_name]
             raise ValueError(f"{metric or 'the metric'} takes none, remove it; metrics that do are {', '.join(names)}")
         if value is None and wanted:
-            like = "quantile: 99%" if info.field_name == "quantile" else "slo: {ttft: 200ms, tpot: 20ms}"
-            raise ValueError(f"{metric} needs one, like {like}")
-        if info.field_name == "quantile" and value is not None and not 0 < float(value) < 1:  # type: ignore[arg-type]
+            raise ValueError(f"{metric} needs one, like {KEYED_METRICS[metric].like}")
+        if info.field_name == "quantile" and value is not None and not 0 < value < 1:
             raise ValueError("expected a percentage above 0% and below 100%")
-        if metric == "itl_quantile" and value is not None and float(value) > FURTHEST_GAP:  # type: ignore[arg-type]
-            kept = "of the gaps between tokens a record keeps 4,096, and the longest would weigh too much beyond"
-            raise ValueError(f"expected at most {format_percent(FURTHEST_GAP)}: {kept}")
         return value
 
     @field_validator("must_catch")
@@ -186,10 +183,8 @@ class Gate(Strict):
     @property
     def measured(self) -> Metric:
         """The metric judged, of its role where it has one, and of its place; with its quantile or SLO."""
-        if self.quantile is not None:
-            return LOAD_METRICS[self.metric].of(f"p{self.quantile * 100:.10g}")
-        if self.slo is not None:
-            return LOAD_METRICS[self.metric].of(write_objective(self.slo.bounds))
+        if (keyed := KEYED_METRICS.get(self.metric)) is not None:
+            return keyed.of(keyed.write(getattr(self, keyed.key)))
         if self.role is None:
             return METRICS[self.metric]
         return PART_METRICS[self.metric].of(self.role + (f"/{self.place}" if self.place else ""))

@@ -13,25 +13,31 @@ import random
 import re
 from collections.abc import Collection, Iterator
 from operator import attrgetter
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, JsonValue
 
 from perfgate.errors import UsageError
-from perfgate.load.arrival_trace import trace_digest
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.kinds import TRIAL_KINDS, taken_by
 from perfgate.metrics.trial import KINDS, Kind
-from perfgate.models import Frozen, absent
+from perfgate.models import Frozen, Strict, absent
 from perfgate.scenario.counter_trials import CounterTrials, Launches, metrics_to_read
-from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, Clocks, LoadedScenario, Measure, Scenario, model_folder
+from perfgate.scenario.declaration import (
+    AnyWorkload,
+    Clocks,
+    LoadedScenario,
+    Measure,
+    Scenario,
+    model_folder,
+)
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import Name
-from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.margins import Gate
 from perfgate.scenario.model_digest import model_digest
 from perfgate.scenario.schedule import CallTrials, Sampling
-from perfgate.scenario.workload import AnyWorkload, Engine, Workload
+from perfgate.scenario.work import Work, work_of
+from perfgate.scenario.workload import MATRIX_WORKLOAD_KEYS, Engine, Workload
 from perfgate.stats.sequential import Schedule
 
 ALPHA = 0.01
@@ -63,7 +69,7 @@ class Cell(Frozen):
             names and sizes of real weights, and of the files that arguments name by ``{model}/``; or the hub's name and
             revision.
         model_folder: Absolute folder of the model, or ``None`` for one on the hub.
-        workload: With matrix values filled in, and the digest of the trace that it replays.
+        workload: With matrix values filled in, and digests of the files that it names.
         kernels: How traced trials are taken and what a step may run; ``None`` where nothing is traced.
         counters: Which launches are counted; none where nothing is.
         counted: How they are.
@@ -146,11 +152,16 @@ class Cell(Frozen):
         """The workload of a cell that decodes a batch.
 
         Raises:
-            TypeError: It is a load for a server.
+            TypeError: It does not.
         """
         if not isinstance(self.workload, Workload):
-            raise TypeError(f"{self.name} has a load and no batch")
+            raise TypeError(f"{self.name} has no batch")
         return self.workload
+
+    @property
+    def work(self) -> Work[Any]:
+        """What its engines are given, with what depends on their driver."""
+        return work_of(self.engine.driver)(self.workload)
 
     @property
     def slug(self) -> str:
@@ -234,21 +245,22 @@ def make_plan(scenarios: tuple[LoadedScenario, ...], seed: int, orders: Orders =
     return Plan(cells=cells, seed=seed, orders=orders)
 
 
-def resolve_cells(loaded: LoadedScenario, model: Model | None = None, trace: str | None = None) -> tuple[Cell, ...]:
+def resolve_cells(
+    loaded: LoadedScenario, model: Model | None = None, measured: Strict | None = None
+) -> tuple[Cell, ...]:
     """The cells of a scenario: every combination of its matrix, in the order written, the last key fastest.
 
     Args:
         loaded: The scenario.
         model: The model as it was found on another machine; read from this one's disk where not given.
-        trace: The same of the digest of the trace that is replayed.
+        measured: The same of the workload of a cell, of which the digests of files are taken.
 
     Raises:
-        UsageError: The model or the trace cannot be read.
+        UsageError: The model, or a file of the workload, cannot be read.
     """
-    model = model or _read_model(loaded)
-    if trace is None and (file := trace_file(loaded.file, loaded.scenario.workload)) is not None:
-        trace = trace_digest(file)
-    return tuple(_cell(loaded, point, model, trace) for point in points(loaded.scenario))
+    model, work = model or _read_model(loaded), loaded.scenario.work
+    workload = work.pinned(loaded.file) if measured is None else work.pinned_as(measured)
+    return tuple(_cell(loaded, point, model, workload) for point in points(loaded.scenario))
 
 
 def points(scenario: Scenario) -> Iterator[dict[str, JsonValue]]:
@@ -323,14 +335,10 @@ def prompts(workload: Workload, vocabulary: int, iteration: int) -> list[list[in
     return [(shown + [other if one == token else one for one in text])[: workload.input_tokens] for text in texts]
 
 
-def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model, trace: str | None) -> Cell:
+def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model, workload: Strict) -> Cell:
     scenario = loaded.scenario
-    workload = scenario.workload
-    if isinstance(workload, Workload):
-        sizes = {k: v for k, v in point.items() if k in MATRIX_WORKLOAD_KEYS}
-        workload = Workload.model_validate(workload.model_dump() | sizes)
-    else:
-        workload = workload.replaying(trace)
+    if sizes := {k: v for k, v in point.items() if k in MATRIX_WORKLOAD_KEYS}:
+        workload = type(workload).model_validate(workload.model_dump() | sizes)
     args = scenario.engine.args | {k: v for k, v in point.items() if k not in MATRIX_WORKLOAD_KEYS}
     engine = scenario.engine.model_copy(update={"args": args})
     label = ",".join(f"{key}={json.dumps(value)}" for key, value in point.items())
@@ -354,7 +362,7 @@ def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model, tra
     )
 
 
-def _cell_id(model_digest: str, engine: Engine, workload: AnyWorkload, measure: Measure, clocks: Clocks) -> str:
+def _cell_id(model_digest: str, engine: Engine, workload: Strict, measure: Measure, clocks: Clocks) -> str:
     """The digest of everything that changes what is measured, and of nothing that only judges or describes it."""
     identity = {
         "model": model_digest,

@@ -14,11 +14,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from perfgate.load.exchange import is_url, without_secrets
+from perfgate import rooms
 from perfgate.metrics.sides import Side
 from perfgate.models import Frozen, absent
 from perfgate.scenario.fields import Arguments, Variables
@@ -60,16 +59,12 @@ class Source(Revision):
     title: str = ""
 
 
-def _server(url: str) -> str:
-    if not is_url(url) or urlsplit(url).path.strip("/"):
-        shown = without_secrets(url)
-        raise ValueError(
-            f"{shown!r} is not the URL of a server: expected one like http://127.0.0.1:8000, without user or query"
-        )
-    return url.rstrip("/")
+def _of_a_server(url: str) -> str:
+    checked: str = rooms.use("server_url")(url)
+    return checked
 
 
-ServerUrl = Annotated[str, Field(max_length=1000), AfterValidator(_server)]
+ServerUrl = Annotated[str, Field(max_length=1000), AfterValidator(_of_a_server)]
 
 
 class Subject(Frozen):

@@ -1,4 +1,4 @@
-"""What a scenario puts under test: model, engine, and the batch that is decoded, or a server's load."""
+"""What a scenario puts under test: model, engine, and the batch that is decoded."""
 
 from __future__ import annotations
 
@@ -7,26 +7,16 @@ import operator
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
-from pydantic_core import PydanticKnownError
 
-from perfgate.load.shape import Load
 from perfgate.models import FieldError, Listed, Positive, Strict, absent
+from perfgate.scenario.drivers import DRIVERS, known_driver
 from perfgate.scenario.fields import ArgumentName, Variables
 from perfgate.scenario.yaml_document import in_flow
 
-DRIVERS: Final = ["vllm", "server"]
-"""What ``engine.driver`` may name; :data:`perfgate.capture.drivers.DRIVERS` holds the driver of each name."""
-
-
-def _known_driver(name: str) -> str:
-    if name not in DRIVERS:
-        raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, DRIVERS))})
-    return name
-
-
+MATRIX_WORKLOAD_KEYS: Final = ("batch", "input_tokens", "output_tokens")
 EXAMPLE: Final = ("llama-server", "--port", "{port}", "--model", "{model}/model.gguf")
 Word = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
-DriverName = Annotated[str, AfterValidator(_known_driver), WithJsonSchema({"type": "string", "enum": DRIVERS})]
+DriverName = Annotated[str, AfterValidator(known_driver), WithJsonSchema({"type": "string", "enum": [*DRIVERS]})]
 
 
 class Model(Strict):
@@ -89,7 +79,7 @@ class Engine(Strict):
 
     @model_validator(mode="after")
     def _command_of_a_server(self) -> Engine:
-        if self.command and self.driver != "server":
+        if self.command and not DRIVERS[self.driver].command:
             raise FieldError(("command",), "goes with driver: server")
         if self.command and not any("{port}" in word for word in self.command):
             raise FieldError(("command",), f"needs {{port}}, the port to listen on, like {in_flow([*EXAMPLE])}")
@@ -132,10 +122,6 @@ class Workload(Strict):
     images: Annotated[Images | None, Field(exclude_if=absent)] = None
 
 
-AnyWorkload = Workload | Load
-"""A batch for the engine's own loop, or a load for a server."""
-
-
-def images_of(workload: AnyWorkload) -> Images | None:
-    """What its requests show; a server's show nothing."""
+def images_of(workload: Strict) -> Images | None:
+    """What its requests show; nothing where it is no batch."""
     return workload.images if isinstance(workload, Workload) else None

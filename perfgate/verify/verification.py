@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from perfgate import rooms
 from perfgate.baseline.confirmation import read_pairs
 from perfgate.baseline.exact_profile import kept_profiles
 from perfgate.baseline.store import as_of, commit, is_baseline, kept, read, verify
-from perfgate.capture.window_reading import read_answer
-from perfgate.capture.windows import MORE_WARMUP
 from perfgate.capture.worker import MAX_ANSWER_BYTES
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError, UsageError
 from perfgate.fleet.nightly import BESIDE, HALVES, MANIFEST, check_halves, night_outcome, run_of
@@ -26,19 +25,18 @@ from perfgate.gate import outcome_of
 from perfgate.judge.next_pairs import due
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.judge.running import is_running
-from perfgate.load.shape import DEFAULT_OUTPUT, Load
 from perfgate.machine.atomic_files import sha256_of
 from perfgate.machine.json_text import parse_json
-from perfgate.metrics.trial import SETTLED, Artifact, Iteration, Trial
-from perfgate.metrics.under_load import MAX_RATE
+from perfgate.metrics.trial import Artifact, Iteration, Trial
 from perfgate.record.dropped_pairs import CHANGED, UNKNOWN
 from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
 from perfgate.record.measured_builds import measured_digests, unlike_builds
 from perfgate.record.nested_pairs import FOLDER, run_of_pairs
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
+from perfgate.scenario.drivers import DRIVERS
+from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import SHOWN
-from perfgate.scenario.workload import AnyWorkload
 from perfgate.units import plural
 
 MOST_BESIDE = 64
@@ -240,11 +238,10 @@ def _times(folder: Path, records: Sequence[Record]) -> Check:
     return Check("ok", "times", f"those of {len(timed)} timed trials are what their raw timelines tell")
 
 
-def _longest_line(workload: AnyWorkload, trial: Trial) -> int:
-    """Bytes that a line of a timeline may have: a window that is sought with has more requests than those measured."""
+def _longest_line(cell: Cell, trial: Trial) -> int:
+    """Bytes that a line of a timeline may have; iterations that were not measured may have more tokens."""
     tokens = max((own.generated for own in trial.iterations), default=0)
-    if isinstance(workload, Load) and workload.arrival.find is not None:
-        tokens = max(tokens, round(workload.most_requests * (workload.output_tokens or DEFAULT_OUTPUT).longest))
+    tokens = max(tokens, cell.work.most_tokens)
     return min(MAX_ANSWER_BYTES + BYTES_A_TOKEN * tokens, MOST_A_LINE)
 
 
@@ -265,7 +262,7 @@ def _tells(file: Path, record: Record, trial: Trial) -> bool:
     cell, measure, warmup = record.cell, record.cell.measure, 0
     if (count := len(trial.iterations)) not in record.iterations_of(trial):
         return False
-    most = _longest_line(cell.workload, trial)
+    read, most = rooms.bring(DRIVERS[cell.engine.driver].read), _longest_line(cell, trial)
     left = (measure.warmup_iterations + count + MOST_BESIDE) * most
     try:
         with gzip.open(file) as lines:
@@ -276,9 +273,9 @@ def _tells(file: Path, record: Record, trial: Trial) -> bool:
                 if answer["warmup"]:
                     warmup += 1
                 else:
-                    iterations.append(read_answer(answer, cell.workload))
+                    iterations.append(read(answer, cell.workload))
             more = warmup - measure.warmup_iterations
-            if more < 0 or (more and not {SETTLED, MORE_WARMUP, MAX_RATE} & trial.figures.keys()):
+            if more < 0 or (more and not cell.work.longer_warmup & trial.figures.keys()):
                 return False
             return _as_kept(iterations, record, trial) == trial.iterations and not lines.read(1)
     except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError, NotMeasuredError):

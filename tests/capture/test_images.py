@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from perfgate.capture.driver_protocol import Launch
-from perfgate.capture.drivers import VllmEngine
 from perfgate.capture.job import Job
 from perfgate.capture.parking import Parking
 from perfgate.capture.vllm_batch import pictures
-from perfgate.judge.setting import _work
+from perfgate.capture.vllm_driver import VllmEngine
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.work import BatchWork
 from perfgate.scenario.workload import Images, Workload
 
 
@@ -90,5 +90,5 @@ def test_the_report_says_what_was_shown() -> None:
     """Beside the tokens of prompt and answer; of a workload without images nothing is said."""
     shown = Workload(batch=2, input_tokens=4, output_tokens=5, images=Images(count=2, width=6, height=4))
 
-    assert _work(shown)["images"] == "2 images of 6 x 4"
-    assert _work(shown.model_copy(update={"images": None}))["images"] == ""
+    assert BatchWork(shown).setting()["images"] == "2 images of 6 x 4"
+    assert BatchWork(shown.model_copy(update={"images": None})).setting()["images"] == ""

@@ -164,7 +164,7 @@ def test_each_gate_has_its_own_margin(tmp_path: Path) -> None:
         assert (record.stopped is not None) is refused
         assert bool(host.checked) is refused  # what refuses is seen twice, and not kept
         host.checked.clear()
-    unknown = cell("unknown", [gate(), gate("max_rate", "1%", "5%")])
+    unknown = cell("unknown", [gate(), gate("kv_memory", "1%", "5%")])
     for name, checks in (("first", True), ("again", False)):
         host = Host()
         measure(tmp_path / name, host, measured=unknown)

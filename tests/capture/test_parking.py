@@ -23,13 +23,13 @@ from stub_engine import bare_python, leave_two_traces, write_stub
 
 from perfgate.calls.call_difference import figure_lines
 from perfgate.capture.driver_protocol import Launch
-from perfgate.capture.drivers import VllmDriver
 from perfgate.capture.job import Job
 from perfgate.capture.pace import Step
 from perfgate.capture.parking import SWITCH, Parking, hides_imports
 from perfgate.capture.session import Session
 from perfgate.capture.timing import Timed
 from perfgate.capture.trial_taking import take_trial
+from perfgate.capture.vllm_driver import VllmDriver
 from perfgate.capture.worker import Limit, Worker
 from perfgate.machine.children import Child, spawn
 from perfgate.machine.processes import AHEAD, CHILD, OWNER, environment_of, owner_mark, wait_until

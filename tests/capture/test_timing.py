@@ -22,7 +22,7 @@ import pytest
 from perfgate_process import DEADLINE_S
 from stub_engine import write_stub
 
-from perfgate.capture import drivers
+from perfgate.capture import vllm_driver
 from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.engine import PORTS, allowed_environment, engine_environment
 from perfgate.capture.job import Collector, Job
@@ -385,7 +385,7 @@ def test_no_probe_under_a_profiler(prepare: Callable[..., Job]) -> None:
     """Where the instrument does not ask for it, as none but a timed trial's does, the worker takes no reading."""
     job = prepare()
     with Worker(job) as worker:
-        answer, _ = drivers.VllmEngine(worker, job, Launch(), Parking()).iterate(job.cell.batch, 0)
+        answer, _ = vllm_driver.VllmEngine(worker, job, Launch(), Parking()).iterate(job.cell.batch, 0)
 
     assert answer["probe_ns"] is None
     assert {kind: make(job).probe for kind, make in of_kinds("instrument").items()} == {
@@ -529,7 +529,7 @@ def test_prompts_are_the_plans(prepare: Callable[..., Job], monkeypatch: pytest.
         asked.append((vocabulary, iteration))
         return prompts(found, vocabulary, iteration)
 
-    monkeypatch.setattr(drivers, "prompts", note)
+    monkeypatch.setattr(vllm_driver, "prompts", note)
     collect(prepare())
     assert asked == [(100, 0), (100, 1), (100, 2)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from perfgate.capture.vllm_server import beside
 from perfgate.metrics.path_use import FolderUse, ProcessUse, read_uses
 
 FILE = Path(__file__).parents[2] / "perfgate" / "capture" / "vllm_path.py"
@@ -252,7 +252,7 @@ def test_what_another_module_knows(tmp_path: Path) -> None:
 
 def test_a_process_in_which_something_fails() -> None:
     """What was used is not known there, and nothing is raised."""
-    asked = beside("vllm_path").report(None, [None])
+    asked = runpy.run_path(str(FILE))["report"](None, [None])
     assert asked is None
     assert read_uses([asked], 1) == (ProcessUse(process="?", folders=None),)
 

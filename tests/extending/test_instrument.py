@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from hand_made import decode, scenario_file
 from stub_engine import bare_python
-from toy_driver import ToyDriver
 
 from perfgate import gate
 from perfgate.capture.driver_protocol import Engine, Launch
-from perfgate.capture.drivers import DRIVERS
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.metrics.sides import Side
+from perfgate.scenario.drivers import DRIVERS, EngineDriver
 from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import DecodeSteps
 
@@ -60,7 +59,7 @@ class ToyProfiler(Instrument):
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engine and profiler are toys."""
-    monkeypatch.setitem(DRIVERS, "vllm", ToyDriver)
+    monkeypatch.setitem(DRIVERS, "vllm", EngineDriver(name="vllm", place=0, starts="toy_driver:ToyDriver"))
     monkeypatch.setattr("perfgate.doctor.preflight.locate", lambda *_: "toys are in no environment")
     toy = replace(TRIAL_KINDS["traced"], instrument=f"{__name__}:ToyProfiler")
     monkeypatch.setitem(TRIAL_KINDS, "traced", toy)

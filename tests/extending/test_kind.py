@@ -77,17 +77,16 @@ def of_weighed(cell):
 RUN = """
 import json, pathlib, sys
 from hand_made import scenario_file
-from toy_driver import ToyDriver
 from perfgate import gate
-from perfgate.capture.drivers import DRIVERS
 from perfgate.judge.outcome import verdict_json
 from perfgate.report.outcome_document import outcome_document
 from perfgate.report.text import to_text
+from perfgate.scenario.drivers import DRIVERS, EngineDriver
 from perfgate.scenario.subject import Subject
 import perfgate.doctor.preflight
 
 folder, python = pathlib.Path(sys.argv[1]), sys.argv[2]
-DRIVERS["vllm"] = ToyDriver
+DRIVERS["vllm"] = EngineDriver(name="vllm", place=0, starts="toy_driver:ToyDriver")
 perfgate.doctor.preflight.locate = lambda *_: "toys are in no environment"
 builds = {side: Subject(python=python, args={"step_us": us}) for side, us in (("base", 1000), ("head", 2000))}
 gates = "{metric: itl_median, ignorable: 500%, must_catch: 900%}"

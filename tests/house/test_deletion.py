@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from hand_made import scenario_file
 from perfgate_process import PROGRAM, stub_words
 from removed_rooms import ROOT, called, without
 from test_rooms import CORE, OPTIONAL
 
 from perfgate.rooms import SHIPPED
+from perfgate.scenario.declaration import load
+from perfgate.scenario.plan import resolve_cells
 
 LOOK = """
 import sys
@@ -69,6 +72,27 @@ def test_the_core_alone_measures_and_judges(tmp_path: Path) -> None:
     ):
         ended = called(tree, "-m", "perfgate", *words, here=tmp_path)
         assert ended.returncode == 0, (words, ended.stderr)
+
+
+def test_what_a_server_needs_is_refused_by_name(tmp_path: Path) -> None:
+    """Without the room of load, a scenario, a gate, a record and a subject of a server are refused, not judged."""
+    served = ROOT / "scenarios" / "cpu-tiny-server.yaml"
+    (cell,) = resolve_cells(load(served))
+    gated = scenario_file(tmp_path, gates="{metric: goodput, slo: {ttft: 1s}, ignorable: 1%, must_catch: 5%}")
+    plain = scenario_file(tmp_path, "plain")
+    tree = without(["load"], tmp_path / "tree")
+    read = "from perfgate.scenario.plan import Cell; import sys; Cell.model_validate_json(sys.argv[1])"
+
+    for words, what in (
+        (["-m", "perfgate", "check", str(served)], "driver: server"),
+        (["-m", "perfgate", "check", str(gated)], "goodput"),
+        (["-m", "perfgate", "run", str(gated), "--base", "url=http://127.0.0.1:9"], "goodput"),
+        (["-m", "perfgate", "run", str(plain), "--base", "url=http://127.0.0.1:9"], "server_url"),
+        (["-c", read, cell.model_dump_json()], "driver: server"),
+    ):
+        refused = called(tree, *words, here=tmp_path)
+        assert refused.returncode in (1, 2), refused.stderr
+        assert f"{what}: the room 'load' is not here" in refused.stderr, (words, refused.stderr)
 
 
 def test_a_run_goes_on_without_shards(tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ PACKAGE = Path(__file__).parents[2] / "perfgate"
 
 CORE = (
     "reason_code", "profile_reasons", "reasons", "errors", "units", "models", "rooms", "scipy_special", "stats",
-    "machine", "load", "trace", "counters", "metrics", "scenario", "record", "capture", "judge",
+    "machine", "trace", "counters", "metrics", "scenario", "record", "capture", "judge",
     "report", "run_steps", "gate", "cli",
 )  # fmt: skip
 """From the ground up: a room, or a module at the root, imports only from those before it."""
 OPTIONAL = (
-    "imports", "project", "doctor", "kernels", "calls", "baseline", "fleet", "cluster", "bisect", "drill", "verify",
-    "github", "history",
+    "load", "imports", "project", "doctor", "kernels", "calls", "baseline", "fleet", "cluster", "bisect", "drill",
+    "verify", "github", "history",
 )  # fmt: skip
 """Rooms that can be deleted: nothing of the core imports them, and they import only from the core and those before."""
 ROOMS = (*CORE, *OPTIONAL, "__main__")
@@ -37,10 +37,10 @@ SUBJECT_SIDE = {
     "capture.vllm_path",
     "capture.vllm_probe",
     "capture.vllm_ranges",
-    "capture.vllm_server",
     "capture.vllm_versions",
     "capture.vllm_worker",
     "doctor.probe",
+    "load.vllm_server",
 }
 """Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
 LATE_IMPORTS = {
@@ -119,7 +119,7 @@ def test_rooms_say_which_others_they_stand_on() -> None:
 
 def test_what_was_removed_can_be_named() -> None:
     """The list by which an error names a removed room has all that rooms bring and that is asked for by name."""
-    asked = ("commands", "reports", "formats", "schemas", "kinds", "metrics", "uses")
+    asked = ("commands", "reports", "formats", "schemas", "kinds", "drivers", "metrics", "uses")
     for name, told in SHIPPED.items():
         table = tables()[name]
         assert {*told} == {f"{kind}.{entry}" for kind in asked for entry in table.get(kind, {})}, name

@@ -21,12 +21,11 @@ from scipy.stats import binom
 from perfgate import stats
 from perfgate.github.github_markdown import annotate
 from perfgate.judge.cell_verdict import judge
-from perfgate.judge.machine_states import STATES, Labeller, Sample, follows_states
+from perfgate.judge.machine_states import STATES, Labeller, Sample
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
 from perfgate.judge.rule import Series, decide
 from perfgate.judge.state_series import BOTH, StateLook, StateSeries
 from perfgate.machine.fingerprint import Gpu
-from perfgate.metrics.catalogue import LOAD_METRICS
 from perfgate.metrics.sides import Side
 from perfgate.metrics.trial import PROBED_GPUS, Iteration, Probes, Trial
 from perfgate.record.run_record import Visit
@@ -166,12 +165,6 @@ def test_windows_that_no_pair_has_in_common(common: dict[str, int], *, windows: 
     assert found is not None
     assert {state: found.pairs(state) for state in STATES} == common
     assert found.unplaced == (6 if windows else 0)
-
-
-def test_quantiles_of_a_server_follow_the_states() -> None:
-    """All of them but the time to the first token, which is prefill."""
-    follow = {name: follows_states(own.of("p99")) for name, own in LOAD_METRICS.items() if name != "goodput"}
-    assert follow == {"ttft_quantile": False, "itl_quantile": True, "tpot_quantile": True, "e2e_quantile": True}
 
 
 def test_a_small_slowdown_is_blocked_within_a_state() -> None:

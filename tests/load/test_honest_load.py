@@ -12,10 +12,10 @@ import pytest
 from null_server import NullServer, at_once, serving
 from pydantic import ValidationError
 
+from perfgate.load.arrival_kinds import Lengths
 from perfgate.load.arrivals import window
 from perfgate.load.client import Client
 from perfgate.load.exchange import Target, Window
-from perfgate.load.lengths import Lengths
 from perfgate.load.shape import Load
 
 STEP, PREFILL = 10.0, 15.0

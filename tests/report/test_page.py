@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -41,14 +40,13 @@ from perfgate.judge.evidence import Evidence
 from perfgate.kernels.counter_charts import roofline
 from perfgate.kernels.kernel_evidence import kernels_section
 from perfgate.kernels.step_charts import layers_chart, step_bars
-from perfgate.load.shape import Load
 from perfgate.metrics.sides import SIDES
 from perfgate.report.chart import Scale
 from perfgate.report.explanation import commands, steps, three_sentences
 from perfgate.report.formats import render
 from perfgate.report.html import run_html
 from perfgate.report.outcome_charts import forest, waterfall
-from perfgate.report.record_charts import iterations_chart, pairs_chart, tokens_chart
+from perfgate.report.record_charts import pairs_chart
 from perfgate.report.run_page import MeasuredRun
 from perfgate.report.setting_lines import same_again
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
@@ -441,21 +439,6 @@ def test_a_run_says_how_to_measure_it_again() -> None:
         "perfgate judge drill-h200-20261122T131115Z-8f439d",
     ]
     assert list(same_again(measured.outcome.model_copy(update={"run": "another"}), None)) == []
-
-
-def test_a_window_of_load_is_no_timeline() -> None:
-    """Gaps between tokens that a server's record keeps by size are shown as that, and windows are called windows."""
-    measured = recorded("pass")
-    evidence = evidence_of(measured)
-    loaded = replace(
-        evidence,
-        cell=evidence.cell.model_copy(
-            update={"workload": Load.model_validate({"arrival": {"poisson": 4}, "requests": 60})}
-        ),
-    )
-
-    titles = [chart.title for chart in (tokens_chart(loaded), iterations_chart(loaded, None)) if chart]
-    assert titles == ["Gaps between tokens of one window", "Windows of every trial"]
 
 
 def test_an_unchanged_pair_is_not_called_worse() -> None:

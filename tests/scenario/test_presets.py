@@ -12,18 +12,10 @@ from fake_collector import FakeCollector
 from hand_made import scenario_file
 
 from perfgate.cli.main import main
-from perfgate.errors import UsageError
 from perfgate.record.manifest import read_manifest
 from perfgate.scenario.declaration import LoadedScenario, load
 from perfgate.scenario.presets import with_preset
 from perfgate.scenario.workload import Workload
-
-SERVED = """schema: 1
-name: served
-engine: {driver: server, model: {config: model}, args: {}}
-workload: {arrival: {poisson: 4}, duration: 5s, input_tokens: {uniform: [16, 48]}, output_tokens: {uniform: [8, 24]}}
-gates: [{metric: itl_median, ignorable: 10%, must_catch: 50%}]
-"""
 
 
 @pytest.fixture
@@ -180,16 +172,6 @@ def test_quick(declared: LoadedScenario, tmp_path: Path) -> None:
 def test_comprehensive_is_as_declared(declared: LoadedScenario) -> None:
     """It is the run that takes more, not the scenario that is another one."""
     assert with_preset(declared, "comprehensive", 4) is declared
-
-
-@pytest.mark.usefixtures("declared")
-def test_a_load_has_no_batch(tmp_path: Path) -> None:
-    """Scaling refuses it, and says what seeks a server's limit."""
-    file = tmp_path / "served.yaml"
-    file.write_text(SERVED)
-    with pytest.raises(UsageError, match="scales a batch, and the scenario declares a load"):
-        with_preset(load(file), "scaling", 2)
-    assert with_preset(load(file), "quick", 2).text == SERVED
 
 
 def test_a_run_keeps_what_its_preset_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,45 +252,6 @@ def test_words_that_make_no_sense_are_usage_errors(words: list[str], problem: st
     assert caught.value.exit_status is ExitStatus.USAGE
 
 
-SERVER = "http://127.0.0.1:8000"
-
-
-def test_a_server_that_runs_already_is_a_subject() -> None:
-    """It inherits nothing, and a head beside one is the same server unless it names an interpreter."""
-    running = Subject(python="", url=SERVER)
-    assert resolve([f"url={SERVER}/"], [], {}) == {"base": running}
-    assert resolve(["python=/a", "args.n=3"], [f"url={SERVER}"], {})["head"] == running
-    assert resolve([f"url={SERVER}"], ["python=/b"], {})["head"] == Subject(python="/b")
-    assert resolve(["old"], ["new"], {"old": {"url": SERVER}, "new": {"url": "http://b"}})["head"].url == "http://b"
-    assert (words(running), words(running, running)) == ((f"url={SERVER}",), ())
-    assert "url" not in Subject(python="/a").model_dump()
-
-
-@pytest.mark.parametrize(
-    ("base", "head", "problem"),
-    [
-        (
-            ["url=https://example.org"],
-            [],
-            "'https://example.org' is not the URL of a server: expected one like http://",
-        ),
-        (["url=http://host:8000/v1"], [], "is not the URL of a server"),
-        (["url=http://user:word@host/?key=sk-1"], [], "'http://host/' is not the URL of a server"),
-        (["url=HTTP://host:8000"], [], "is not the URL of a server"),
-        (["url=file:///etc/passwd"], [], "is not the URL of a server"),
-        ([f"url={SERVER}", "python=/a"], [], "python cannot be given beside url"),
-        ([f"url={SERVER}"], ["args.n=3"], "args cannot be given beside url"),
-    ],
-)
-def test_a_server_that_runs_already_has_a_url_and_nothing_else(base: list[str], head: list[str], problem: str) -> None:
-    """Nothing here starts it, so there is nothing to be started with."""
-    with pytest.raises(UsageError) as caught:
-        resolve(base, head, {})
-    assert problem in str(caught.value)
-    assert "word@" not in str(caught.value)
-    assert "sk-1" not in str(caught.value)
-
-
 def test_the_precision_of_the_logits_is_a_subjects_own() -> None:
     """Computing them in float32 leaves the model what the scenario says it is, so one side may."""
     sides = resolve(["python=x"], ['args.hf_overrides={"head_dtype": "float32"}'], {})

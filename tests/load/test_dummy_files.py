@@ -1,4 +1,4 @@
-"""The adapters of a dummy model are as those of real models are written."""
+"""What a model with dummy weights is given: a tokenizer, and adapters as those of real models are written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,21 @@ import pytest
 from conftest import CONFIG
 
 from perfgate.errors import NotMeasuredError
-from perfgate.load.dummy_adapters import write_adapters
+from perfgate.load.dummy_files import with_tokenizer, write_adapters
+
+
+def test_a_server_is_told_how_the_model_is_quantised(tmp_path: Path) -> None:
+    """Its folder has what vLLM reads of the model's beside the tokenizer: configuration and quantisation."""
+    model = tmp_path / "model"
+    model.mkdir()
+    content = {"config.json": '{"vocab_size": 300}', "hf_quant_config.json": "{}", "quantize_config.json": "{}"}
+    for name, text in content.items():
+        (model / name).write_text(text)
+
+    made = with_tokenizer(model, tmp_path / "made")
+
+    assert {file.name for file in made.iterdir()} == {*content, "tokenizer.json", "tokenizer_config.json"}
+    assert {name: (made / name).read_text() for name in content} == content
 
 
 def test_adapters_have_the_shapes_of_their_model(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What the processes of a server used of its subject's ``path=``: each that we started is asked once, before its end.
 
 A server of vLLM has one process that serves, one for the engine and one a rank; only what each has imported itself is
-in it. All of them ran :mod:`perfgate.capture.vllm_server` first, or are forks of one that did, and answer a signal by a
+in it. All of them ran :mod:`perfgate.load.vllm_server` first, or are forks of one that did, and answer a signal by a
 file. One that does not, of a scenario's own command say, is left alone: the signal would end it.
 """
 
@@ -19,7 +19,7 @@ import psutil
 
 from perfgate.capture.engine import gpus_of
 from perfgate.capture.job import Job
-from perfgate.capture.server_states import CHILDREN
+from perfgate.load.server_http import CHILDREN
 from perfgate.machine.json_text import MANIFEST, parse_json
 from perfgate.machine.processes import wait_until
 from perfgate.metrics.path_use import ProcessUse, read_uses
@@ -29,7 +29,7 @@ ASKED: Final = "asked-use.json"
 TOLD: Final = "told-use-{}.json"
 """The answer of a process, by its number."""
 SIGNAL: Final = signal.SIGRTMIN + 9
-"""All three as in :mod:`perfgate.capture.vllm_server`, which imports nothing from here."""
+"""All three as in :mod:`perfgate.load.vllm_server`, which imports nothing from here."""
 ANSWER_S: Final = 5.0
 """How long the answers may take. A process that has to start its own main thread first takes a tenth of a second."""
 MOST_BYTES: Final = 1 << 18

@@ -19,14 +19,14 @@ import pytest
 from conftest import CONFIG
 from perfgate_process import DEADLINE_S, marked_processes
 
-from perfgate.capture import server_driver
 from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.job import Job
 from perfgate.capture.parking import SWITCH, hides_imports
-from perfgate.capture.server_driver import ServerDriver
-from perfgate.capture.server_process import IN_PROCESS, VLLM
-from perfgate.capture.server_states import DEVELOPMENT, EXTENSION, METHOD
 from perfgate.capture.trial_taking import take_trial, timed
+from perfgate.load import server_driver
+from perfgate.load.server_driver import ServerDriver
+from perfgate.load.server_http import DEVELOPMENT, EXTENSION, METHOD
+from perfgate.load.server_process import IN_PROCESS, VLLM
 from perfgate.machine.processes import AHEAD, is_alive, wait_until
 from perfgate.metrics.trial import Probes, Trial
 from perfgate.scenario.declaration import loads
@@ -157,7 +157,7 @@ def two(jobs: Jobs, driver: ServerDriver, tmp_path: Path, monkeypatch: pytest.Mo
     """Those."""
     if not TWO:
         core = min(os.sched_getaffinity(0))
-        monkeypatch.setattr("perfgate.capture.server_driver.apart", lambda: contextlib.nullcontext(((core,), ())))
+        monkeypatch.setattr("perfgate.load.server_driver.apart", lambda: contextlib.nullcontext(((core,), ())))
         made = jobs("", "")
         trials = [taken(driver, job) for job in made]
         TWO.append(Two(made, trials, core, [*tmp_path.glob("run/parked-*")]))
@@ -304,9 +304,9 @@ def test_what_is_done_for_a_server_before_it_is_told_is_no_start(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, pytest.param(OSError, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("raises", [
-    "perfgate.capture.server_driver.package_versions", "perfgate.capture.server_driver.own_port",
-    "perfgate.capture.server_process.served_words", "perfgate.capture.server_driver.Client",
-    "perfgate.capture.worker.Worker.request", "perfgate.capture.server_process.is_ready",
+    "perfgate.load.server_driver.package_versions", "perfgate.load.server_driver.own_port",
+    "perfgate.load.server_process.served_words", "perfgate.load.server_driver.Client",
+    "perfgate.capture.worker.Worker.request", "perfgate.load.server_process.is_ready",
 ])  # fmt: skip
 def test_nothing_is_left_whatever_is_raised(
     jobs: Jobs, driver: ServerDriver, monkeypatch: pytest.MonkeyPatch, raises: str, error: type[BaseException]

@@ -1,7 +1,7 @@
 """Timed trials of a server: windows of load, measured once the server has settled.
 
 Warm-up is the windows that the scenario declares, and more while the time per token of their requests still changes
-(:mod:`perfgate.load.steady`), up to :data:`MOST_MORE`. Whether to go on rests on warm-up alone, never on what is
+(:mod:`perfgate.load.windows`), up to :data:`MOST_MORE`. Whether to go on rests on warm-up alone, never on what is
 measured. Where a load has the highest rate to be found, the windows of that search come next; what is measured is then
 at the highest rate that met the objective, and lower where the server refuses requests at it after all: the rate that
 was found is the trial's result, and these windows are there to be read.
@@ -9,23 +9,89 @@ was found is the trial's result, and these windows are there to be read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
+
+import numpy as np
 
 from perfgate.capture.driver_protocol import Engine
 from perfgate.capture.instruments import Say
 from perfgate.capture.job import Job
-from perfgate.capture.server_states import is_probed
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.timing import Timed
-from perfgate.capture.window_reading import OverloadedError, RefusedError, read_window
 from perfgate.errors import NotMeasuredError
 from perfgate.load.arrival_kinds import LEAST_RATE, Find
-from perfgate.load.rate_search import RateSearch
+from perfgate.load.server_http import is_probed
 from perfgate.load.shape import Load
-from perfgate.load.steady import is_steady
+from perfgate.load.under_load import COUNTED_BY, COUNTS, MAX_RATE, MAX_RATE_STEP, MORE_WARMUP, met_share
+from perfgate.load.window_reading import OverloadedError, RefusedError, read_window
 from perfgate.metrics.trial import Iteration
-from perfgate.metrics.under_load import COUNTED_BY, COUNTS, MAX_RATE, MAX_RATE_STEP, met_share
+
+BATCH: Final = 5
+LEAST_BATCHES: Final = 4
+"""Of a stretch; with fewer nothing can be told."""
+STANDARD_ERRORS: Final = 3.0
+
+
+def agree(before: Sequence[float], after: Sequence[float]) -> bool | None:
+    """Whether two stretches of requests took as long; ``None`` where they are too short to tell.
+
+    Args:
+        before: A time of each request, in the order in which they were due; what does not fill a batch is left out.
+        after: The same of the requests that came next.
+    """
+    means = [np.array(one[: len(one) // BATCH * BATCH], dtype=float).reshape(-1, BATCH).mean(axis=1)
+             for one in (before, after)]  # fmt: skip
+    if min(map(len, means)) < LEAST_BATCHES:
+        return None
+    error = math.sqrt(sum(float(one.var(ddof=1)) / len(one) for one in means))
+    return abs(float(means[0].mean() - means[1].mean())) <= STANDARD_ERRORS * error
+
+
+def is_steady(windows: Sequence[Sequence[float]]) -> bool | None:
+    """Whether warm-up has come to rest: the last two windows agree, or the halves of the only one.
+
+    Args:
+        windows: A time of each request, window by window; ``None`` is returned where they are too short to tell.
+    """
+    if not windows:
+        return None
+    if len(windows) == 1:
+        half = len(windows[0]) // 2
+        return agree(windows[0][:half], windows[0][half:])
+    return agree(windows[-2], windows[-1])
+
+
+@dataclass
+class RateSearch:
+    """A search, window by window.
+
+    Args:
+        low: The highest rate that held so far, or the lowest there is; requests a second.
+        high: The lowest rate that did not hold, or the highest there is.
+    """
+
+    low: float
+    high: float
+    held: bool = False
+    """Whether any rate held."""
+    broke: bool = False
+    """Whether any rate did not."""
+
+    @property
+    def rate(self) -> float:
+        """The rate to try next, and at the end the rate that was found."""
+        return math.sqrt(self.low * self.high)
+
+    def note(self, *, held: bool) -> None:
+        """What came of :attr:`rate`."""
+        if held:
+            self.low, self.held = self.rate, True
+        else:
+            self.high, self.broke = self.rate, True
+
 
 MOST_MORE: Final = 4
 """Windows of warm-up beyond the declared ones."""
@@ -33,8 +99,6 @@ LOWER: Final = 0.9
 """By so much the rate is lowered where a server refuses requests at the one that was found."""
 MOST_LOWER: Final = 5
 """Times, in a trial."""
-MORE_WARMUP: Final = "more_warmup"
-"""The figure of a trial that says how many there were."""
 
 
 class Windows(Timed):

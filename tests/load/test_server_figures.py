@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.capture.server_figures import MOST_BYTES, growth, kv_token_capacity, kv_use_ppm, read_metrics
-from perfgate.capture.windows import _added
+from perfgate.load.server_http import MOST_TEXT, growth, kv_token_capacity, kv_use_ppm, read_metrics
+from perfgate.load.windows import _added
 
 BEFORE = b"""\
 # TYPE vllm:num_preemptions counter
@@ -66,7 +66,7 @@ def test_the_cache_of_a_server() -> None:
 
 def test_what_is_not_of_this_format_tells_nothing() -> None:
     """Nor does what is too large: the rest of a trial counts all the same."""
-    for text in (b"", b"<html>no</html>", b"a{ 1", b"x" * (MOST_BYTES + 1), b"vllm:num_preemptions_total NaN"):
+    for text in (b"", b"<html>no</html>", b"a{ 1", b"x" * (MOST_TEXT + 1), b"vllm:num_preemptions_total NaN"):
         scrape = read_metrics(text)
         assert growth(scrape, scrape) == {}
         assert (kv_token_capacity(scrape), kv_use_ppm(scrape)) == (None, None)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hand_made import trial
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_runs import recorded
 
-from perfgate.capture.window_reading import WindowAnswer, evenly, read_window
 from perfgate.errors import NotMeasuredError
+from perfgate.judge.cell_verdict import evidence_of_run
 from perfgate.load.exchange import Answer, Answers
+from perfgate.load.shape import Load
+from perfgate.load.window_reading import WindowAnswer, evenly, read_window
 from perfgate.metrics.catalogue import trial_value
+from perfgate.report.record_charts import iterations_chart, tokens_chart
 
 MS = 1_000_000
 
@@ -118,3 +123,23 @@ def test_values_are_left_out_evenly(values: list[int], most: int) -> None:
     assert list(kept) == sorted(kept)
     assert (kept[0], kept[-1]) == (ordered[0], ordered[-1])
     assert {*kept} <= {*ordered}
+
+
+def test_a_window_of_load_is_no_timeline() -> None:
+    """Gaps between tokens that a server's record keeps by size are shown as that, and windows are called windows."""
+    measured = recorded("pass")
+    assert measured.run is not None
+    (kept,) = measured.records.values()
+    evidence = evidence_of_run(measured.run, kept.cell, kept)
+    loaded = replace(
+        evidence,
+        cell=evidence.cell.model_copy(
+            update={
+                "engine": evidence.cell.engine.model_copy(update={"driver": "server"}),
+                "workload": Load.model_validate({"arrival": {"poisson": 4}, "requests": 60}),
+            }
+        ),
+    )
+
+    titles = [chart.title for chart in (tokens_chart(loaded), iterations_chart(loaded, None)) if chart]
+    assert titles == ["Gaps between tokens of one window", "Windows of every trial"]

@@ -16,15 +16,13 @@ from typing import Any, Final, Self
 
 from perfgate.capture.engine import APART, BLOCKS, FIRST_PORT, LOG, PORTS, engine_environment
 from perfgate.capture.job import Job
-from perfgate.capture.server_http import is_ready
-from perfgate.capture.server_states import DEVELOPMENT, EXTENSION, is_probed
-from perfgate.capture.server_use import ask_processes
-from perfgate.capture.small_tokenizer import with_tokenizer
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.worker import Limit, Worker, signal_name
 from perfgate.counters.transformer import read_config
 from perfgate.errors import InterruptedRunError
-from perfgate.load.dummy_adapters import RANK, write_adapters
+from perfgate.load.dummy_files import RANK, with_tokenizer, write_adapters
+from perfgate.load.server_http import DEVELOPMENT, EXTENSION, is_probed, is_ready
+from perfgate.load.server_use import ask_processes
 from perfgate.load.shape import Load
 from perfgate.machine.children import Child, spawn
 from perfgate.machine.locks import hold_named, state_folder

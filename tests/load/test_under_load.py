@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from perfgate.metrics.catalogue import find_metric, trial_value
+from perfgate.judge.machine_states import follows_states
+from perfgate.load.under_load import Slo, read_objective, write_objective
+from perfgate.metrics.catalogue import KEYED_METRICS, find_metric, trial_value
 from perfgate.metrics.trial import Iteration, Trial
-from perfgate.metrics.under_load import read_objective, write_objective
 
 MS = 1_000_000
 
@@ -86,7 +87,7 @@ def test_a_name_with_another_parameter_names_nothing(name: str) -> None:
 def test_an_objective_is_read_as_it_was_written(bounds_ns: dict[str, int]) -> None:
     """From a nanosecond to months nothing is lost, in whatever order they were named."""
     bounds = {name: ns / 1e9 for name, ns in bounds_ns.items()}
-    assert read_objective(write_objective(bounds)) == pytest.approx(bounds, rel=1e-9)
+    assert read_objective(write_objective(Slo.model_construct(**bounds))) == pytest.approx(bounds, rel=1e-9)
 
 
 def test_a_window_has_a_length_for_each_request() -> None:
@@ -107,3 +108,9 @@ def test_lengths_are_written_only_where_there_are_some() -> None:
 def test_readings_of_a_window_under_load_are_of_all_of_it() -> None:
     """Requests decode from its beginning, whoever still waits for a first token."""
     assert window((100, 190, 10)).window == (7, 7, 7 + 1000 * MS)
+
+
+def test_quantiles_of_a_server_follow_the_states() -> None:
+    """All of them but the time to the first token, which is prefill."""
+    follow = {name: follows_states(own.of("p99")) for name, own in KEYED_METRICS.items() if name != "goodput"}
+    assert follow == {"ttft_quantile": False, "itl_quantile": True, "tpot_quantile": True, "e2e_quantile": True}

@@ -10,13 +10,14 @@ import pytest
 from conftest import CONFIG
 
 from perfgate.doctor.preflight import preflight
-from perfgate.errors import NotMeasuredError, ScenarioError
+from perfgate.errors import NotMeasuredError, ScenarioError, UsageError
+from perfgate.load.arrival_trace import kept_trace
 from perfgate.load.shape import Load
 from perfgate.record.cost import kind_cost
 from perfgate.record.keeping import make_folder
-from perfgate.record.kept_trace import kept_trace
 from perfgate.scenario.declaration import dump, load, loads
 from perfgate.scenario.plan import Cell, resolve_cells
+from perfgate.scenario.presets import with_preset
 
 ROOT = Path(__file__).parents[2]
 TEXT = """schema: 1
@@ -156,7 +157,7 @@ def test_a_load_survives_the_way_through_a_record() -> None:
     assert loads(dump(loaded.scenario), Path("s.yaml")).scenario == loaded.scenario
     (cell,) = resolve_cells(loaded)
     assert Cell.model_validate_json(cell.model_dump_json()) == cell
-    with pytest.raises(TypeError, match="has a load and no batch"):
+    with pytest.raises(TypeError, match="has no batch"):
         _ = cell.batch
     (other,) = resolve_cells(loads(TEXT.replace("0123abc}", '0123abc}, command: ["{port}"]'), Path("s.yaml")))
     assert other.cell_id != cell.cell_id
@@ -190,7 +191,7 @@ def test_a_replayed_trace_is_part_of_the_cell(replaying: Path) -> None:
     trace.write_text(trace.read_text().replace("600", "601"))
     (other,) = resolve_cells(load(replaying))
     assert other.cell_id != cell.cell_id
-    (as_it_was,) = resolve_cells(load(replaying), trace=digest)
+    (as_it_was,) = resolve_cells(load(replaying), measured=cell.workload)
     assert as_it_was.cell_id == cell.cell_id
     replaying.write_text(replaying.read_text().replace("speed: 2", f"speed: 2, sha256: {digest}"))
     with pytest.raises(ScenarioError, match="is another file than sha256 says: it has "):
@@ -291,3 +292,12 @@ def test_the_shipped_scenario_fits_its_model() -> None:
     assert longest is not None
     assert isinstance(context, int)
     assert longest <= context < CONFIG["max_position_embeddings"]
+
+
+def test_a_load_has_no_batch(tmp_path: Path) -> None:
+    """Scaling refuses it, and says what seeks a server's limit."""
+    file = tmp_path / "served.yaml"
+    file.write_text(TEXT)
+    with pytest.raises(UsageError, match="scales a batch, and the scenario declares a load"):
+        with_preset(load(file), "scaling", 2)
+    assert with_preset(load(file), "quick", 2).text == TEXT

@@ -19,30 +19,40 @@ from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Engine, 
 from perfgate.capture.engine import engine_environment, find_subject, gpus_of
 from perfgate.capture.job import Job
 from perfgate.capture.parking import BESIDE_A_START, Parking
-from perfgate.capture.server_figures import Scrape, growth, kv_token_capacity, kv_use_ppm, read_metrics
-from perfgate.capture.server_http import fetch, fetch_json, served_name
-from perfgate.capture.server_process import RunningServer, Server, ServerWorker, held_alone, own_port
-from perfgate.capture.server_states import is_probed, probes, read_ranks
-from perfgate.capture.small_tokenizer import vocabulary_of
 from perfgate.capture.timeline import InvalidTrialError, Span
-from perfgate.capture.window_reading import WindowAnswer
 from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit, start_limit
+from perfgate.load.arrival_trace import kept_trace
 from perfgate.load.arrivals import window
 from perfgate.load.client import Client
+from perfgate.load.dummy_files import vocabulary_of
 from perfgate.load.event_stream import UNCOUNTED
 from perfgate.load.exchange import Answers, Target, Window
+from perfgate.load.server_http import (
+    Scrape,
+    fetch,
+    fetch_json,
+    growth,
+    is_probed,
+    kv_token_capacity,
+    kv_use_ppm,
+    probes,
+    read_metrics,
+    read_ranks,
+    served_name,
+)
+from perfgate.load.server_process import RunningServer, Server, ServerWorker, held_alone, own_port
 from perfgate.load.shape import Load
+from perfgate.load.window_reading import WindowAnswer
 from perfgate.machine.children import spawn
 from perfgate.machine.cleanup import count_files
 from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.json_text import MANIFEST, parse_json
 from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import Failure, Startup
-from perfgate.record.kept_trace import kept_trace
+from perfgate.models import Strict
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.workload import AnyWorkload
 
-VERSIONS: Final = Path(__file__).with_name("vllm_versions.py")
+VERSIONS: Final = Path(__file__).parents[1] / "capture" / "vllm_versions.py"
 VERSIONS_LOG: Final = "versions.log"
 VERSIONS_S: Final = 30.0
 MOST_SAID: Final = 65_536
@@ -172,7 +182,7 @@ class ServedEngine:
             self._started.parking.pause()
 
     def iterate(
-        self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False
+        self, workload: Strict, number: int, limit: Limit | None = None, *, probe: bool = False
     ) -> tuple[dict[str, Any], Span]:
         """A window of load, see :class:`perfgate.capture.driver_protocol.Engine`.
 

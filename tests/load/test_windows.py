@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,26 +12,29 @@ from typing import Any
 
 import pytest
 from conftest import CONFIG
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.job import Job
-from perfgate.capture.server_process import served_words, server_environment
-from perfgate.capture.server_states import DEVELOPMENT, EXTENSION, SWITCH, is_probed
 from perfgate.capture.timeline import InvalidTrialError, Span
-from perfgate.capture.window_reading import WindowAnswer
-from perfgate.capture.windows import MORE_WARMUP, Windows
 from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit
 from perfgate.errors import NotMeasuredError
 from perfgate.load.exchange import Answer, Answers
+from perfgate.load.server_http import DEVELOPMENT, EXTENSION, SWITCH, is_probed
+from perfgate.load.server_process import served_words, server_environment
 from perfgate.load.shape import Load
+from perfgate.load.under_load import MORE_WARMUP
+from perfgate.load.window_reading import WindowAnswer
+from perfgate.load.windows import RateSearch, Windows, agree, is_steady
 from perfgate.metrics.catalogue import METRICS, trial_value
 from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import SETTLED, Probes, Startup, Trial
+from perfgate.models import Strict
 from perfgate.record.run_record import Record
 from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import resolve_cells
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.workload import AnyWorkload
 from perfgate.verify.verification import _longest_line, _tells
 
 TEXT = """
@@ -79,7 +83,7 @@ class Arithmetic:
         """Nothing works beside it."""
 
     def iterate(
-        self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False
+        self, workload: Strict, number: int, limit: Limit | None = None, *, probe: bool = False
     ) -> tuple[dict[str, Any], Span]:
         """A window."""
         assert isinstance(workload, Load)
@@ -170,8 +174,8 @@ def test_a_long_search_can_be_verified(job: Job, monkeypatch: pytest.MonkeyPatch
         patch.setattr("perfgate.verify.verification.BYTES_A_TOKEN", 0)
         assert _tells(file, known, trial)
     more = known.cell.workload.model_copy(update={"requests": None, "duration": 60.0})
-    assert isinstance(more, Load)
-    assert _longest_line(more, trial) > _longest_line(known.cell.workload, trial) + 64 * 2 * 900
+    longer = known.cell.model_copy(update={"workload": more})
+    assert _longest_line(longer, trial) > _longest_line(known.cell, trial) + 64 * 2 * 900
 
 
 @pytest.mark.parametrize(("window", "counts"), [(0, True), (1, False), (4, False), (5, False), (6, False)])
@@ -329,3 +333,66 @@ def test_a_rate_outside_the_bounds_is_not_measured(job: Job, capacity: float, sa
     with pytest.raises(InvalidTrialError, match=said) as caught:
         taken(job, Arithmetic(capacity))
     assert caught.value.code == "rate-out-of-range"
+
+
+DRAW = random.Random(1)  # noqa: S311 (no secret)
+
+
+def noisy(mean: float, count: int) -> list[float]:
+    """Times around a mean."""
+    return [DRAW.gauss(mean, mean / 10) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("windows", "steady"),
+    [
+        ([noisy(10, 60)], True),
+        ([[*noisy(30, 30), *noisy(10, 30)]], False),
+        ([noisy(30, 40), noisy(10, 40), noisy(10, 40)], True),  # what was before the last two does not matter
+        ([noisy(10, 40), noisy(10, 40), noisy(12, 40)], False),
+        ([[1.0 + n for n in range(60)]], False),  # requests pile up
+        ([[1.0] * 60], True),
+        ([noisy(10, 39)], None),
+        ([noisy(10, 60), noisy(10, 19)], None),
+        ([], None),
+    ],
+)
+def test_the_last_two_stretches_are_compared(windows: list[list[float]], steady: bool | None) -> None:  # noqa: FBT001
+    """Those are the last two windows, or the halves of a single one; a few requests tell nothing."""
+    assert is_steady(windows) is steady
+
+
+@given(st.lists(st.floats(0.5, 2), min_size=40, max_size=60), st.integers(1, 100))
+def test_the_unit_of_time_does_not_matter(times: list[float], factor: int) -> None:
+    """Powers of two leave every digit as it is."""
+    scaled = [2.0**factor * time for time in times]
+    assert agree(scaled[:20], scaled[20:]) is agree(times[:20], times[20:])
+
+
+def test_a_server_at_rest_is_rarely_called_restless() -> None:
+    """Of a thousand pairs of stretches of independent times some 2 % are held up for more warm-up."""
+    draw = random.Random(2)  # noqa: S311 (no secret)
+    pairs = ([draw.lognormvariate(0, 0.5) for _ in range(60)] for _ in range(1000))
+    assert sum(agree(pair[:30], pair[30:]) is False for pair in pairs) < 30
+
+
+@given(least=st.floats(0.01, 100), factor=st.floats(1.1, 1000), place=st.floats(0.01, 0.99), steps=st.integers(1, 16))
+def test_the_rate_is_in_the_last_bracket(least: float, factor: float, place: float, steps: int) -> None:
+    """Each step halves it as a ratio, whatever the server can do."""
+    capacity = least * factor**place
+    search = RateSearch(least, least * factor)
+    for _ in range(steps):
+        search.note(held=search.rate <= capacity)
+    assert search.low <= capacity * (1 + 1e-9)
+    assert search.high >= capacity * (1 - 1e-9)
+    assert search.high / search.low == pytest.approx(factor ** (0.5**steps))
+    assert search.low < search.rate < search.high
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_rate_that_is_not_between_the_bounds_is_not_found(held: bool) -> None:  # noqa: FBT001 (drawn)
+    """The search tells that only one of the two was seen."""
+    search = RateSearch(1, 16)
+    for _ in range(4):
+        search.note(held=held)
+    assert (search.held, search.broke) == (held, not held)

@@ -41,7 +41,7 @@ PROBE = "perfgate_probe"
 FAILED = "perfgate_probe_failed"
 """Where a rank keeps why its probe failed."""
 ASKED, TOLD, SIGNAL = "asked-use.json", "told-use-{}.json", signal.SIGRTMIN + 9
-"""What perfgate asks for, what answers, and by which signal; see :mod:`perfgate.capture.server_use`."""
+"""What perfgate asks for, what answers, and by which signal; see :mod:`perfgate.load.server_use`."""
 
 
 def offer_probe() -> None:
@@ -85,8 +85,8 @@ def tell_when_asked() -> None:
 
 
 def beside(name: str) -> types.ModuleType:
-    """The module of that name beside this file."""
-    file, module = Path(__file__).with_name(f"{name}.py"), types.ModuleType(name)
+    """The module of that name beside the worker."""
+    file, module = Path(__file__).parents[1] / "capture" / f"{name}.py", types.ModuleType(name)
     importlib.machinery.SourceFileLoader(name, str(file)).exec_module(module)
     return module
 

@@ -11,18 +11,16 @@ from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
-from perfgate.capture.timeline import ANY_TIME, Span, read_iteration
+from perfgate.capture.timeline import ANY_TIME, Span
 from perfgate.errors import NotMeasuredError
 from perfgate.load.arrival_kinds import MOST_REQUESTS
 from perfgate.load.exchange import CANCELLED, Answer, Answers, Counts
+from perfgate.load.served import MOST_GAPS
 from perfgate.load.shape import Load
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import Iteration, Probes
 from perfgate.models import Frozen
-from perfgate.scenario.workload import AnyWorkload
 
-MOST_GAPS: Final = 4096
-"""Of the gaps between tokens in a record; of more, those at even ranks are kept. The timeline has all of them."""
 AS_ASKED: Final = "length"
 MOST_SENT_TWICE: Final = 0.01
 """Of a window's requests, and one in any case. A server with an idle timeout meets a request that is on its way in one
@@ -70,18 +68,9 @@ class WindowAnswer(Frozen):
     probe_ns: Probes | None = None
 
 
-def read_answer(answer: Mapping[str, Any], workload: AnyWorkload, asked: Span = ANY_TIME) -> Iteration:
-    """What came of a workload, be it a batch or a window of load.
-
-    Args:
-        answer: As the driver returned it, or a timeline kept it.
-        workload: What was asked for.
-        asked: When.
-
-    Raises:
-        NotMeasuredError: Whatever :func:`read_window` or :func:`perfgate.capture.timeline.read_iteration` raises.
-    """
-    return read_window(answer) if isinstance(workload, Load) else read_iteration(answer, workload, asked)
+def read_served(answer: Mapping[str, Any], _load: Load, _asked: Span = ANY_TIME) -> Iteration:
+    """A window as a timeline kept it, see :func:`read_window`."""
+    return read_window(answer)
 
 
 def read_window(answer: Mapping[str, Any], *, may_be_late: bool = False) -> Iteration:

@@ -1,32 +1,28 @@
-"""Drivers: how an engine is started, given its load and stopped; a scenario's ``engine.driver`` names one.
-
-:data:`perfgate.scenario.workload.DRIVERS` lists the names that a scenario may use: a scenario is checked, and a record
-is judged, without any of this.
-"""
+"""The driver ``vllm``: how an engine is started, given batches and stopped."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Final
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Driver, Engine, Launch
+from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Engine, Launch
 from perfgate.capture.engine import find_subject
 from perfgate.capture.job import Job
 from perfgate.capture.parking import BESIDE_A_START, Parking, beside_the_first
-from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
 from perfgate.capture.worker import EXIT_TIMEOUT_S, Limit, Worker, start_limit
 from perfgate.machine.cleanup import count_files
 from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.metrics.path_use import ProcessUse
 from perfgate.metrics.trial import Failure, Startup
+from perfgate.models import Strict
 from perfgate.scenario.plan import prompts
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.workload import AnyWorkload, Workload
+from perfgate.scenario.workload import Workload
 
 _Version = Annotated[str, Field(max_length=MAX_VERSION)]
 _Count = Annotated[int, Field(gt=0, lt=LARGEST)]
@@ -120,7 +116,7 @@ class VllmEngine:
         self.startup = Startup(ready_ns=ready_ns, cache_files=cache_files, parked_ns=worker.parked_ns, **figures)
 
     def iterate(
-        self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False
+        self, workload: Strict, number: int, limit: Limit | None = None, *, probe: bool = False
     ) -> tuple[dict[str, Any], Span]:
         """See :class:`Engine`."""
         if not isinstance(workload, Workload):
@@ -161,7 +157,3 @@ def _starts_as_it_is(job: Job, launch: Launch) -> bool:
     """Whether nothing is asked of the start by an instrument, so that a parked worker could be taken."""
     kind = TRIAL_KINDS[job.kind]
     return kind.parked and launch == Launch(**kind.launch)
-
-
-DRIVERS: Final[dict[str, Callable[[], Driver]]] = {"vllm": VllmDriver, "server": ServerDriver}
-"""By name: one for each of :data:`perfgate.scenario.workload.DRIVERS`, made anew for each station."""

@@ -22,16 +22,15 @@ from hand_made import cell
 
 from perfgate.capture.driver_protocol import Launch
 from perfgate.capture.job import Job
-from perfgate.capture.server_driver import ServerDriver, apart, package_versions
-from perfgate.capture.server_http import fetch, served_name
-from perfgate.capture.server_process import as_options, own_port, served_words, server_command
-from perfgate.capture.server_states import probes, read_ranks
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.trial_taking import EngineCollector
+from perfgate.load.arrival_trace import keep_trace
+from perfgate.load.server_driver import ServerDriver, apart, package_versions
+from perfgate.load.server_http import fetch, probes, read_ranks, served_name
+from perfgate.load.server_process import as_options, own_port, served_words, server_command
 from perfgate.machine.processes import is_alive
 from perfgate.metrics.catalogue import trial_value
 from perfgate.metrics.trial import Probes, Trial
-from perfgate.record.kept_trace import keep_trace
 from perfgate.record.run_record import Record
 from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import Cell, resolve_cells
@@ -186,16 +185,16 @@ def test_a_client_without_a_core_of_its_own_is_told_of(
     collect: Collect, monkeypatch: pytest.MonkeyPatch, cores: tuple[tuple[int, ...], ...], cautions: tuple[str, ...]
 ) -> None:
     """The trial counts, with the caution that client and server were not apart."""
-    monkeypatch.setattr("perfgate.capture.server_driver.apart", lambda: contextlib.nullcontext(cores))
+    monkeypatch.setattr("perfgate.load.server_driver.apart", lambda: contextlib.nullcontext(cores))
     trial, _ = collect()
     assert (trial.failure, trial.cautions) == (None, cautions)
 
 
 def test_clients_at_work_at_once_have_a_core_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Which the servers of theirs have not; where half of the cores are taken, all may use all."""
-    monkeypatch.setattr("perfgate.capture.server_process.state_folder", lambda: tmp_path)
+    monkeypatch.setattr("perfgate.load.server_process.state_folder", lambda: tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
-    monkeypatch.setattr("perfgate.capture.server_driver.usable_cores", lambda: 4)
+    monkeypatch.setattr("perfgate.load.server_driver.usable_cores", lambda: 4)
     with contextlib.ExitStack() as at_work:
         found = [at_work.enter_context(apart()) for _ in range(3)]
     assert [client for _, client in found] == [(3,), (2,), ()]
@@ -209,7 +208,7 @@ def test_both_sides_have_the_same_cores(
 ) -> None:
     """A driver keeps those of its first server until it is released, whatever becomes free meanwhile."""
     given = iter([((0, 1), (2,)), ((0,), (1,))])
-    monkeypatch.setattr("perfgate.capture.server_driver.apart", lambda: contextlib.nullcontext(next(given)))
+    monkeypatch.setattr("perfgate.load.server_driver.apart", lambda: contextlib.nullcontext(next(given)))
     seen: list[tuple[int, ...]] = []
 
     @contextlib.contextmanager
@@ -217,9 +216,9 @@ def test_both_sides_have_the_same_cores(
         seen.append(cores)
         yield None
 
-    monkeypatch.setattr("perfgate.capture.server_driver.Client", client)
-    monkeypatch.setattr("perfgate.capture.server_driver.RunningServer", MagicMock())
-    monkeypatch.setattr("perfgate.capture.server_driver.ServedEngine", MagicMock())
+    monkeypatch.setattr("perfgate.load.server_driver.Client", client)
+    monkeypatch.setattr("perfgate.load.server_driver.RunningServer", MagicMock())
+    monkeypatch.setattr("perfgate.load.server_driver.ServedEngine", MagicMock())
     job = make_job(make_cell(), Subject(python="", url="http://127.0.0.1:1"))
     driver = ServerDriver()
     for _ in range(2):
@@ -274,7 +273,7 @@ def test_a_server_that_never_comes_to_an_end_of_its_answer(
     answering: Callable[..., str], monkeypatch: pytest.MonkeyPatch, head: bytes, last: bytes
 ) -> None:
     """It has a time for all of it, however often it says a little."""
-    monkeypatch.setattr("perfgate.capture.server_http.ASK_S", 0.1)
+    monkeypatch.setattr("perfgate.load.server_http.ASK_S", 0.1)
     assert fetch(answering(head, last=last), "/metrics") == (0, b"")
 
 

@@ -7,16 +7,47 @@ is a fresh start of the server.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from typing import Final, get_args
+from typing import Annotated, Final, get_args
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from perfgate.load.exchange import Counts
-from perfgate.load.objective import TIMES
+from perfgate.metrics.summaries import scaled, times_per_token
 from perfgate.metrics.trial import Iteration, Trial
+from perfgate.models import Duration, Strict
 from perfgate.units import NS_PER_S, parse_quantity, plain_digits
+
+TIMES: Final = ("ttft", "tpot", "e2e")
+"""What an objective can bound, for each request."""
+
+
+class Slo(Strict):
+    """What a request must meet: every bound that is named.
+
+    Args:
+        ttft: The longest time to first token, from schedule.
+        tpot: The longest time per output token after the first.
+        e2e: The longest time from schedule to the last token.
+    """
+
+    ttft: Annotated[Duration | None, Field(examples=["200ms"])] = None
+    tpot: Annotated[Duration | None, Field(examples=["20ms"])] = None
+    e2e: Annotated[Duration | None, Field(examples=["2s"])] = None
+
+    @model_validator(mode="after")
+    def _a_bound(self) -> Slo:
+        if not self.bounds:
+            raise ValueError(f"expected at least one of {', '.join(TIMES)}")
+        return self
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Those that are named, in seconds."""
+        return {name: bound for name in TIMES if (bound := getattr(self, name)) is not None}
+
 
 COUNTED_BY: Final = "counted_by"
 """The figure of a trial whose tokens were not counted by their ids: the place in :data:`COUNTS` of what says how many
@@ -26,39 +57,60 @@ MAX_RATE, MAX_RATE_STEP = "max_rate_uhz", "max_rate_step_uhz"
 """Figures of a trial that sought the highest rate: that, and the width of its last bracket; millionths of a request a
 second."""
 
-
-def request_times(iteration: Iteration, name: str) -> Iterator[float]:
-    """One of :data:`TIMES`, or ``itl``, of an iteration in nanoseconds.
-
-    Args:
-        iteration: A window.
-        name: ``tpot`` leaves out requests of a single token, which have none.
-    """
-    if name == "itl":
-        yield from iteration.itl_ns
-    elif name in ("ttft", "e2e"):
-        yield from iteration.ttft_ns if name == "ttft" else iteration.e2e_ns
-    else:
-        for ttft, e2e, tokens in zip(iteration.ttft_ns, iteration.e2e_ns, iteration.tokens, strict=True):
-            if tokens > 1:
-                yield (e2e - ttft) / (tokens - 1)
+MORE_WARMUP: Final = "more_warmup"
+"""The figure of a trial that says how many windows of warm-up there were beyond the declared ones."""
 
 
-def quantile(name: str) -> Callable[[Trial, str], float | None]:
+def _figure(name: str, scale: float = 1.0) -> Callable[[Trial], float | None]:
+    """One of a trial's figures in another unit."""
+    return lambda trial: scaled(trial.figures.get(name), scale)
+
+
+def _share(part: str, whole: str, scale: float = 1.0) -> Callable[[Trial], float | None]:
+    """One of a trial's figures by another; ``None`` where either is missing, or the second is zero."""
+
+    def summarise(trial: Trial) -> float | None:
+        over = trial.figures.get(whole)
+        return scaled(trial.figures[part] / over, scale) if over and part in trial.figures else None
+
+    return summarise
+
+
+max_rate = _figure(MAX_RATE, 1e-6)
+max_rate_steps = _share(MAX_RATE, MAX_RATE_STEP)
+preemptions = _figure("preemptions")
+kv_use = _figure("kv_use_ppm", 1e-6)
+queue_time = _share("queue_ns", "queued", 1 / NS_PER_S)
+prefix_hit_share = _share("prefix_hits", "prefix_queries")
+draft_acceptance = _share("drafts_accepted", "drafts")
+
+
+def _quantile(times: Callable[[Iteration], Iterable[float]]) -> Callable[[Trial, str], float | None]:
     """A quantile over all windows of a trial, in seconds; linear interpolation (Hyndman and Fan 1996, type 7).
 
     Args:
-        name: One of :data:`TIMES`, or ``itl``.
+        times: Those of a window, in nanoseconds.
 
     Returns:
         A function of a trial and a quantile as it is written, like ``p99.9``.
     """
 
     def summarise(trial: Trial, part: str) -> float | None:
-        pooled = [time for window in trial.iterations for time in request_times(window, name)]
+        pooled = [time for window in trial.iterations for time in times(window)]
         return float(np.percentile(pooled, read_quantile(part))) / NS_PER_S if pooled else None
 
     return summarise
+
+
+ttft_quantile = _quantile(lambda window: window.ttft_ns)
+itl_quantile = _quantile(lambda window: window.itl_ns)
+tpot_quantile = _quantile(times_per_token)
+e2e_quantile = _quantile(lambda window: window.e2e_ns)
+
+
+def write_quantile(quantile: float) -> str:
+    """0.999 to ``p99.9``."""
+    return f"p{quantile * 100:.10g}"
 
 
 def read_quantile(part: str) -> float:
@@ -73,10 +125,9 @@ def read_quantile(part: str) -> float:
     return float(found[1])
 
 
-def write_objective(bounds: Mapping[str, float]) -> str:
-    """``ttft<=200ms,tpot<=20ms`` of bounds in seconds, in the order of :data:`TIMES`."""
-    digits = {name: plain_digits(Decimal(repr(bound)) * 1000) for name, bound in bounds.items()}
-    return ",".join(f"{name}<={digits[name]}ms" for name in TIMES if name in bounds)
+def write_objective(slo: Slo) -> str:
+    """``ttft<=200ms,tpot<=20ms``, in the order of :data:`TIMES`."""
+    return ",".join(f"{name}<={plain_digits(Decimal(repr(bound)) * 1000)}ms" for name, bound in slo.bounds.items())
 
 
 def read_objective(part: str) -> dict[str, float]:
@@ -138,13 +189,3 @@ def _met(window: Iteration, bounds: Mapping[str, float]) -> int:
 
 def _times(ttft: int, e2e: int, tokens: int) -> dict[str, float]:
     return {"ttft": ttft, "e2e": e2e, "tpot": (e2e - ttft) / (tokens - 1) if tokens > 1 else 0.0}
-
-
-def figure_share(part: str, whole: str) -> Callable[[Trial], float | None]:
-    """One of a trial's figures by another; ``None`` where either is missing, or the second is zero."""
-
-    def summarise(trial: Trial) -> float | None:
-        over = trial.figures.get(whole)
-        return trial.figures[part] / over if over and part in trial.figures else None
-
-    return summarise
