@@ -6,7 +6,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from perfgate import stats
 from perfgate.counters.roofline_bound import Floor
@@ -158,7 +157,7 @@ TrialsBySide = Mapping[Side, Sequence[Trial]]
 """Trials of base and head."""
 
 
-def side_cautions(work: Work[Any], timed: TrialsBySide, traced: TrialsBySide) -> Iterator[Note]:
+def side_cautions(work: Work, timed: TrialsBySide, traced: TrialsBySide) -> Iterator[Note]:
     """What the trials of two sides tell, wherever they come from."""
     # Digests of one kind only: another kind warms up for longer, so that its iterations have other prompts.
     yield from _output_cautions(timed if all(timed.values()) else traced)

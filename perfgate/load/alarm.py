@@ -83,6 +83,10 @@ machine held up once, for a hundredth of a short window, is late then alone."""
 class Backlog:
     """A timer that rings at random times and waits for its turn in the event loop, as what a server sends does.
 
+    It proves that the client's stamps are those of the server. How late requests are sent does not: one that is due is
+    sent between two reads, so it overtakes what waits to be read; and in a closed loop an answer that is read late
+    makes the next request due late.
+
     Times of a Poisson process see the client as it is on average. Those that pass while it is busy count too, each by
     how late its turn comes, so a long backlog weighs as long as it lasts.
 

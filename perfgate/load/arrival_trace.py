@@ -159,9 +159,10 @@ FOLDER = "arrivals"
 
 
 def keep_trace(run_folder: Path, file: Path) -> None:
-    """Copy a trace into a run's folder, under the name of its digest; raises OSError.
+    """Copy a trace into a run's folder, so that the run can go on without the repository, named by its digest.
 
     Raises:
+        OSError: It cannot be written.
         UsageError: It cannot be read.
     """
     kept = run_folder / FOLDER / f"{trace_digest(file)}{file.suffix}"

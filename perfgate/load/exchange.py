@@ -137,8 +137,8 @@ class Answers(Frozen):
         begin_ns: The window's beginning; ``at_ns`` counts from it.
         end_ns: When the last request had ended.
         cpu_ns: Processor time that the client took meanwhile.
-        reading_ns: The p95 of how late the client read what came, see :mod:`perfgate.load.alarm`; 0 in windows of
-            versions that did not look.
+        reading_ns: The p95 of how late the client read what came, see :class:`perfgate.load.alarm.Backlog`; 0 in
+            windows of versions that did not look.
         answers: One a request, by number.
     """
 

@@ -34,8 +34,10 @@ FURTHEST_GAP: Final = 0.999
 """The quantile of kept gaps beyond which the longest of them would weigh too much."""
 
 
-class LoadWork(Work[Load]):
+class LoadWork(Work):
     """The load of a server."""
+
+    given: Load
 
     model = Load
     example: ClassVar[dict[str, JsonValue]] = {"arrival": {"poisson": 4}, "duration": "20s"}

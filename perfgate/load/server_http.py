@@ -116,7 +116,8 @@ COUNTERS: Final[Mapping[str, tuple[str, float]]] = {
     "drafts_accepted": ("vllm:spec_decode_num_accepted_tokens_total", 1),
     "drafts": ("vllm:spec_decode_num_draft_tokens_total", 1),
 }
-"""By the name of a trial's figure: the sample, summed over its labels, and a factor to whole numbers."""
+"""By the name of a trial's figure: the sample, summed over its labels, and a factor to whole numbers. They are read
+before and after a window, never within one: to answer takes the server milliseconds."""
 KV_USE: Final = "vllm:kv_cache_usage_perc"
 """A share, in spite of its name."""
 CACHE: Final = "vllm:cache_config_info"
@@ -179,7 +180,9 @@ def kv_token_capacity(scrape: Scrape) -> int | None:
 
 EXTENSION: Final = "perfgate_probe.Ranks"
 METHOD: Final = "perfgate_read_probe"
-"""Both as :mod:`perfgate.load.vllm_server` offers them, which imports nothing from here."""
+"""Both as :mod:`perfgate.load.vllm_server` offers them, which imports nothing from here. vLLM lets a class add methods
+to its workers, and in its development mode calls them over HTTP. Both are asked of each server of vLLM that is started
+here, on either side alike: the mode adds routes, and leaves the rest."""
 DEVELOPMENT: Final = "VLLM_SERVER_DEV_MODE"
 SWITCH: Final = "PERFGATE_PROBE"
 ROUTE: Final = "/collective_rpc"

@@ -2,7 +2,7 @@
 
 Runs in the client's own process. Connections are opened ahead of time, so that a request that is due is one write.
 Whatever is read, the clock is looked at first: in a burst of answers a request still leaves on time. How late
-those are read is seen by a timer of its own (:mod:`perfgate.load.alarm`).
+those are read is seen by a timer of its own (:class:`perfgate.load.alarm.Backlog`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Timed trials of a server: windows of load, measured once the server has settled.
 
 Warm-up is the windows that the scenario declares, and more while the time per token of their requests still changes
-(:mod:`perfgate.load.windows`), up to :data:`MOST_MORE`. Whether to go on rests on warm-up alone, never on what is
+(:func:`is_steady`), up to :data:`MOST_MORE`. Whether to go on rests on warm-up alone, never on what is
 measured. Where a load has the highest rate to be found, the windows of that search come next; what is measured is then
 at the highest rate that met the objective, and lower where the server refuses requests at it after all: the rate that
 was found is the trial's result, and these windows are there to be read.
@@ -38,6 +38,11 @@ STANDARD_ERRORS: Final = 3.0
 def agree(before: Sequence[float], after: Sequence[float]) -> bool | None:
     """Whether two stretches of requests took as long; ``None`` where they are too short to tell.
 
+    Means of consecutive batches of five are compared and not single requests, which are correlated: they queue behind
+    each other (batch means, Law, Simulation Modeling and Analysis, chapter 9). Two stretches agree where their means
+    differ by at most three standard errors (Welch). Of series of independent log-normal times that do not change, 1 to
+    2 % are called changing from 40 requests a pair of stretches on.
+
     Args:
         before: A time of each request, in the order in which they were due; what does not fill a batch is left out.
         after: The same of the requests that came next.
@@ -66,7 +71,10 @@ def is_steady(windows: Sequence[Sequence[float]]) -> bool | None:
 
 @dataclass
 class RateSearch:
-    """A search, window by window.
+    """Bisection for the highest rate at which a server still does what is expected of it, window by window.
+
+    Between two rates of which it met the objective at the lower and not at the upper, the next is their geometric mean:
+    the bracket halves as a ratio. The geometric mean of the last bracket is all that is known.
 
     Args:
         low: The highest rate that held so far, or the lowest there is; requests a second.

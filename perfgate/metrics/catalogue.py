@@ -124,7 +124,7 @@ COLD_START: Final = "start_time_cold"
 
 
 def _with_brought(declared: Iterable[Metric]) -> dict[str, Metric]:
-    """Metrics by name, those that rooms bring (``metrics`` of their tables) behind the one that they say.
+    """Metrics by name, those that rooms bring (``metrics`` of their tables) behind the one that they say, or all.
 
     A time that a room brings is one by the host's clock, unless it says its ``steps``.
     """
@@ -136,10 +136,12 @@ def _with_brought(declared: Iterable[Metric]) -> dict[str, Metric]:
         fields = _imported({key: value for key, value in entry.items() if key != "after"})
         if entry["unit"] == "s":
             fields.setdefault("steps", _in(1, fields["summarise"]))
-        if entry["after"] not in {own.name for own in declared}:
-            raise UsageError(f"a room is broken: metrics.{name}: after: there is no metric {entry['after']!r}")
-        brought.setdefault(entry["after"], []).append(Metric(name=name, **fields))
-    return {metric.name: metric for own in declared for metric in (own, *brought.get(own.name, ()))}
+        after = entry.get("after", "")
+        if after not in {"", *(own.name for own in declared)}:
+            raise UsageError(f"a room is broken: metrics.{name}: after: there is no metric {after!r}")
+        brought.setdefault(after, []).append(Metric(name=name, **fields))
+    ordered = [metric for own in declared for metric in (own, *brought.get(own.name, ()))]
+    return {metric.name: metric for metric in (*ordered, *brought.get("", ()))}
 
 
 def _imported(entry: dict[str, Any]) -> dict[str, Any]:

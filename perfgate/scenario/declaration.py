@@ -217,7 +217,7 @@ class Scenario(Strict):
         return self
 
     @property
-    def work(self) -> Work[Any]:
+    def work(self) -> Work:
         """What its engines are given, with what depends on their driver."""
         return work_of(self.engine.driver)(self.workload)
 

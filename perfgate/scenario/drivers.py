@@ -34,7 +34,7 @@ class EngineDriver:
     name: str
     place: int
     starts: str
-    work: str = "perfgate.scenario.work:BatchWork"
+    work: str = "perfgate.scenario.work:Work"
     timed: str = "perfgate.capture.timing:Timed"
     read: str = "perfgate.capture.timeline:read_iteration"
     vllm: bool = False

@@ -13,7 +13,7 @@ import random
 import re
 from collections.abc import Collection, Iterator
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue
 
@@ -159,7 +159,7 @@ class Cell(Frozen):
         return self.workload
 
     @property
-    def work(self) -> Work[Any]:
+    def work(self) -> Work:
         """What its engines are given, with what depends on their driver."""
         return work_of(self.engine.driver)(self.workload)
 

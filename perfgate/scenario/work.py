@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 from pydantic import JsonValue
 
@@ -17,23 +17,19 @@ from perfgate.scenario.margins import Gate
 from perfgate.scenario.workload import Workload
 from perfgate.units import plural
 
-Given = TypeVar("Given", bound=Strict)
 
-
-class Work(Generic[Given]):
-    """A cell's workload with what depends on its driver: each question of the core is a method.
-
-    What a subclass does not answer differently holds for a workload of which nothing of that kind is to be said.
+class Work:
+    """A cell's workload with what depends on its driver. The answers here are those of a batch; a subclass has others.
 
     Args:
-        given: The workload, as it is declared.
+        given: The workload, as it is declared: a :attr:`model`.
     """
 
-    model: ClassVar[type[Strict]]
+    model: ClassVar[type[Strict]] = Workload
     """What a scenario declares under ``workload:``."""
-    example: ClassVar[dict[str, JsonValue]]
+    example: ClassVar[dict[str, JsonValue]] = {"batch": 8, "input_tokens": 512, "output_tokens": 128}
     """Such a declaration."""
-    expected: ClassVar[str]
+    expected: ClassVar[str] = "expected a batch"
     """What a scenario is told that declares another one."""
     iteration: ClassVar[str] = "iteration"
     """What one pass of it is called."""
@@ -46,7 +42,7 @@ class Work(Generic[Given]):
     file_path: ClassVar[FieldPath] = ()
     """Where a scenario names a file that belongs to it."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: Any) -> None:
         self.given = given
 
     def check(
@@ -64,121 +60,81 @@ class Work(Generic[Given]):
             FieldError: Something does not.
         """
 
-    def file(self, scenario: Path) -> Path | None:
+    def file(self, _scenario: Path) -> Path | None:
         """The file that it names beside the file of its scenario, absolute; ``None`` where it names none."""
-        del scenario
         return None
 
     def file_problem(self, file: Path, root: Path) -> str:
-        """Why a file cannot be that one; empty where it can.
-
-        Args:
-            file: The file.
-            root: The repository, which it must be in.
+        """Why a file cannot be that one, in the repository ``root``; empty where it can.
 
         Raises:
             OSError: It cannot be read, or RuntimeError or ValueError for a path that none can be.
         """
         raise NotImplementedError
 
-    def pinned(self, scenario: Path) -> Given:
+    def pinned(self, _scenario: Path) -> Any:
         """The workload with digests of the files that it names.
 
         Raises:
             UsageError: One cannot be read.
         """
-        del scenario
         return self.given
 
-    def pinned_as(self, measured: Strict) -> Given:
+    def pinned_as(self, _measured: Strict) -> Any:
         """The same by the workload that was measured, whose files may be elsewhere."""
-        del measured
         return self.given
 
     def keep(self, scenario: Path, run_folder: Path) -> None:
-        """Keep the files that it names in the folder of a run.
-
-        Raises:
-            OSError: They cannot be written.
-        """
+        """Keep the files that it names in the folder of a run; raises OSError."""
 
     @property
     def no_floor(self) -> str:
         """Why there is no bound that its decode steps could be held against; empty where there is."""
-        return ""
+        return "how many tokens an image becomes is not known" if self.given.images is not None else ""
 
-    def seconds(self, warmup: int, iterations: int) -> tuple[float, str] | None:
+    def seconds(self, _warmup: int, _iterations: int) -> tuple[float, str] | None:
         """What a trial takes at least by the declaration alone, and what that is; ``None`` where it does not say it."""
-        del warmup, iterations
         return None
 
     def unlike(self, iterations: Sequence[Iteration]) -> str:
         """Why these cannot be iterations of it; empty where they can."""
-        raise NotImplementedError
-
-    def setting(self) -> dict[str, Any]:
-        """What a report says of it: fields of :class:`perfgate.judge.cell_facts.Setting`."""
-        raise NotImplementedError
-
-    def cautions(self, sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
-        """What is to be known of how trials of base and head were measured."""
-        del sides
-        yield from ()
-
-    def unfit(self, arguments: Mapping[str, Any], scenario: Path) -> Iterator[tuple[FieldPath, str]]:
-        """Where and why it does not go with the engine's arguments."""
-        del arguments, scenario
-        yield from ()
-
-    def figures(self, scenario: Path) -> tuple[int, str]:
-        """How many figures an iteration has in a record, and of what it has them, in words."""
-        raise NotImplementedError
-
-    @property
-    def most_tokens(self) -> int:
-        """Tokens that an iteration may come to which is no part of the record; 0 where those that are have as many."""
-        return 0
-
-
-class BatchWork(Work[Workload]):
-    """A batch."""
-
-    model = Workload
-    example: ClassVar[dict[str, JsonValue]] = {"batch": 8, "input_tokens": 512, "output_tokens": 128}
-    expected = "expected a batch"
-
-    @property
-    def no_floor(self) -> str:
-        """Of images it is not known how many tokens they become."""
-        return "how many tokens an image becomes is not known" if self.given.images is not None else ""
-
-    def unlike(self, iterations: Sequence[Iteration]) -> str:
-        """By the numbers of requests and tokens."""
         sizes = (self.given.batch, self.given.output_tokens)
         if any((len(iteration.ttft_ns), iteration.output_tokens) != sizes for iteration in iterations):
             return "holds iterations of another batch or length than its cell's"
         return ""
 
     def setting(self) -> dict[str, Any]:
-        """Its numbers and images."""
+        """What a report says of it: fields of :class:`perfgate.judge.cell_facts.Setting`."""
         images = self.given.images
         shown = f"{plural(images.count, 'image')} of {images.width} x {images.height}" if images else ""
         return {**self.given.model_dump(include={"batch", "input_tokens", "output_tokens"}), "images": shown}
 
-    def figures(self, scenario: Path) -> tuple[int, str]:
-        """Two times a request, and one a step."""
-        del scenario
+    def cautions(self, _sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
+        """What is to be known of how trials of base and head were measured."""
+        yield from ()
+
+    def unfit(self, _arguments: Mapping[str, Any], _scenario: Path) -> Iterator[tuple[FieldPath, str]]:
+        """Where and why it does not go with the engine's arguments, beside what is told of every batch."""
+        yield from ()
+
+    def figures(self, _scenario: Path) -> tuple[int, str]:
+        """How many figures an iteration has in a record, and of what it has them, in words."""
         batch, tokens = self.given.batch, self.given.output_tokens
         return 2 * batch + tokens, f"{batch} requests and {tokens} tokens each"
 
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the largest iteration that the record has no times of; 0 where it has them of the largest."""
+        return 0
 
-def work_of(driver: str) -> type[Work[Any]]:
+
+def work_of(driver: str) -> type[Work]:
     """What the engines of a driver are given."""
-    work: type[Work[Any]] = rooms.bring(DRIVERS[driver].work)
+    work: type[Work] = rooms.bring(DRIVERS[driver].work)
     return work
 
 
-def check_work(driver: str, workload: Strict, gates: Sequence[Gate]) -> Work[Any]:
+def check_work(driver: str, workload: Strict, gates: Sequence[Gate]) -> Work:
     """What the engines of a driver are given.
 
     Raises:

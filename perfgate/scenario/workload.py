@@ -123,5 +123,5 @@ class Workload(Strict):
 
 
 def images_of(workload: Strict) -> Images | None:
-    """What its requests show; nothing where it is no batch."""
+    """What its requests show; nothing of what is not a batch."""
     return workload.images if isinstance(workload, Workload) else None

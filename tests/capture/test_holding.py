@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from perfgate.capture.holding import Held, memory_of, read_held
 from perfgate.capture.timeline import InvalidTrialError
+from perfgate.capture.timing import Held, memory_of, read_held
 from perfgate.metrics.memory import Memory
 
 WORKER_SIDE = Path(__file__).parents[2] / "perfgate" / "capture" / "vllm_memory.py"

@@ -18,7 +18,7 @@ from perfgate.capture.vllm_batch import pictures
 from perfgate.capture.vllm_driver import VllmEngine
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.work import BatchWork
+from perfgate.scenario.work import Work
 from perfgate.scenario.workload import Images, Workload
 
 
@@ -90,5 +90,5 @@ def test_the_report_says_what_was_shown() -> None:
     """Beside the tokens of prompt and answer; of a workload without images nothing is said."""
     shown = Workload(batch=2, input_tokens=4, output_tokens=5, images=Images(count=2, width=6, height=4))
 
-    assert BatchWork(shown).setting()["images"] == "2 images of 6 x 4"
-    assert BatchWork(shown.model_copy(update={"images": None})).setting()["images"] == ""
+    assert Work(shown).setting()["images"] == "2 images of 6 x 4"
+    assert Work(shown.model_copy(update={"images": None})).setting()["images"] == ""

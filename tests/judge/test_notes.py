@@ -273,25 +273,6 @@ def test_an_uneven_trial_is_named() -> None:
     assert "times-uneven" not in codes(judged(trials(spread(0.0, 0.0002, 4))).cells[0].cautions)
 
 
-@pytest.mark.parametrize(
-    ("base", "head", "said"),
-    [
-        (0, 2, ["tokens of a server's events: those of base by ids, those of head by events"]),
-        (1, 0, ["tokens of a server's events: those of base by usage, those of head by ids"]),
-        (2, 2, []),
-        (0, 0, []),
-    ],
-)
-def test_tokens_that_were_counted_otherwise_on_one_side_are_told(base: int, head: int, said: list[str]) -> None:
-    """What bundles tokens in an event has other times between them, and a head that tells less of them hides it."""
-    by = {"base": base, "head": head}
-    taken = [
-        one.model_copy(update={"figures": {"counted_by": by[one.subject]} if by[one.subject] else {}})
-        for one in trials(spread(0.0, 0.0002, 4))
-    ]
-    assert [note.text for note in judged(taken).cells[0].cautions if note.code == "engine-tells-less"] == said
-
-
 def _held_up(own: Trial, every: int, times: float = 3.0, **update: Any) -> Trial:
     """A trial on a GPU of which each so-manieth decode step takes so many times as long."""
     steps = tuple(round(5e6 * (times if n % every == every - 1 else 1)) for n in range(600))

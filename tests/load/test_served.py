@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CONFIG
+from hand_made import judged, spread, trials
 
 from perfgate.doctor.preflight import preflight
 from perfgate.errors import NotMeasuredError, ScenarioError, UsageError
@@ -301,3 +302,23 @@ def test_a_load_has_no_batch(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="scales a batch, and the scenario declares a load"):
         with_preset(load(file), "scaling", 2)
     assert with_preset(load(file), "quick", 2).text == TEXT
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "said"),
+    [
+        (0, 2, ["tokens of a server's events: those of base by ids, those of head by events"]),
+        (1, 0, ["tokens of a server's events: those of base by usage, those of head by ids"]),
+        (2, 2, []),
+        (0, 0, []),
+    ],
+)
+def test_tokens_that_were_counted_otherwise_on_one_side_are_told(base: int, head: int, said: list[str]) -> None:
+    """What bundles tokens in an event has other times between them, and a head that tells less of them hides it."""
+    (measured,) = resolve_cells(loads(TEXT, Path("s.yaml")))
+    by = {"base": base, "head": head}
+    taken = [
+        one.model_copy(update={"figures": {"counted_by": by[one.subject]} if by[one.subject] else {}})
+        for one in trials(spread(0.0, 0.0002, 4))
+    ]
+    assert [note.text for note in judged(taken, measured).cells[0].cautions if note.code == "engine-tells-less"] == said

@@ -87,7 +87,7 @@ def test_a_name_with_another_parameter_names_nothing(name: str) -> None:
 def test_an_objective_is_read_as_it_was_written(bounds_ns: dict[str, int]) -> None:
     """From a nanosecond to months nothing is lost, in whatever order they were named."""
     bounds = {name: ns / 1e9 for name, ns in bounds_ns.items()}
-    assert read_objective(write_objective(Slo.model_construct(**bounds))) == pytest.approx(bounds, rel=1e-9)
+    assert read_objective(write_objective(Slo.model_construct(None, **bounds))) == pytest.approx(bounds, rel=1e-9)
 
 
 def test_a_window_has_a_length_for_each_request() -> None:

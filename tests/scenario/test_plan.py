@@ -77,7 +77,7 @@ def test_a_matrix_makes_a_cell_of_each_combination_the_last_key_fastest(reposito
     points = [(c.batch.batch, c.batch.output_tokens, c.engine.args["kv_cache_dtype"]) for c in cells]
     assert points == [(b, o, k) for b in (8, 1) for o in (16, 4) for k in ("auto", "fp8")]
     assert cells[0].name == 'x[batch=8,output_tokens=16,kv_cache_dtype="auto"]'
-    assert all(cell.workload.input_tokens == 4 and cell.engine.args["max_model_len"] == 64 for cell in cells)
+    assert all(cell.batch.input_tokens == 4 and cell.engine.args["max_model_len"] == 64 for cell in cells)
     assert len({cell.cell_id for cell in cells}) == len({cell.slug for cell in cells}) == 8
 
 
