@@ -36,6 +36,7 @@ from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject_words import same_build
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.launch_difference import by_rank
+from perfgate.trace.rank_steps import each_rank
 
 if TYPE_CHECKING:
     from perfgate.calls.host_calls import HostCalls
@@ -172,11 +173,12 @@ def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> I
         if record is None or not of[missing]:
             text = record.stopped.text if record and record.stopped else f"no valid {missing} trial was taken"
             raise NotMeasuredError(text, where=f"{run_folder}: {cell.name}", code=NEEDED[missing])
+        traced = [each_rank(trial.decode, trial.payload("ranks")) for trial in of["traced"]]
         yield Profile(
             cell=Measured.of(cell),
             gpu=gpu_of(record),
             calls=pool([calls for trial in of["called"] if (calls := trial.payload("calls"))]).anywhere(),
-            ranks=tuple(rank.without_columns() for rank in by_rank([trial.decode_by_rank for trial in of["traced"]])),
+            ranks=tuple(rank.without_columns() for rank in by_rank(traced)),
             counted=tuple(trial.counted for trial in of["counted"] if trial.counted),
             capacity=capacity_of(of["traced"]),
             accepted=(

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.capture.engine import allowed_environment, engine_settings, subject_environment
-from perfgate.counters.model_shape import text_part
-from perfgate.counters.transformer import read_config, step_demand
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.uninstalled_plugins import uninstalled
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
 from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.machine.json_text import RECORD
+from perfgate.metrics.model_shape import text_part
 from perfgate.metrics.sides import SIDES
+from perfgate.metrics.transformer import read_config, step_demand
 from perfgate.models import FieldPath, Strict
 from perfgate.scenario.cache_size import PINNED, cannot_hold
 from perfgate.scenario.declaration import LoadedScenario, model_folder

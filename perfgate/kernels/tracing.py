@@ -3,7 +3,7 @@
 On a GPU nsys is around the worker, and its window opens after warm-up for a few iterations; without nsys or without
 a GPU PyTorch's own profiler records, on the CPU operators in the place of kernels. Either way the trial keeps what its
 pure decode steps ran (:class:`perfgate.trace.decode_step.DecodeSteps`); the trace itself stays in the trial's folder.
-Under nsys the worker is held steady (:mod:`perfgate.capture.pinning`), and the trial says how far.
+Under nsys the worker is held steady (:mod:`perfgate.kernels.steady_worker`), and the trial says how far.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.engine import engine_environment, gpus_of
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
-from perfgate.capture.pinning import steady_worker
 from perfgate.capture.timeline import InvalidTrialError
+from perfgate.kernels.steady_worker import steady_worker
 from perfgate.metrics.trial import Artifact
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.trace.decode_step import DecodeSteps

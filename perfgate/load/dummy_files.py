@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfgate.counters.transformer import QUANTISED_BY, read_config
 from perfgate.errors import NotMeasuredError, UsageError
+from perfgate.metrics.transformer import QUANTISED_BY, read_config
 
 SPECIAL: Final = ("<unk>", "<s>", "</s>")
 """The first ids; configurations of Llama name them for beginning and end."""

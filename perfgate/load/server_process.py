@@ -18,7 +18,6 @@ from perfgate.capture.engine import APART, BLOCKS, FIRST_PORT, LOG, PORTS, engin
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.worker import Limit, Worker, signal_name
-from perfgate.counters.transformer import read_config
 from perfgate.errors import InterruptedRunError
 from perfgate.load.dummy_files import RANK, with_tokenizer, write_adapters
 from perfgate.load.server_http import DEVELOPMENT, EXTENSION, is_probed, is_ready
@@ -27,6 +26,7 @@ from perfgate.load.shape import Load
 from perfgate.machine.children import Child, spawn
 from perfgate.machine.locks import hold_named, state_folder
 from perfgate.metrics.path_use import ProcessUse
+from perfgate.metrics.transformer import read_config
 
 VLLM: Final = Path(__file__).with_name("vllm_server.py")
 HOST: Final = "127.0.0.1"

@@ -23,6 +23,7 @@ from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launch
 from perfgate.scenario.drivers import DRIVERS, declared_driver
 from perfgate.scenario.expected_kernels import Expectation, not_traced
 from perfgate.scenario.fields import ArgumentName, Name, whole_number
+from perfgate.scenario.kernel_names import ROLES, UNLISTED
 from perfgate.scenario.local_files import model_problem, repository_root
 from perfgate.scenario.margins import Budget, DriftBudget, Gate
 from perfgate.scenario.schedule import CallTrials, Sampling
@@ -31,7 +32,6 @@ from perfgate.scenario.work import Work, check_work, work_of
 from perfgate.scenario.workload import MATRIX_WORKLOAD_KEYS, Engine, Workload, images_of, no_folder
 from perfgate.scenario.yaml_document import Document, describe_fields, did_you_mean, draft_07, read_document, read_text
 from perfgate.scenario.yaml_writing import replace_block, write_document
-from perfgate.trace.families import ROLES, UNLISTED
 
 if TYPE_CHECKING:
     AnyWorkload = Strict

@@ -227,6 +227,6 @@ def test_a_baseline_keeps_no_ranks(tmp_path: Path) -> None:
         collector=_OfTwoRanks(FakeSpec(restart_sd=0.001), 1),
     )
 
-    found = only(finished).ranks
+    found = only(finished).fact("ranks")
     assert found is not None
     assert [*found.skew_s] == ["head"]

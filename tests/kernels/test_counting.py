@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand_made import decode
+from decode_steps import decode
 from hypothesis import given
 from hypothesis import strategies as st
 from stub_engine import write_stub

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hand_made import BASE, STEP_S, cell, codes, decode, gate, judged, record, spread, traces, trial, trials
+from decode_steps import decode, traces
+from hand_made import BASE, STEP_S, cell, codes, gate, judged, record, spread, trial, trials
 from scipy import stats as scipy_stats
 
 from perfgate.judge.cell_verdict import compare_sides

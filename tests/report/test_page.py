@@ -10,29 +10,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from decode_steps import decode, traces
 from fake_collector import FakeCollector
-from hand_made import (
-    cell,
-    decode,
-    failed,
-    gate,
-    iteration,
-    judged,
-    record,
-    run,
-    scenario_file,
-    spread,
-    traces,
-    trial,
-    trials,
-)
+from hand_made import cell, failed, gate, iteration, judged, record, run, scenario_file, spread, trial, trials
 from hostile_run import hostile
 from pydantic import ValidationError
 from rank_traces import other_collective
 from recorded_runs import RUNS, fp32_logits_worked_out, recorded, recorded_together
 
 from perfgate.cli.main import main
-from perfgate.counters.gpu_roofs import find_gpu
 from perfgate.counters.launch_table import COUNTERS, Device, KernelLaunch
 from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cell_verdict import evidence_of_run, judge
@@ -40,12 +26,14 @@ from perfgate.judge.evidence import Evidence
 from perfgate.kernels.counter_charts import roofline
 from perfgate.kernels.kernel_evidence import kernels_section
 from perfgate.kernels.step_charts import layers_chart, step_bars
+from perfgate.kernels.waterfall import waterfall
+from perfgate.metrics.gpu_roofs import find_gpu
 from perfgate.metrics.sides import SIDES
 from perfgate.report.chart import Scale
 from perfgate.report.explanation import commands, steps, three_sentences
 from perfgate.report.formats import render
 from perfgate.report.html import run_html
-from perfgate.report.outcome_charts import forest, waterfall
+from perfgate.report.outcome_charts import forest
 from perfgate.report.record_charts import pairs_chart
 from perfgate.report.run_page import MeasuredRun
 from perfgate.report.setting_lines import same_again

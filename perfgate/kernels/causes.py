@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from perfgate.judge.outcome import EXACT_ENDS, CellOutcome, CounterRow, CountersOutcome
+from perfgate.judge.outcome import CellOutcome
+from perfgate.kernels.outcomes import CounterRow, CountersOutcome
 from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.metrics.sides import SIDES
 from perfgate.report.document import Section
 from perfgate.trace.attribution import GRAPH_IDLE, OF_NO_HOST, SHARED, WAITING, Attribution, Part
 from perfgate.units import format_si, format_value, percent, plural
 
-CAUSES = (*EXACT_ENDS, "one-sided-failures", "preempted")
-"""Reasons that say what is different about the head; others may quote a log or a traceback, which names anything."""
 ATTRIBUTED = ("decode step", "base us", "head us", "difference us", "share")
 COUNTED = ("counted kernel", "role", "launches", "bytes", "DRAM", "SM", "occupancy", "times its roof", "bound")
 COUNTED_GIVE_WAY = (6, 5, 4, 8, 2)
@@ -217,14 +216,34 @@ def why_slower(cell: CellOutcome) -> list[str]:
     return [text for text in sentences if text]
 
 
-def told_causes(cell: CellOutcome) -> Iterator[str]:
-    """Every sentence that says why a cell is slower, and what blocked it."""
-    yield from (gate.metric for gate in cell.gates if gate.verdict == "regressed")
+def why_longer(cell: CellOutcome) -> Iterator[str]:
+    """Why a step is longer, for who does not know the parts of a step."""
+    if cell.attribution is not None:
+        yield why_in_words(cell.attribution)
+
+
+def difference(cell: CellOutcome) -> Iterator[str]:
+    """What made the step longer or shorter."""
+    if cell.attribution is not None:
+        yield attribution_sentence(cell.attribution)
+
+
+def beside_no_cause(cell: CellOutcome) -> Iterator[str]:
+    """The same behind what it is about, where nothing else is known."""
+    if cell.attribution is not None:
+        yield of_the_step(cell.attribution)
+
+
+def grown(cell: CellOutcome) -> Iterator[str]:
+    """What made the step longer."""
     if cell.attribution is not None:
         yield attribution_sentence(cell.attribution, grown=True)
+
+
+def counters_changed(cell: CellOutcome) -> Iterator[str]:
+    """What ncu counted otherwise."""
     if cell.counters is not None:
         yield from (text for text in cell.counters.sentences.values() if not text.endswith(SAME_BYTES))
-    yield from (note.text for note in cell.reasons if note.code in CAUSES)
 
 
 def _largest_part(cell: CellOutcome) -> str | None:
