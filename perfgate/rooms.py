@@ -19,6 +19,9 @@ from perfgate.errors import UsageError
 FOLDER: Final = Path(__file__).parent
 TABLE: Final = "room.toml"
 
+_OF_KERNELS = ("host_work_per_step", "host_slack_per_step", "kernel_time_per_step", "kernel_throughput", "dram_bytes",
+               "dram_read", "registers", "instructions", "bf16_operations")  # fmt: skip
+
 SHIPPED: Final = {
     "baseline": ("commands.baseline", "commands.profile", "reports.drift", "uses.references"),
     "bisect": ("commands.bisect", "reports.bisect"),
@@ -37,20 +40,12 @@ SHIPPED: Final = {
         "commands.kernels",
         "kinds.counted",
         "kinds.traced",
-        "metrics.bf16_operations",
-        "metrics.dram_bytes",
-        "metrics.dram_read",
-        "metrics.host_slack_per_step",
-        "metrics.host_work_per_step",
-        "metrics.instructions",
-        "metrics.kernel_throughput",
-        "metrics.kernel_time_per_step",
-        "metrics.registers",
         "reports.answer",
         "reports.counters",
         "reports.joined",
         "reports.kernels",
         "uses.envelope",
+        *(f"metrics.{name}" for name in _OF_KERNELS),
     ),
     "project": ("uses.config", "uses.builds", "uses.git", "schemas.config"),
     "trace": (),
