@@ -20,6 +20,9 @@ FOLDER: Final = Path(__file__).parent
 TABLE: Final = "room.toml"
 _Entry = TypeVar("_Entry")
 
+_OF_KERNELS = ("host_work_per_step", "host_slack_per_step", "kernel_time_per_step", "kernel_throughput", "dram_bytes",
+               "dram_read", "registers", "instructions", "bf16_operations")  # fmt: skip
+
 SHIPPED: Final = {
     "baseline": ("commands.baseline", "commands.profile", "reports.drift", "uses.references"),
     "bisect": ("commands.bisect", "reports.bisect"),
@@ -38,20 +41,12 @@ SHIPPED: Final = {
         "commands.kernels",
         "kinds.counted",
         "kinds.traced",
-        "metrics.bf16_operations",
-        "metrics.dram_bytes",
-        "metrics.dram_read",
-        "metrics.host_slack_per_step",
-        "metrics.host_work_per_step",
-        "metrics.instructions",
-        "metrics.kernel_throughput",
-        "metrics.kernel_time_per_step",
-        "metrics.registers",
         "reports.answer",
         "reports.counters",
         "reports.joined",
         "reports.kernels",
         "uses.envelope",
+        *(f"metrics.{name}" for name in _OF_KERNELS),
     ),
     "load": (
         "drivers.server",

@@ -305,13 +305,8 @@ def _measured(
         "iterations": tuple(i.model_copy(update={"begin_ns": i.begin_ns + shift_ns}) for i in iterations),
         "timeline": _write_timeline(job, lines),
         "duration_ns": now_ns,
-        "decode": _decode_steps(spec, job.side, sum(len(i.itl_ns) for i in iterations), draw) if traced else None,
+        "decode": resolve_name("fake_kernels:decode_steps")(spec, job.side, iterations, draw) if traced else None,
     }
-
-
-def _decode_steps(spec: FakeSpec, side: Side, count: int, draw: random.Random) -> Any:
-    """Made where the room of traces is here, which tests of the core do without."""
-    return resolve_name("fake_kernels:decode_steps")(spec, side, count, draw)
 
 
 def _answer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fake_collector import FakeSpec, factor
@@ -14,6 +14,7 @@ from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import NotMeasuredError
 from perfgate.kernels.launch_window import choose_window
 from perfgate.metrics.sides import Side
+from perfgate.metrics.trial import Iteration
 from perfgate.reasons import REASONS
 from perfgate.trace.decode_step import STEADY, DecodeSteps, KernelKey, Pattern
 from perfgate.units import NS_PER_S
@@ -24,9 +25,9 @@ IDLE_S = 0.15e-3
 H200 = Device(name="NVIDIA H200", architecture=90, bus_bits=6016.0, memory_hz=3.201e9, sm_hz=1.98e9)
 
 
-def decode_steps(spec: FakeSpec, side: Side, count: int, draw: random.Random) -> DecodeSteps:
+def decode_steps(spec: FakeSpec, side: Side, iterations: Sequence[Iteration], draw: random.Random) -> DecodeSteps:
     """What a profiler would have seen: the declared roles, each a kernel of its own, in one graph a step."""
-    restart = factor(draw, spec.restart_sd)
+    count, restart = sum(len(one.itl_ns) for one in iterations), factor(draw, spec.restart_sd)
     truths = {name: spec.truth(name, seconds, side) * restart for name, (_, seconds) in spec.roles.items()}
 
     def column(true_s: float) -> tuple[int, ...]:

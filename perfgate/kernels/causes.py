@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from perfgate.judge.outcome import CellOutcome
 from perfgate.kernels.outcomes import CounterRow, CountersOutcome
-from perfgate.metrics.catalogue import METRICS, split_name
+from perfgate.metrics.catalogue import split_name
 from perfgate.metrics.sides import SIDES
 from perfgate.report.document import Section
+from perfgate.report.explanation import OF_THE_STEP
 from perfgate.trace.attribution import GRAPH_IDLE, OF_NO_HOST, SHARED, WAITING, Attribution, Part
 from perfgate.units import format_si, format_value, percent, plural
 
@@ -210,34 +212,20 @@ def why_slower(cell: CellOutcome) -> list[str]:
     if cell.counters is None:
         return []
     blocked = [split_name(gate.metric) for gate in cell.gates if gate.verdict == "regressed"]
-    of_the_step = {name for name, metric in METRICS.items() if metric.kind == "timed" and metric.decode != "none"}
-    parts = [part or (_largest_part(cell) if metric in of_the_step else None) for metric, part in blocked]
+    parts = [part or (_largest_part(cell) if metric in OF_THE_STEP else None) for metric, part in blocked]
     sentences = (cell.counters.sentences.get(part) for part in dict.fromkeys(parts) if part)
     return [text for text in sentences if text]
 
 
-def why_longer(cell: CellOutcome) -> Iterator[str]:
-    """Why a step is longer, for who does not know the parts of a step."""
-    if cell.attribution is not None:
-        yield why_in_words(cell.attribution)
+def _of_attribution(sentence: Callable[[Attribution], str]) -> Callable[[CellOutcome], list[str]]:
+    return lambda cell: [sentence(cell.attribution)] if cell.attribution else []
 
 
-def difference(cell: CellOutcome) -> Iterator[str]:
-    """What made the step longer or shorter."""
-    if cell.attribution is not None:
-        yield attribution_sentence(cell.attribution)
-
-
-def beside_no_cause(cell: CellOutcome) -> Iterator[str]:
-    """The same behind what it is about, where nothing else is known."""
-    if cell.attribution is not None:
-        yield of_the_step(cell.attribution)
-
-
-def grown(cell: CellOutcome) -> Iterator[str]:
-    """What made the step longer."""
-    if cell.attribution is not None:
-        yield attribution_sentence(cell.attribution, grown=True)
+why_longer = _of_attribution(why_in_words)
+difference = _of_attribution(attribution_sentence)
+beside_no_cause = _of_attribution(of_the_step)
+grown = _of_attribution(partial(attribution_sentence, grown=True))
+"""What the table of the room names, of a cell that has traced pairs."""
 
 
 def counters_changed(cell: CellOutcome) -> Iterator[str]:

@@ -18,7 +18,6 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final
 
-from perfgate.capture.commands import NCU_SETTINGS, VERSION_TIMEOUT_S, run
 from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
@@ -36,6 +35,7 @@ from perfgate.scenario.kernel_names import COMMUNICATION, RoleRule
 from perfgate.scenario.workload import Workload
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
 from perfgate.trace.families import classify, normalised_name, short_name
+from perfgate.trace.profiler_commands import NCU_SETTINGS, VERSION_TIMEOUT_S, run
 
 PRINT_TIMEOUT_S: Final = 300.0
 """How long ncu may take to print a report."""

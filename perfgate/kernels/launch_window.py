@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perfgate.counters.launch_table import COUNTERS, OF_THE_LAUNCH, Counter
+from perfgate.counters.launch_table import COUNTERS, OF_THE_LAUNCH
 from perfgate.errors import NotMeasuredError
 from perfgate.metrics.trial import Kind
 from perfgate.record.cost import PASS_S, Earlier, KindCost
@@ -117,25 +117,18 @@ def metrics_to_read(
     # A name that ncu does not know fails the whole trial: unasked, only those that a real ncu has listed are asked for.
     usual = [name for name, counter in COUNTERS.items() if counter.is_known_on(architecture)]
     wanted = [*(counted.collect or usual), *bounded, *gated]
-    names = (_ncu_name(COUNTERS[name], architecture) if name in COUNTERS else name for name in wanted)
-    return tuple(dict.fromkeys(name for name in names if name))
-
-
-def _ncu_name(counter: Counter, architecture: int | None) -> str | None:
-    """The name to ask for: the first that the architecture has."""
-    return next((name.metric for name in counter.names_on(architecture)), None)
+    named = {name: [own.metric for own in counter.names_on(architecture)[:1]] for name, counter in COUNTERS.items()}
+    return tuple(dict.fromkeys(metric for name in wanted for metric in named.get(name, [name])))
 
 
 def with_window(cell: Cell, priced: KindCost, history: Mapping[Kind, Earlier]) -> KindCost:
     """Launches and passes of a counted trial: as last counted; else the window of the last trace, a pass a counter."""
-    counted = (
-        [trial.counted for trial in history["counted"].record.trials if trial.counted] if "counted" in history else []
-    )
-    if counted:
+    taken = {kind: earlier.record.trials for kind, earlier in history.items()}
+    if counted := [trial.counted for trial in taken.get("counted", ()) if trial.counted]:
         passes = max(step.passes for step in counted)
         return dataclasses.replace(priced, window=max(len(step.launches) for step in counted), passes=passes)
     passes = max(sum(not name.startswith(OF_THE_LAUNCH) for name in metrics_counted(cell, None)), 1)
-    traces = [trial.decode for trial in history["traced"].record.trials if trial.decode] if "traced" in history else []
+    traces = [trial.decode for trial in taken.get("traced", ()) if trial.decode]
     try:
         window = choose_window(traces[-1], cell.counters).count if traces else None
     except NotMeasuredError:  # said when it is tried: the next trace may have what is asked for

@@ -11,8 +11,7 @@ from perfgate.kernels.causes import attribution_section, counters_section
 from perfgate.kernels.counter_charts import roof_plane, roofline
 from perfgate.kernels.kernel_evidence import envelope_section, kernels_section
 from perfgate.kernels.rank_lines import ranks_section
-from perfgate.kernels.step_charts import layer_chart, layers_chart, step_bars
-from perfgate.kernels.waterfall import waterfall
+from perfgate.kernels.step_charts import layer_chart, layers_chart, step_bars, waterfall
 from perfgate.report.document import Section, charted
 
 SHARED_TIMES = "Launches of one kernel share the mean of their times, wherever they are."
@@ -59,5 +58,5 @@ def counted_evidence(_: CellOutcome, evidence: Evidence) -> Iterator[Section | N
 def counted_on_page(cell: CellOutcome, _: Evidence | None) -> Iterator[Section]:
     """The counters of kernels beside the plane of roofs."""
     if cell.counters is not None and cell.counters.rows:
-        counted = counters_section(cell.counters)
-        yield replace(counted, lead="counters of kernels", chart=roof_plane(cell.counters), folded=True)
+        chart = roof_plane(cell.counters)
+        yield replace(counters_section(cell.counters), lead="counters of kernels", chart=chart, folded=True)

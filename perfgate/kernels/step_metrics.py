@@ -21,11 +21,7 @@ def host_slack(trial: Trial) -> float | None:
 
 def slack_ticks(trial: Trial) -> float | None:
     """The same in steps of the device's clock."""
-    return in_steps(_tick_ns(trial), host_slack)(trial)
-
-
-def _tick_ns(trial: Trial) -> int:
-    return trial.decode.tick_ns if trial.decode else 1
+    return in_steps(trial.decode.tick_ns, host_slack)(trial) if trial.decode else None
 
 
 def host_work(trial: Trial) -> float | None:
@@ -60,7 +56,7 @@ def _roles_traced(trial: Trial) -> Iterable[str]:
 
 
 def _kernel_ticks(trial: Trial, role: str) -> float | None:
-    return in_steps(_tick_ns(trial), lambda one: kernel_time(one, role))(trial)
+    return in_steps(trial.decode.tick_ns, lambda one: kernel_time(one, role))(trial) if trial.decode else None
 
 
 _TRACED: Final = {"roles": _roles_traced, "steps": _kernel_ticks}

@@ -114,12 +114,6 @@ def taken_by(name: str) -> BeforeValidator:
     return BeforeValidator(lambda declared: declared and known(name) and declared)
 
 
-def model_of(name: str) -> Any:
-    """The model of a field that a kind brings to trials; where its room was removed any value, which nothing reads."""
-    places = {name: place for kind in TRIAL_KINDS.values() for name, place in kind.payload.items()}
-    return rooms.bring(places[name]) if name in places else Any
-
-
 def payload(kind: TrialKind) -> dict[str, Any]:
     """The fields that a kind brings to a trial."""
     return {name: _optional(place) for name, place in kind.payload.items()}
@@ -144,21 +138,17 @@ def joined(*places: tuple[str, Callable[[TrialKind], Mapping[str, Any]]]) -> Cal
     """
 
     def decorated(model: type[_Model]) -> type[_Model]:
-        everything = [
-            (after, {name: of for kind in TRIAL_KINDS.values() for name, of in fields(kind).items()})
-            for after, fields in places
-        ]
         declared = model.model_fields
-        brought = [(after, {name: of for name, of in fields.items() if name not in declared})
-                   for after, fields in everything]  # fmt: skip
-        new: dict[str, Any] = {name: of for _, fields in brought for name, of in fields.items()}
-        new |= {name: (get_args(of)[0], None) for _, fields in everything for name, of in fields.items()
-                if name in declared and declared[name].annotation is Any}  # fmt: skip
-        made = create_model(model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **new)
-        order = [*model.model_fields]
-        for after, fields in brought:
+        new: dict[str, Any] = {}
+        order = [*declared]
+        for after, fields in places:
+            brought = {name: of for kind in TRIAL_KINDS.values() for name, of in fields(kind).items()}
+            further = {name: of for name, of in brought.items() if name not in declared}
+            unsaid = [name for name in brought if name in declared and declared[name].annotation is Any]
+            new |= further | {name: (get_args(brought[name])[0], None) for name in unsaid}
             at = order.index(after) + 1
-            order[at:at] = fields
+            order[at:at] = further
+        made = create_model(model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **new)
         ordered = {name: made.model_fields[name] for name in order}
         made.__pydantic_fields__.clear()
         made.__pydantic_fields__.update(ordered)

@@ -25,7 +25,7 @@ from perfgate.trace.lost_work import check_shown
 from perfgate.trace.moves import Moves, moves_of, pooled_moves
 
 STEADY = ("hashes", "addresses")
-"""Kept equal between engines, so that their host does the same work (:mod:`perfgate.kernels.steady_worker`)."""
+"""Kept equal between engines, so that their host does the same work (:mod:`perfgate.kernels.tracing`)."""
 
 COARSEST_TICK_NS = 1000
 """No device clock that a profiler reads has longer steps; a greater common divisor of times is chance."""

@@ -25,8 +25,7 @@ from perfgate.judge.cell_verdict import evidence_of_run, judge
 from perfgate.judge.evidence import Evidence
 from perfgate.kernels.counter_charts import roofline
 from perfgate.kernels.kernel_evidence import kernels_section
-from perfgate.kernels.step_charts import layers_chart, step_bars
-from perfgate.kernels.waterfall import waterfall
+from perfgate.kernels.step_charts import layers_chart, step_bars, waterfall
 from perfgate.metrics.gpu_roofs import find_gpu
 from perfgate.metrics.sides import SIDES
 from perfgate.report.chart import Scale
@@ -348,7 +347,6 @@ def test_a_gate_without_a_lower_bound_has_an_open_interval() -> None:
 def test_the_waterfall_ends_where_the_head_is() -> None:
     """The bars add up: the last part ends at the head's difference."""
     (found,) = recorded("regressed").outcome.cells
-    assert found.attribution is not None
 
     bars = [mark.at for mark in waterfall(found.attribution).marks if mark.look.startswith("bar")]
 
@@ -365,7 +363,6 @@ def test_the_layers_add_up_to_the_step() -> None:
     """Stretches of layers and idle time are as long as the step; layers that are alike share a row."""
     measured = fp32_logits_worked_out()
     (found,) = measured.outcome.cells
-    assert found.attribution is not None
     chart = layers_chart(evidence_of(measured), found.attribution)
     assert chart is not None
 
