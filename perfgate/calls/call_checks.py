@@ -19,7 +19,7 @@ from perfgate.metrics.sides import SIDES, Side
 from perfgate.models import Note
 from perfgate.scenario.schedule import CallTrials
 from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.launch_difference import LaunchDifference, by_rank, launch_difference
+from perfgate.trace.inventory import LaunchDifference, by_rank, launch_difference
 from perfgate.units import format_value, listed, percent
 
 MOST_VARYING = 0.02

@@ -81,8 +81,7 @@ class HostProfile(Frozen):
         cpus: CPUs on which steps ended.
         allowed: On how many the engine may run.
         threads: By name how many threads its process has, and on how many CPUs the one with the fewest may run.
-        imports: Modules that its process imported, and their own microseconds, by package; see
-            :mod:`perfgate.calls.import_times`.
+        imports: Modules that its process imported, and their own microseconds, by package.
         functions: Those that were innermost, by module and qualified name.
         tree: The nodes in which most time was spent, parents before children.
     """

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.trace.families import COMMUNICATION
-from perfgate.trace.host_waits import MOSTLY, host_calls
-from perfgate.trace.idle_gaps import covered, idle_ns
+from perfgate.trace.idle_gaps import MOSTLY, covered, host_calls, idle_ns
 from perfgate.trace.kernel_table import (
     COPY_KINDS,
     LAUNCHES,

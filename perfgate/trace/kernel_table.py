@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar, get_args, get_type_hints
 
@@ -62,6 +63,13 @@ class Columns:
         """These rows (indices, or a mask), in this order."""
         return dataclasses.replace(self, **{f.name: getattr(self, f.name)[rows] for f in dataclasses.fields(self)})
 
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The rows of at least one table, one after the other."""
+        return cls(
+            **{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in dataclasses.fields(cls)}
+        )
+
 
 Rows = TypeVar("Rows", bound=Columns)
 
@@ -111,7 +119,7 @@ class Kernels(OnDevice):
         layer: Number of the layer from 0, or -1 outside the layers.
         place: Index into :data:`perfgate.trace.places.PLACES`.
         node: The graph above 32 bits and its node below; -1 where the profiler does not tell.
-        astray: True where its times are none that a stream can have beside its others (:mod:`perfgate.trace.times`).
+        astray: True where its times are none that a stream can have beside its others (:mod:`perfgate.trace.assembly`).
     """
 
     name: NDArray[np.int32]
@@ -339,3 +347,9 @@ def combinations(*columns: NDArray[Any]) -> tuple[list[list[int]], NDArray[np.in
         packed += 1
     distinct = np.unique(packed)
     return (np.stack(np.unravel_index(distinct, sizes), axis=1) - 1).tolist(), np.searchsorted(distinct, packed)
+
+
+def rows_by(group: NDArray[Any]) -> list[NDArray[np.int64]]:
+    """The rows of each number that occurs, in order of the numbers; shape (n,)."""
+    order = np.argsort(group, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(group) else []

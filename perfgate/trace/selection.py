@@ -1,4 +1,4 @@
-"""The part of a trace that a reader asks for, its pure decode steps, one step or one layer, and its sums."""
+"""The part of a trace that a reader asks for, its pure decode steps, one step or one layer, with sums and spreads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from perfgate.errors import UsageError
 from perfgate.trace.breakdown import StepFigures, figures
-from perfgate.trace.kernel_table import NONE, STEP_KINDS, Steps, Timed, Trace, combinations, filled
+from perfgate.trace.kernel_table import NONE, STEP_KINDS, Steps, Timed, Trace, combinations, filled, rows_by
 from perfgate.trace.lost_work import check_shown
 from perfgate.trace.places import PLACES
 from perfgate.units import plural
@@ -248,3 +248,61 @@ def as_one_step(trace: Trace) -> Trace:
         calls=placed(trace.calls),
         steps=steps,
     )
+
+
+@dataclass(frozen=True)
+class KernelSpread:
+    """The durations of one kernel in one place of the layer, over a selection, in nanoseconds.
+
+    Args:
+        role: The role.
+        place: Where in the layer; empty where that is not known.
+        name: Index into the trace's names.
+        launches: How many.
+        time_ns: Their sum.
+        least_ns: The shortest.
+        median_ns: The middle one; of an even number the mean of the two in the middle.
+        most_ns: The longest.
+        mean_ns: Their mean.
+        sd_ns: Their standard deviation, by n - 1; ``None`` of a single launch.
+    """
+
+    role: str
+    place: str
+    name: int
+    launches: int
+    time_ns: int
+    least_ns: int
+    median_ns: float
+    most_ns: int
+    mean_ns: float
+    sd_ns: float | None
+
+    @property
+    def relative_sd(self) -> float | None:
+        """The standard deviation as a share of the mean; ``None`` where either is not known or 0."""
+        return self.sd_ns / self.mean_ns if self.sd_ns is not None and self.mean_ns else None
+
+
+def kernel_spreads(selection: Selection) -> list[KernelSpread]:
+    """Each kernel and place of a selection, those that take most time first."""
+    kernels, names = selection.trace.kernels, selection.trace.names
+    distinct, group = combinations(kernels.name[selection.rows], kernels.place[selection.rows])
+    spreads = []
+    for (name, place), own in zip(distinct, rows_by(group), strict=True):
+        times = np.sort(kernels.duration_ns[selection.rows[own]])
+        spreads.append(
+            KernelSpread(
+                role=names.role[name],
+                place=PLACES[place],
+                name=name,
+                launches=len(times),
+                time_ns=int(times.sum()),
+                least_ns=int(times[0]),
+                median_ns=float(np.median(times)),
+                most_ns=int(times[-1]),
+                mean_ns=float(times.mean()),
+                sd_ns=float(times.std(ddof=1)) if len(times) > 1 else None,
+            )
+        )
+    return sorted(spreads, key=lambda kernel: (-kernel.time_ns, kernel.name, kernel.place))

@@ -90,8 +90,7 @@ def infer_steps(trace: Trace) -> tuple[Steps, Ints, tuple[Note, ...]]:
         notes += _notes(trace, found, parts[-1], who)
     if not parts:
         return filled(Steps), time_ns, tuple(notes)
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
-    return Steps(**columns), time_ns, tuple(notes)
+    return Steps.joined(parts), time_ns, tuple(notes)
 
 
 _WHOLE = "so the table is of the whole trace"

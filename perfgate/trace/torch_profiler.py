@@ -19,7 +19,6 @@ from perfgate.errors import RecordError
 from perfgate.models import Note
 from perfgate.trace.assembly import build, named
 from perfgate.trace.chrome_events import SHOWN, Event, base_of, complete_events, cut, load_events
-from perfgate.trace.engine_ranges import PROFILER_STEP
 from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
@@ -37,7 +36,7 @@ from perfgate.trace.kernel_table import (
     call_work,
     filled,
 )
-from perfgate.trace.steps import Range
+from perfgate.trace.steps import PROFILER_STEP, Range
 from perfgate.trace.trace_ranks import Processes
 from perfgate.units import plural
 

@@ -277,7 +277,7 @@ def test_a_smaller_cache_is_told(traced: Path) -> None:
     (caution,) = outcome.cells[0].cautions
     assert (outcome.exit_status, caution.code) == (0, "engine-state-changed")
     assert closing(outcome) == "PASS, CHANGED: the engine holds something else, which has no price in a step."
-    assert caution.text == "kv_token_capacity: 65536 tok -> 32768 tok"
+    assert caution.text == "- kv_token_capacity: 65536 tok -> 32768 tok"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hand_made import codes
 from perfgate.calls.call_checks import judge_launches
 from perfgate.judge.outcome import Finding
 from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.launch_difference import by_rank
+from perfgate.trace.inventory import by_rank
 from perfgate.trace.moves import MOST_SIZES, Moves, pooled_moves
 
 TEN_US = 10e-6

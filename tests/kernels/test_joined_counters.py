@@ -23,7 +23,7 @@ from perfgate.counters.report_file import read_counters
 from perfgate.counters.trace_join import Identity, Join, Row, join
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import NotComparableError
-from perfgate.kernels.joined_counters import COLUMNS
+from perfgate.kernels.counter_table import COLUMNS
 from perfgate.report.formats import render
 from perfgate.trace.decode_step import KernelKey
 from perfgate.trace.families import UNLISTED

@@ -15,8 +15,7 @@ from rank_traces import Work, add_rank, reduced
 
 from perfgate.cli.main import main
 from perfgate.kernels.commands import ANSWERS
-from perfgate.kernels.path_answer import path_answer
-from perfgate.kernels.trace_answers import launches_answer, spread_answer
+from perfgate.kernels.trace_answers import launches_answer, path_answer, spread_answer
 from perfgate.report.formats import render
 from perfgate.trace.selection import Selection, select
 from perfgate.trace.trace_file import read_trace

@@ -15,8 +15,8 @@ from nsys_builder import ExportBuilder
 from perfgate.errors import NotMeasuredError
 from perfgate.trace.decode_step import DecodeSteps, pool, summarise
 from perfgate.trace.idle_gaps import GAPS
+from perfgate.trace.inventory import launch_difference
 from perfgate.trace.kernel_table import STEP_KINDS
-from perfgate.trace.launch_difference import launch_difference
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.trace_file import read_trace
 

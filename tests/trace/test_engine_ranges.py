@@ -9,11 +9,10 @@ import pytest
 from nsys_builder import ExportBuilder
 
 from perfgate.errors import RecordError
-from perfgate.trace.engine_ranges import is_step, kind_of
 from perfgate.trace.kernel_table import NONE, STEP_KINDS, Trace
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.scrub import scrub
-from perfgate.trace.steps import Range, find_steps, steps_at
+from perfgate.trace.steps import Range, find_steps, is_step, kind_of, steps_at
 
 
 @pytest.mark.parametrize(

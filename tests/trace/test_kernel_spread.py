@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nsys_builder import ExportBuilder
 
-from perfgate.trace.kernel_spread import kernel_spreads
 from perfgate.trace.nsys import read_nsys
-from perfgate.trace.selection import select
+from perfgate.trace.selection import kernel_spreads, select
 
 LAUNCHES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 10_000)), min_size=1, max_size=20)
 
