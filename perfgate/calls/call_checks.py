@@ -109,7 +109,6 @@ class _Part:
     """The difference in the steps of one kind, and what may be added there.
 
     Args:
-        own: The difference.
         ignorable_s: As declared, in seconds.
         saved_s: What later steps of the same iteration do less: work may move to where it is done once.
     """

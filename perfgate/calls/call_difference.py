@@ -36,10 +36,8 @@ class CallChange:
     """A function that the two sides do not run alike.
 
     Args:
-        function: Module and qualified name.
         counts: What changed, a step: positive for more on the head.
         cost_s: What that costs, a step, in seconds.
-        kind: Of step.
         was: The base's name of it, where it has another class or module there.
         waits: Whether the head reads a clock in it again and again, as often as time permits: until some time has come.
             Counting makes that seldom, so its counts do not say what it costs. Where such a function of the base is
@@ -71,7 +69,6 @@ class CallDifference:
     """What the head's host does otherwise than the base's in the steps of a kind.
 
     Args:
-        kind: Of step.
         changes: Those that wait for a time first, then the most expensive, whichever way.
         doubt_s: What of their sum the times of C functions are too uncertain for.
         saved_s: What of the work that the head does less is certain, a step, in seconds; 0 where it does more.

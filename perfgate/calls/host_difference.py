@@ -33,7 +33,6 @@ class HostFunction(Frozen):
     """A function in which the sides' hosts differ.
 
     Args:
-        function: Module and qualified name.
         base_s: What the base's thread works in it itself, a decode step.
         head_s: The same of the head.
         was: The base's name of it, where it has another class or module there; else not written.

@@ -41,7 +41,6 @@ class Outside:
     """Steps that fit no declared pattern.
 
     Args:
-        pattern: What they ran.
         mismatches: In what they differ from the declared pattern nearest to them.
     """
 

@@ -103,7 +103,6 @@ class KernelChange:
         base: Normalised name in the base's step; empty where it is new.
         head: In the head's step; empty where it is gone; another name where it is renamed.
         base_launches: Launches in the base's step; of a renamed kernel those that another one took over.
-        head_launches: Launches in the head's step.
     """
 
     role: str

@@ -79,8 +79,6 @@ class Timed(Columns):
     """What ran, one row a launch, call or piece of work.
 
     Args:
-        start_ns: Start.
-        duration_ns: Length.
         process: Index into :attr:`Trace.processes`.
         correlation: The profiler's number of the launching call, unique within a process; -1 where there is none.
         step: Row of :class:`Steps`, or -1.
@@ -139,7 +137,6 @@ class Names(Columns):
         demangled: As the profiler writes it, template arguments and all.
         short: The function's own name, for people.
         normalised: The identity to compare builds by (:func:`perfgate.trace.families.normalised_name`).
-        role: The family.
     """
 
     demangled: tuple[str, ...]
@@ -219,12 +216,8 @@ class Trace:
         source: The profiler and its version.
         processes: Process ids.
         devices: Names of the devices, by number.
-        names: Kernel names.
         shapes: Launch shapes, one row each: grid x, y, z, then block x, y, z; zeros where there is none.
-        kernels: The kernels.
-        steps: The steps.
         copies: Copies, kinds in :data:`COPY_KINDS`.
-        memsets: Memsets.
         overhead: The profiler's own work on the host.
         calls: Calls on the host that launch, copy or synchronise.
         cautions: What the reader should know.

@@ -28,13 +28,10 @@ class Launches(Columns):
     """One row a launch, in order of call.
 
     Args:
-        called_ns: When its call began.
-        call_ns: How long the call took.
         delay_ns: From the start of the call to that of its first work; 0 where the clocks of host and device disagree.
         end_ns: When its last work ended.
         step: Row of the trace's steps, or -1.
         process: Index into the trace's processes.
-        device: The device's number.
         stream: The stream of its first work.
         work: Index into :data:`WORK`.
         name: Of a kernel its index into the trace's names, of a copy its kind, else -1.

@@ -24,8 +24,6 @@ class RankShown(NamedTuple):
     """A rank of a selection: a process and its device.
 
     Args:
-        process: The process id.
-        device: The device's number.
         steps: How many of its steps are shown; 0 where the trace has none.
     """
 
@@ -39,10 +37,8 @@ class Selection:
     """Kernels of a trace with the figures of their steps.
 
     Args:
-        trace: All of it.
         figures: Of the steps selected; none where the trace has no steps.
         rows: Rows of the kernel table, in order of start.
-        what: The selection in words.
         layer: The layer selected, or ``None`` for all that a step runs.
     """
 
@@ -77,12 +73,9 @@ class KernelSum:
     """Launches of one kernel, or of one role, summed over a selection.
 
     Args:
-        role: The role.
         place: Where in the layer; empty where that is not known or not one place.
         name: Index into the trace's names; -1 for a whole role.
-        launches: How many.
         graph_launches: Of these, from CUDA graphs.
-        time_ns: Sum of their durations.
         step: Row of the trace's steps, or -1 where it sums over steps or over what is outside.
         device: The device's number, or -1 where it sums over devices or over what is outside.
     """
@@ -255,15 +248,9 @@ class KernelSpread:
     """The durations of one kernel in one place of the layer, over a selection, in nanoseconds.
 
     Args:
-        role: The role.
         place: Where in the layer; empty where that is not known.
         name: Index into the trace's names.
-        launches: How many.
-        time_ns: Their sum.
-        least_ns: The shortest.
         median_ns: The middle one; of an even number the mean of the two in the middle.
-        most_ns: The longest.
-        mean_ns: Their mean.
         sd_ns: Their standard deviation, by n - 1; ``None`` of a single launch.
     """
 

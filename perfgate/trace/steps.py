@@ -43,10 +43,7 @@ class Range:
     """A named range on the host.
 
     Args:
-        name: Its text.
-        start_ns: Where it opens.
         end_ns: Where it closes; ``None`` where the trace does not show that.
-        process: Index of its process.
         thread: Its thread, as :attr:`perfgate.trace.kernel_table.Calls.thread`.
     """
 
@@ -260,7 +257,6 @@ class EngineRange:
     """A sort of range that an engine opens in each step.
 
     Args:
-        pattern: What it is called.
         counts: What its name says of the requests; ``None`` where it says nothing.
         number: Group of the pattern that numbers the step; 0 where none does.
     """

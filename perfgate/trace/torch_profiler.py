@@ -78,7 +78,6 @@ class Recording:
 
     Args:
         events: Its events, in the categories that PyTorch's profiler uses.
-        source: The tool.
         devices: Names of the devices, by number.
         cautions: What the reader should know.
         base_ns: As in :class:`perfgate.trace.kernel_table.Trace`.

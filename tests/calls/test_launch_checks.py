@@ -9,7 +9,7 @@ import pytest
 from decode_steps import LAYERS, RARE, USUAL, StepKind, eager, extra_kernel, other_attention, trial
 from hand_made import codes
 from nsys_builder import ExportBuilder
-from rank_traces import CUSTOM, REDUCE, STEP_NS, Work, add_rank, engine, read
+from rank_traces import CUSTOM, REDUCE, STEP_NS, Work, add_rank, engine
 
 from perfgate.calls.call_checks import judge_launches
 from perfgate.judge.outcome import Finding
@@ -264,7 +264,7 @@ def of_two_ranks(more: Sequence[Sequence[Work]] = ((), ()), waiting: Sequence[in
         add_rank(builder, rank, {step: [("nvjet_sm90_64x8", 1000, 20_000), *own] for step in range(8)})
         for step in range(8) if rank in waiting else ():
             builder.call("cudaStreamSynchronize_v3020", step * STEP_NS + 50, step * STEP_NS + 60, pid=100 + rank)
-    _, ranks = summarise_ranks([read(builder)], 2)
+    _, ranks = summarise_ranks([builder.read()], 2)
     return [rank.decode for rank in ranks]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -14,18 +13,11 @@ from nsys_builder import ExportBuilder
 from perfgate.errors import UsageError
 from perfgate.trace import critical_path
 from perfgate.trace.critical_path import StepPath, critical_paths
-from perfgate.trace.nsys import read_nsys
-from perfgate.trace.selection import Selection, select
+from perfgate.trace.selection import select
 from perfgate.trace.trace_file import read_trace
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CAPTURE = FIXTURES / "h200-llama-8b-decode.sqlite.gz"
-
-
-def selected(builder: ExportBuilder) -> Selection:
-    """The steps of what a builder holds."""
-    with tempfile.TemporaryDirectory() as folder:
-        return select(read_nsys(builder.write(Path(folder) / "export.sqlite")))
 
 
 def walked(path: StepPath) -> list[tuple[str, int]]:
@@ -46,7 +38,7 @@ def test_a_device_that_never_waits_bounds_its_step() -> None:
         builder.span(f"perfgate.step.{step}", begin, begin + 9000)
         builder.launch("rms_norm", begin, begin + 20_000, begin + 26_000)
         builder.launch("nvjet", begin + 1000, begin + 27_000, begin + 29_500)
-    path = critical_paths(selected(builder))[0]
+    path = critical_paths(select(builder.read()))[0]
     assert walked(path) == [("norm", 6000), ("between kernels", 1000), ("gemm", 2500), ("between kernels", 500)]
     assert path.length_ns == 10_000
     assert gains(path) == {"norm": 6000, "between kernels": 1500, "gemm": 2500}
@@ -63,7 +55,7 @@ def test_a_host_that_launches_late_bounds_its_step() -> None:
     builder.call("cudaStreamSynchronize", 2000, 14_000)
     builder.span("perfgate.step.1", 19_500, 40_000)
     builder.launch("rms_norm", 20_000, 25_000, 26_000)
-    path = critical_paths(selected(builder))[0]
+    path = critical_paths(select(builder.read()))[0]
     assert walked(path) == [
         ("norm", 3000), ("return from a wait", 1000), ("code between calls", 6000), ("launch on its way", 5000),
     ]  # fmt: skip
@@ -80,7 +72,7 @@ def test_another_path_bounds_what_a_part_gains() -> None:
     builder.launch("ncclDevKernel_AllReduce", 1000, 11_000, 18_000, stream=9)
     builder.launch("nvjet", 2000, 11_000, 31_000)
     builder.launch("act_and_mul_kernel", 3000, 34_500, 36_000, stream=9)
-    path = critical_paths(selected(builder))[0]
+    path = critical_paths(select(builder.read()))[0]
     assert walked(path) == [("norm", 1000), ("gemm", 20_000), ("after another stream", 3500), ("activation", 1500)]
     assert gains(path) == {"norm": 1000, "gemm": 13_000 + 3500, "after another stream": 3500, "activation": 1500}
     communication = next(part for part in path.in_step_ns if part.what == "communication")
@@ -92,7 +84,7 @@ def test_kernels_that_overlap_in_a_stream_begin_after_a_beginning() -> None:
     builder = ExportBuilder()
     builder.launch("rms_norm", 0, 10_000, 14_000)
     builder.launch("nvjet", 1000, 13_000, 20_000)
-    (path,) = critical_paths(selected(builder))
+    (path,) = critical_paths(select(builder.read()))
     assert walked(path) == [("norm", 3000), ("gemm", 7000)]
 
 
@@ -106,7 +98,7 @@ def test_a_wait_for_tokens_ends_with_their_copy() -> None:
     builder.call("cudaEventSynchronize", 4000, 36_000)
     builder.span("perfgate.step.1", 40_000, 50_000)
     builder.launch("nvjet", 41_000, 46_000, 47_000)
-    path = critical_paths(selected(builder))[0]
+    path = critical_paths(select(builder.read()))[0]
     assert walked(path) == [
         ("gemm", 20_000), ("copy d2h", 1000), ("return from a wait", 5000), ("code between calls", 5000),
         ("launch on its way", 5000),
@@ -119,7 +111,7 @@ def test_threads_work_side_by_side() -> None:
     builder.launch("rms_norm", 0, 5000, 6000)
     builder.call("cudaEventSynchronize", 1000, 7000, tid=99)
     builder.launch("nvjet", 20_000, 25_000, 30_000)
-    (path,) = critical_paths(selected(builder))
+    (path,) = critical_paths(select(builder.read()))
     assert walked(path) == [("code between calls", 15_000), ("launch on its way", 5000), ("gemm", 5000)]
 
 
@@ -131,7 +123,7 @@ def test_a_silent_thread_goes_on_after_another() -> None:
         called = 1_000_000 * call + 500_000
         builder.launch("nvjet", called, called + 5000, called + 6000, stream=9, tid=99)
     builder.launch("rms_norm", 2_600_000, 2_605_000, 2_606_000)
-    (path,) = critical_paths(selected(builder))
+    (path,) = critical_paths(select(builder.read()))
     code = [piece.time_ns for piece in path.pieces if piece.part.what == "code between calls"]
     assert code == [495_000, 999_000, 999_000, 99_000]
 
@@ -141,7 +133,7 @@ def test_a_long_gap_without_a_cause_is_said_to_have_none() -> None:
     builder = ExportBuilder()
     builder.launch("rms_norm", 0, 10_000, 11_000)
     builder.launch("nvjet", 1000, 99_000, 100_000)
-    (path,) = critical_paths(selected(builder))
+    (path,) = critical_paths(select(builder.read()))
     assert walked(path) == [("norm", 1000), ("cause not recorded", 88_000), ("gemm", 1000)]
 
 
@@ -154,7 +146,7 @@ def test_a_copy_that_blocks_holds_the_host_up() -> None:
                 correlationId=correlation, globalPid=builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][0]["globalPid"],
                 srcKind=2, dstKind=0)  # fmt: skip
     builder.launch("nvjet", 13_000, 17_000, 18_000)
-    (path,) = critical_paths(selected(builder))
+    (path,) = critical_paths(select(builder.read()))
     assert walked(path) == [
         ("norm", 4000), ("copy d2h-pageable", 1000), ("return from a wait", 2000), ("code between calls", 1000),
         ("launch on its way", 4000), ("gemm", 1000),
@@ -189,7 +181,7 @@ def test_any_path_is_as_long_as_its_step(rows: list[tuple[str, int, int, int, in
             builder.copy(1, called, start, start + length, 64)
         else:
             builder.call("cudaDeviceSynchronize", called, called + length, tid=tid)
-    selection = selected(builder)
+    selection = select(builder.read())
     for path in critical_paths(selection):
         assert sum(piece.time_ns for piece in path.pieces) == path.length_ns
         on_path, at = Counter[object](), 0

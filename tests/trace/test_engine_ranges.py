@@ -152,27 +152,27 @@ def test_a_number_of_our_own_that_is_too_large(tmp_path: Path) -> None:
         trace_of(tmp_path, [(f"perfgate.step.{10**18}", 0, 99)])
 
 
-def test_ranges_of_another_process(tmp_path: Path) -> None:
+def test_ranges_of_another_process() -> None:
     """An engine whose workers launch has its loop elsewhere: its steps are theirs, and that is said."""
     builder = ExportBuilder()
     for n in range(2):
         builder.span(f"perfgate.step.{n}.decode", n * 1000, n * 1000 + 900, pid=100)
         for pid in (200, 300):
             builder.launch(f"kernel_of_{pid}", n * 1000 + 10, 5000 + n * 100, 5050 + n * 100, pid=pid)
-    trace = read_nsys(builder.write(tmp_path / "ranks.sqlite"))
+    trace = builder.read()
     assert trace.processes == (200, 300)
     assert (trace.steps.process.tolist(), trace.steps.index.tolist()) == ([0, 0, 1, 1], [0, 1, 0, 1])
     assert (trace.steps.process[trace.kernels.step] == trace.kernels.process).all()
     assert [note.code for note in trace.cautions] == ["steps-unclear"]
 
 
-def test_ranges_of_several_other_processes(tmp_path: Path) -> None:
+def test_ranges_of_several_other_processes() -> None:
     """Which of them the kernels belong to is not known: they have no steps."""
     builder = ExportBuilder()
     for pid in (100, 101):
         builder.span("perfgate.step.0", 0, 900, pid=pid)
     builder.launch("kernel", 10, 5000, 5050, pid=200)
-    assert not len(read_nsys(builder.write(tmp_path / "ranks.sqlite")).steps)
+    assert not len(builder.read().steps)
 
 
 def test_the_last_process_that_a_column_can_number_has_its_steps() -> None:

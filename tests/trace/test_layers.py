@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +11,6 @@ from nsys_builder import ExportBuilder
 from perfgate.trace.families import classify
 from perfgate.trace.kernel_table import NONE, Kernels, Names, filled
 from perfgate.trace.layers import assign_layers
-from perfgate.trace.nsys import read_nsys
 from perfgate.trace.places import PLACES
 
 HEAD = ["_prepare_inputs", "indexSelectSmallIndex"]
@@ -132,14 +129,14 @@ def test_a_draft_model_behind_the_model() -> None:
     assert place.index("lm-head") == own + 1
 
 
-def test_a_gemm_without_a_place_is_said(tmp_path: Path) -> None:
+def test_a_gemm_without_a_place_is_said() -> None:
     """A caution counts the gemms of steps with layers that have no place."""
     builder = ExportBuilder()
     builder.span("perfgate.step.0", 0, 1000)
     for n, name in enumerate([*MLA * 3, *TAIL]):
         builder.launch(name, n, 2000 + 10 * n, 2005 + 10 * n)
     builder.launch("nvjet_elsewhere", 5000, 6000, 6001)
-    (caution,) = read_nsys(builder.write(tmp_path / "export.sqlite")).cautions
+    (caution,) = builder.read().cautions
     assert caution.code == "steps-unclear"
     assert caution.text.startswith("21 of 22 gemms have no place")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nsys_builder import ExportBuilder
-from rank_traces import NUMBERED, Work, add_rank, read, reduced, traced_ranks
+from rank_traces import NUMBERED, Work, add_rank, reduced, traced_ranks
 
-from perfgate.trace.nsys import read_nsys
 from perfgate.trace.rank_waits import Rank, compare_ranks, ranks_of
 from perfgate.trace.selection import as_one_step, select
 from perfgate.trace.trace_file import read_trace
@@ -35,8 +33,7 @@ def rank(
         for name, length in kernels:
             made.launch(name, at, at + 1000, at + 1000 + length, pid=pid)
             at += 1000 + length
-    with tempfile.TemporaryDirectory() as folder:
-        return ranks_of(select(read_nsys(made.write(Path(folder) / "export.sqlite"))), label)
+    return ranks_of(select(made.read()), label)
 
 
 def test_two_ranks_by_hand() -> None:
@@ -110,7 +107,7 @@ def traced(
     for number, steps in enumerate(ranks):
         builder = ExportBuilder()
         add_rank(builder, number, steps, name=name, late_ns=late_ns * (number == 1))
-        trace = read(builder)
+        trace = builder.read()
         found += ranks_of(select(as_one_step(trace) if whole else trace), f"rank {number}")
     return found
 
