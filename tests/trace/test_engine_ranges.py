@@ -64,42 +64,35 @@ def steps_of(trace: Trace) -> list[tuple[int, str, bool]]:
     return list(zip(*columns, strict=True))
 
 
-def test_steps_of_sglang(tmp_path: Path) -> None:
-    """A batch with a draft's passes is one step, from its range to the next one's, so that the sampler is inside."""
-    spans = [
-        ("scheduler.run_batch", 0, 180), ("step[EXTEND bs=2 toks=64]", 10, 90), ("step[DRAFT_EXTEND bs=2]", 100, 170),
-        ("scheduler.run_batch", 300, 480), ("step[DECODE bs=2]", 310, 330), ("step[TARGET_VERIFY bs=2]", 340, 400),
-        ("scheduler.run_batch", 600, 780), ("step[DECODE bs=2]", 610, 700),
-    ]  # fmt: skip
+SPANS: dict[str, tuple[list[tuple[str, int, int]], list[tuple[int, str, bool]], list[int]]] = {
+    "SGLang: a batch with a draft's passes is one step, to the next one's range, so that the sampler is inside": (
+        [("scheduler.run_batch", 0, 180), ("step[EXTEND bs=2 toks=64]", 10, 90), ("step[DRAFT_EXTEND bs=2]", 100, 170),
+         ("scheduler.run_batch", 300, 480), ("step[DECODE bs=2]", 310, 330), ("step[TARGET_VERIFY bs=2]", 340, 400),
+         ("scheduler.run_batch", 600, 780), ("step[DECODE bs=2]", 610, 700)],
+        [(0, "prefill", True), (1, "decode", True), (2, "decode", False)], [0, 0, 0, 1, 1, 1, 2, 2, 2]),
+    "SGLang without the scheduler's range: the verification begins a step, and a draft's passes do not": (
+        [("step[EXTEND bs=2 toks=64]", 0, 90), ("step[DECODE bs=2]", 100, 130),
+         ("step[TARGET_VERIFY bs=2]", 200, 290), ("step[DRAFT_EXTEND_V2 bs=2]", 300, 330),
+         ("step[DECODE bs=2]", 340, 380), ("step[TARGET_VERIFY bs=2]", 400, 490)],
+        [(0, "prefill", True), (1, "decode", True), (2, "decode", False)], [0, 0, 1, 1, 2, 2, 2]),
+    "TensorRT-LLM's executor numbers its steps": (
+        [("[Executor] _forward_step 71: 1 ctx reqs, 64 ctx tokens, 0 gen reqs", 0, 90),
+         ("[Executor] _forward_step 72: 0 ctx reqs, 0 ctx tokens, 1 gen reqs", 100, 190)],
+        [(71, "prefill", True), (72, "decode", False)], [0, 1, 1, 1]),
+    "PyTorch's profiler's have an end, and do not say what they computed; what is behind them is in none": (
+        [("ProfilerStep#3", 0, 99), ("ProfilerStep#4", 100, 199)],
+        [(3, "unknown", True), (4, "unknown", True)], [0, 1, NONE, NONE]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("spans", "steps", "of_kernels"), SPANS.values(), ids=SPANS)
+def test_steps_of_engines(
+    tmp_path: Path, spans: list[tuple[str, int, int]], steps: list[tuple[int, str, bool]], of_kernels: list[int]
+) -> None:
+    """Number, kind and completeness of each step, and the step of each kernel."""
     trace = trace_of(tmp_path, spans)
-    assert steps_of(trace) == [(0, "prefill", True), (1, "decode", True), (2, "decode", False)]
-    assert trace.kernels.step.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
-def test_forward_passes_of_sglang(tmp_path: Path) -> None:
-    """Without the scheduler's range the verification begins a step, and a draft's passes do not."""
-    spans = [
-        ("step[EXTEND bs=2 toks=64]", 0, 90), ("step[DECODE bs=2]", 100, 130),
-        ("step[TARGET_VERIFY bs=2]", 200, 290), ("step[DRAFT_EXTEND_V2 bs=2]", 300, 330),
-        ("step[DECODE bs=2]", 340, 380), ("step[TARGET_VERIFY bs=2]", 400, 490),
-    ]  # fmt: skip
-    assert steps_of(trace_of(tmp_path, spans)) == [(0, "prefill", True), (1, "decode", True), (2, "decode", False)]
-
-
-def test_steps_of_tensorrt_llm(tmp_path: Path) -> None:
-    """The executor numbers its steps."""
-    spans = [
-        ("[Executor] _forward_step 71: 1 ctx reqs, 64 ctx tokens, 0 gen reqs", 0, 90),
-        ("[Executor] _forward_step 72: 0 ctx reqs, 0 ctx tokens, 1 gen reqs", 100, 190),
-    ]
-    assert steps_of(trace_of(tmp_path, spans)) == [(71, "prefill", True), (72, "decode", False)]
-
-
-def test_steps_of_pytorchs_profiler(tmp_path: Path) -> None:
-    """They have an end, and do not say what they computed; what is behind them is in none."""
-    trace = trace_of(tmp_path, [("ProfilerStep#3", 0, 99), ("ProfilerStep#4", 100, 199)])
-    assert steps_of(trace) == [(3, "unknown", True), (4, "unknown", True)]
-    assert trace.kernels.step.tolist() == [0, 1, NONE, NONE]
+    assert steps_of(trace) == steps
+    assert trace.kernels.step.tolist() == of_kernels
 
 
 @pytest.mark.parametrize(
