@@ -100,10 +100,6 @@ class StepFigures(Columns):
     role_launches: Ints
     role_ns: Ints
 
-    def pure_decode(self, trace: Trace) -> NDArray[np.bool_]:
-        """Which rows are of complete steps that do nothing but decode."""
-        return self.complete_of(trace, "decode")
-
     def complete_of(self, trace: Trace, kind: str) -> NDArray[np.bool_]:
         """Which rows are of complete steps of a kind in :data:`perfgate.trace.kernel_table.STEP_KINDS`."""
         return np.isin(self.step, trace.steps.complete_of(kind))

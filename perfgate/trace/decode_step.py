@@ -204,7 +204,7 @@ def decode_figures(trace: Trace) -> StepFigures:
         NotMeasuredError: It has none (``evidence-missing``), or :func:`~perfgate.trace.lost_work.check_shown` refuses.
     """
     every = figures(trace)
-    decode = every.pure_decode(trace)
+    decode = every.complete_of(trace, "decode")
     check_shown(trace, trace.steps.complete_of("decode"), "decode steps")
     chosen = _among_themselves(trace, every, decode).take(decode)
     if not len(chosen):
