@@ -15,7 +15,7 @@ from perfgate.kernels.kernel_report import caution_section
 from perfgate.report.csv_rows import csv_table
 from perfgate.report.document import Document, Section, printable
 from perfgate.trace.families import short_name
-from perfgate.trace.launch_shapes import in_words
+from perfgate.trace.launch_details import in_words
 from perfgate.units import format_mean, format_ns, format_si, format_value, percent, plural
 
 Rows = list[tuple[str, ...]]

@@ -20,9 +20,8 @@ from perfgate.trace.breakdown import StepFigures, consecutive, figures
 from perfgate.trace.families import UNLISTED
 from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, STEP_KINDS, Trace, combinations
-from perfgate.trace.launch_shapes import Shapes, pooled_shapes, shapes_by_key
+from perfgate.trace.launch_details import Moves, Shapes, moves_of, pooled_moves, pooled_shapes, shapes_by_key
 from perfgate.trace.lost_work import check_shown
-from perfgate.trace.moves import Moves, moves_of, pooled_moves
 from perfgate.trace.places import PLACES
 
 STEADY = ("hashes", "addresses")

@@ -16,8 +16,7 @@ from typing import Final
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, pool
 from perfgate.trace.difference import PAGEABLE, Change, StepDifference, difference, nearest
 from perfgate.trace.families import COMMUNICATION, short_name
-from perfgate.trace.launch_shapes import Shapes
-from perfgate.trace.moves import MEMSET, MOVE_KINDS, Moves
+from perfgate.trace.launch_details import MEMSET, MOVE_KINDS, Moves, Shapes
 from perfgate.units import NS_PER_S, format_mean, format_value, listed, signed_us
 
 EACH = 0.9

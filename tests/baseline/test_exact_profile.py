@@ -21,7 +21,7 @@ from perfgate.metrics.sides import Side
 from perfgate.metrics.trial import Kind, Trial
 from perfgate.report.closing_sentence import closing
 from perfgate.scenario.subject import Subject
-from perfgate.trace.moves import Moves
+from perfgate.trace.launch_details import Moves
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

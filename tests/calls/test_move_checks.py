@@ -12,7 +12,7 @@ from perfgate.calls.call_checks import judge_launches
 from perfgate.judge.outcome import Finding
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.inventory import by_rank
-from perfgate.trace.moves import MOST_SIZES, Moves, pooled_moves
+from perfgate.trace.launch_details import MOST_SIZES, Moves, pooled_moves
 
 TEN_US = 10e-6
 """What the tests ignore."""
