@@ -169,8 +169,8 @@ def figure_lines(base: HostCalls, head: HostCalls) -> list[str]:
     """
     names = {name for name in base.figures | head.figures
              if name.startswith(MODULES) or name in base.figures.keys() & head.figures.keys()}  # fmt: skip
-    sides = ({name: own.figures.get(name, (0, 0)) for name in names} for own in (base, head))
-    return told(range_changes(*sides, lambda _, count: f"{count}"), MOST_LINES, "more figure")
+    before, after = ({name: own.figures.get(name, (0, 0)) for name in names} for own in (base, head))
+    return told(range_changes(before, after, lambda _, count: f"{count}"), MOST_LINES, "more figure")
 
 
 _Key = tuple[str, str]
