@@ -404,7 +404,7 @@ def _counted(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: ra
     if job.decode is None:
         raise NotMeasuredError(REASONS["counters-missing"].meaning, code="counters-missing")
     window, keys = (
-        resolve_name("perfgate.kernels.counting:choose_window")(job.decode, job.cell.counters),
+        resolve_name("perfgate.kernels.launch_window:choose_window")(job.decode, job.cell.counters),
         job.decode.keys,
     )
     progress(f"{window.count} launches")

@@ -1,18 +1,18 @@
 """Counted trials: a fresh engine of which ncu counts some launches of one decode step.
 
-Which launches these are is chosen from the same side's traced trial: a window that holds one layer and all that is
-outside of layers. ncu skips and counts by their place in the step, whose range the worker opens. It runs kernels one by
-one and several times, so nothing here is a time of the workload: such a trial has no iterations.
+Which launches these are is chosen from the same side's traced trial
+(:func:`perfgate.kernels.launch_window.choose_window`); ncu skips and counts by their place in the step, whose range
+the worker opens. It runs kernels one by one and several times, so nothing here is a time of the workload: such a
+trial has no iterations.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -24,17 +24,16 @@ from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.worker import Limit
-from perfgate.counters.launch_table import OF_THE_LAUNCH, KernelLaunch
+from perfgate.counters.launch_table import KernelLaunch
 from perfgate.counters.ncu_csv import cause_in, parse_ncu
 from perfgate.counters.step_counters import CountedStep
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
-from perfgate.metrics.trial import Artifact, Iteration, Kind
-from perfgate.record.cost import PASS_S, Earlier, KindCost
-from perfgate.scenario.counter_trials import STEPS_BEHIND, Launches
-from perfgate.scenario.plan import Cell
+from perfgate.kernels.launch_window import LaunchWindow, choose_window
+from perfgate.metrics.trial import Artifact, Iteration
+from perfgate.scenario.counter_trials import STEPS_BEHIND
 from perfgate.scenario.workload import Workload
-from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern
+from perfgate.trace.decode_step import DecodeSteps, KernelKey
 from perfgate.trace.families import COMMUNICATION, RoleRule, classify, normalised_name, short_name
 
 PRINT_TIMEOUT_S: Final = 300.0
@@ -270,92 +269,3 @@ def _aligned(names: Sequence[str], plan: _Plan) -> list[int | None]:
     for block in SequenceMatcher(None, names, expected, autojunk=False).get_matching_blocks():
         aligned[block.a : block.a + block.size] = positions[block.b : block.b + block.size]
     return aligned
-
-
-@dataclass(frozen=True)
-class LaunchWindow:
-    """Launches of a decode step that follow one another, perhaps into the step after it.
-
-    Args:
-        begin: Position of the first in its step, from 0.
-    """
-
-    begin: int
-    count: int
-    pattern: Pattern
-
-    @property
-    def positions(self) -> tuple[int, ...]:
-        """Of each launch in its step."""
-        return tuple((self.begin + n) % len(self.pattern.kernels) for n in range(self.count))
-
-
-def choose_window(steps: DecodeSteps, launches: Sequence[Launches]) -> LaunchWindow:
-    """The shortest window of the most frequent step that holds every launch asked for; of several the first.
-
-    Raises:
-        NotMeasuredError: ``counters-not-countable``: the step has none of them, or fewer.
-    """
-    pattern = steps.patterns[0]
-    keys = [steps.keys[kernel] for kernel in pattern.kernels]
-    wanted = [_wanted(entry, keys, pattern.layers()) for entry in launches]
-
-    def count(begin: int) -> int:
-        """Launches from this one to the last that is needed: so many of one of the groups."""
-        ends = (
-            min(sorted((position - begin) % len(keys) for position in group)[needed - 1] for group in groups)
-            for groups, needed in wanted
-        )
-        return 1 + max(ends)
-
-    begin = min(range(len(keys)), key=count)
-    return LaunchWindow(begin, count(begin), pattern)
-
-
-def _wanted(
-    launches: Launches, keys: Sequence[KernelKey], layers: Sequence[int | None]
-) -> tuple[Sequence[Sequence[int]], int]:
-    """Groups of positions in the step, and how many of any one group a window must hold.
-
-    Raises:
-        NotMeasuredError: ``counters-not-countable``.
-    """
-    positions = [n for n, key in enumerate(keys) if launches.includes(key, layers[n])]
-    if launches.profile == "outside":
-        positions = [n for n in positions if layers[n] is None]
-    groups = [positions] if positions else []
-    if launches.profile == "layer":
-        by_layer = [[n for n in positions if layers[n] == layer] for layer in {layers[n] for n in positions} - {None}]
-        groups = [group for group in by_layer if len(group) == max(map(len, by_layer))]
-    needed = launches.profile if isinstance(launches.profile, int) else 1
-    if len(positions) < needed or not groups:
-        where = {"layer": " in a layer", "outside": " outside the layers"}.get(str(launches.profile), "")
-        known = groups if launches.profile == "layer" else positions
-        raise NotMeasuredError(
-            f"the traced decode step has {len(known)} launches of {launches}{where}, {needed} are to be counted",
-            code="counters-not-countable",
-        )
-    return groups, needed if isinstance(launches.profile, int) else len(groups[0])
-
-
-def with_window(cell: Cell, priced: KindCost, history: Mapping[Kind, Earlier]) -> KindCost:
-    """Launches and passes of a counted trial: as last counted; else the window of the last trace, a pass a counter."""
-    counted = (
-        [trial.counted for trial in history["counted"].record.trials if trial.counted] if "counted" in history else []
-    )
-    if counted:
-        passes = max(step.passes for step in counted)
-        return dataclasses.replace(priced, window=max(len(step.launches) for step in counted), passes=passes)
-    passes = max(sum(not name.startswith(OF_THE_LAUNCH) for name in cell.metrics_counted(None)), 1)
-    traces = [trial.decode for trial in history["traced"].record.trials if trial.decode] if "traced" in history else []
-    try:
-        window = choose_window(traces[-1], cell.counters).count if traces else None
-    except NotMeasuredError:  # said when it is tried: the next trace may have what is asked for
-        window = None
-    expect = cell.measure.expect
-    if window is None or expect is None:
-        return dataclasses.replace(priced, window=window, passes=passes)
-    trial_s = expect.trial_s + window * passes * PASS_S
-    minutes = tuple(starts * trial_s / 60 for starts in priced.starts)
-    source = "measure.expect for the engine's start, and 35 ms a pass"
-    return dataclasses.replace(priced, window=window, passes=passes, minutes=minutes, source=source)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from perfgate.counters.launch_table import COUNTERS
 from perfgate.errors import NotMeasuredError
-from perfgate.kernels.counting import choose_window
+from perfgate.kernels.launch_window import choose_window
 from perfgate.scenario.counter_trials import Condition, CounterTrials, Launches, metrics_to_read
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern, summarise
 from perfgate.trace.trace_file import read_trace
