@@ -124,7 +124,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     kind = {"kernels_only": kernels_only, "exact_only": exact_only, "host_profile": host_profile}
     manifest = new_run(loaded, subjects, seed, shard, quick=quick or runs_already(subjects), **kind)
     held = against is not None or profiles is not None
-    references = rooms.use("references").found_for(manifest, subjects, against, profiles) if held else {}
+    references = _references(against).found_for(manifest, subjects, against, profiles) if held else {}
     look_ahead(loaded, subjects, progress, ask=collector is None)
     refuse_what_is_no_text(manifest)
     folder = runs / manifest.name
@@ -177,7 +177,7 @@ def resume(  # noqa: PLR0913 (as above)
         raise UsageError(f"--more {more}: a further look needs at least {stats.FURTHER_LOOK_PAIRS} pairs")
     manifest = read_manifest(folder)
     if manifest.against is not None or manifest.profiles is not None:
-        rooms.use("references")  # nothing is measured that could not be judged
+        _references(_kept_reference(folder, manifest))  # nothing is measured that could not be judged
     if only is not None:
         manifest = taken_over(folder, manifest, _loaded(only[0]), only[1], shard)
 
@@ -359,9 +359,20 @@ def judged(folder: Path, manifest: Run, records: Sequence[Record]) -> Outcome:
     check_sequence(records)
     by_cell = {record.cell.cell_id: record for record in records}
     if manifest.against is not None or manifest.profiles is not None:
-        outcome: Outcome = rooms.use("references").judged(folder, manifest, by_cell)
+        outcome: Outcome = _references(_kept_reference(folder, manifest)).judged(folder, manifest, by_cell)
         return outcome
     return judge(manifest, by_cell)
+
+
+def _references(file: Path | None) -> Any:
+    """The room that a stored reference is of: one that knows its file, else that of baselines and profiles."""
+    of_rooms = map(rooms.bring, rooms.entries("references").values()) if file is not None else ()
+    return next((room for room in of_rooms if room.recognises(file)), None) or rooms.use("references")
+
+
+def _kept_reference(folder: Path, manifest: Run) -> Path | None:
+    """A run folder's copy of the reference that a head is held against; ``None`` where there is none of any cell."""
+    return next((folder / copy.path for copies in (manifest.against or {}).values() for copy in copies), None)
 
 
 def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Outcome:

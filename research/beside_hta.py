@@ -28,11 +28,10 @@ from numpy.typing import NDArray
 from perfgate.scenario.kernel_names import COMMUNICATION
 from perfgate.trace.breakdown import figures
 from perfgate.trace.critical_path import LAUNCH, critical_paths
-from perfgate.trace.kernel_spread import kernel_spreads
 from perfgate.trace.kernel_table import Trace
 from perfgate.trace.launch_queue import find_launches
 from perfgate.trace.memory_timeline import read_memory
-from perfgate.trace.selection import as_one_step, select
+from perfgate.trace.selection import as_one_step, kernel_spreads, select
 from perfgate.trace.trace_file import as_plain_file, read_trace
 
 TRACES = {

@@ -20,8 +20,8 @@ import numpy as np
 
 from perfgate.errors import RecordError
 from perfgate.scenario.kernel_names import UNLISTED
-from perfgate.trace.engine_ranges import is_step
 from perfgate.trace.kernel_table import STEP_KINDS, Trace
+from perfgate.trace.steps import is_step
 from perfgate.trace.trace_file import read_trace
 
 SOURCES = """

@@ -14,9 +14,13 @@ import gzip
 import random
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from perfgate.trace.kernel_table import Trace
+from perfgate.trace.nsys import read_nsys
 
 PID, VM = 4242, 0x1000000000000
 Row = dict[str, Any]
@@ -168,6 +172,11 @@ class ExportBuilder:
             srcKind=host if kind == 1 else 2,
             dstKind=host if kind == 2 else 2,
         )
+
+    def read(self) -> Trace:
+        """The kernel table of everything."""
+        with tempfile.TemporaryDirectory() as folder:
+            return read_nsys(self.write(Path(folder) / "export.sqlite"))
 
     def write(self, file: Path, shuffle: random.Random | None = None) -> Path:
         """Write everything into a new file or an existing export; tables without a row are not made, as with nsys."""

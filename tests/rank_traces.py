@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from hand_made import cell, gate, record, run, spread, trial, trials
 from nsys_builder import ExportBuilder
@@ -15,8 +13,6 @@ from perfgate.kernels.envelope import learn
 from perfgate.metrics.sides import Side
 from perfgate.metrics.trial import Trial
 from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.kernel_table import Trace
-from perfgate.trace.nsys import read_nsys
 from perfgate.trace.rank_steps import RankSteps, summarise_ranks
 
 REDUCE, SEND = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ncclDevKernel_SendRecv"
@@ -26,12 +22,6 @@ Told = tuple[DecodeSteps, tuple[RankSteps, ...]]
 """The steps of an engine, and those of each rank."""
 Work = tuple[str, int, int]
 """A kernel by name, start after the begin of its step and length."""
-
-
-def read(builder: ExportBuilder) -> Trace:
-    """What an export holds."""
-    with tempfile.TemporaryDirectory() as folder:
-        return read_nsys(builder.write(Path(folder) / "export.sqlite"))
 
 
 def add_rank(
@@ -57,7 +47,7 @@ def traced_ranks(*ranks: Mapping[int, Sequence[Work]], expected: int = 1, name: 
     builder = ExportBuilder()
     for number, steps in enumerate(ranks):
         add_rank(builder, number, steps, name=name)
-    return summarise_ranks([read(builder)], expected)
+    return summarise_ranks([builder.read()], expected)
 
 
 CUSTOM = "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*, int)"

@@ -34,7 +34,7 @@ from perfgate.record.run_record import Record, Run, read_records, record_digest
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject_words import same_build
 from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.launch_difference import by_rank
+from perfgate.trace.inventory import by_rank
 from perfgate.trace.rank_steps import each_rank
 
 PROFILE_FORMAT: Final = "perfgate-profile/1"

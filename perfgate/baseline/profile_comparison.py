@@ -18,6 +18,7 @@ from perfgate.metrics.trial import Kind, Trial
 from perfgate.models import Note
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, Run
+from perfgate.trace.difference import range_changes
 from perfgate.units import format_value
 
 
@@ -25,13 +26,8 @@ def capacity_changed(
     before: Mapping[str, tuple[float, float]], head: Mapping[str, tuple[float, float]]
 ) -> Iterator[Note]:
     """What of an engine's memory the head holds otherwise: the least and the most of each, by name of the metric."""
-    for name, (least, most) in before.items():
-        low, high = head.get(name, (least, most))
-        if high < least or low > most:
-            was, now = (least, high) if high < least else (most, low)
-            unit = METRICS[name].unit
-            text = f"{name}: {format_value(was, unit)} -> {format_value(now, unit)}"
-            yield Note(code="engine-state-changed", text=text)
+    for change in range_changes(before, head, lambda name, value: format_value(value, METRICS[name].unit)):
+        yield Note(code="engine-state-changed", text=change.line)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from perfgate.errors import ExitStatus, Verdict
 from perfgate.judge.outcome import GateOutcome
 from perfgate.models import Frozen, Note
 from perfgate.scenario.subject import SHOWN
-from perfgate.trace.difference import difference
+from perfgate.trace.difference import first_difference
 from perfgate.units import percent, plural, signed_percent
 
 CONFIDENCE_SDS = 1.96
@@ -246,11 +246,7 @@ def _confirmation(state: State, answer: Answer) -> Taken | None:
 def _kernels(one: Taken, cell_id: str) -> tuple[str, ...]:
     record = one.records.get(cell_id)
     traced = record.pairs("traced") if record is not None else []
-    for base, head in traced:
-        if base.decode is not None and head.decode is not None:
-            found = difference(base.decode, head.decode)
-            return (found.headline, *found.lines)
-    return ()
+    return first_difference((base.decode, head.decode) for base, head in traced)
 
 
 def _uncertain(state: State, report: BisectReport) -> Iterator[str]:

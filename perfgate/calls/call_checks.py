@@ -20,7 +20,7 @@ from perfgate.metrics.trial import Trial
 from perfgate.models import Note
 from perfgate.scenario.schedule import CallTrials
 from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.launch_difference import LaunchDifference, by_rank, launch_difference
+from perfgate.trace.inventory import LaunchDifference, by_rank, launch_difference
 from perfgate.trace.rank_steps import each_rank
 from perfgate.units import format_value, listed, percent
 
@@ -116,7 +116,6 @@ class _Part:
     """The difference in the steps of one kind, and what may be added there.
 
     Args:
-        own: The difference.
         ignorable_s: As declared, in seconds.
         saved_s: What later steps of the same iteration do less: work may move to where it is done once.
     """

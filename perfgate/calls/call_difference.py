@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perfgate.calls.host_calls import CALLS, LINES, MODULES, PS_PER_S, HostCalls, StepKind, Total
+from perfgate.trace.difference import Change, apart, range_changes, told
 from perfgate.units import format_mean, listed, plural, signed_us
 
 IN_A_STEP: Final[dict[StepKind, str]] = {"decode": "a step", "prefill": "in a prefill step"}
@@ -35,10 +36,8 @@ class CallChange:
     """A function that the two sides do not run alike.
 
     Args:
-        function: Module and qualified name.
         counts: What changed, a step: positive for more on the head.
         cost_s: What that costs, a step, in seconds.
-        kind: Of step.
         was: The base's name of it, where it has another class or module there.
         waits: Whether the head reads a clock in it again and again, as often as time permits: until some time has come.
             Counting makes that seldom, so its counts do not say what it costs. Where such a function of the base is
@@ -53,17 +52,16 @@ class CallChange:
     waits: bool = False
 
     @property
-    def line(self) -> str:
-        """``+`` for more on the head, ``-`` for less, ``~`` for both."""
-        signs = {count > 0 for count in self.counts.values()}
-        mark = "~" if len(signs) > 1 else "+" if signs == {True} else "-"
+    def row(self) -> Change:
+        """As a row of a difference."""
         largest = sorted(self.counts.items(), key=lambda item: (item[0] not in (CALLS, LINES), -abs(item[1])))
         parts = [_in_words(what, count) for what, count in largest[:MOST_COUNTS]]
-        if more := len(largest) - MOST_COUNTS:
-            parts += [f"{plural(more, 'C function')} more"] if more > 0 else []
-        name = f"{self.function} (was {self.was})" if self.was else self.function
-        cost = "it waits for a time" if self.waits else signed_us(self.cost_s)
-        return f"{mark} {name}: {', '.join(parts)} {IN_A_STEP[self.kind]} ({cost})"
+        if len(largest) > MOST_COUNTS:
+            parts.append(f"{plural(len(largest) - MOST_COUNTS, 'C function')} more")
+        return Change(
+            named(self.function, self.was), (*self.counts.values(),), (f"{', '.join(parts)} {IN_A_STEP[self.kind]}",),
+            self.cost_s, instead="it waits for a time" if self.waits else "",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,6 @@ class CallDifference:
     """What the head's host does otherwise than the base's in the steps of a kind.
 
     Args:
-        kind: Of step.
         changes: Those that wait for a time first, then the most expensive, whichever way.
         doubt_s: What of their sum the times of C functions are too uncertain for.
         saved_s: What of the work that the head does less is certain, a step, in seconds; 0 where it does more.
@@ -115,10 +112,12 @@ class CallDifference:
     @property
     def lines(self) -> list[str]:
         """The functions, as in a diff."""
-        rest = self.changes[MOST_LINES:]
-        lines = [change.line for change in self.changes[:MOST_LINES]]
-        cost_s = sum(change.cost_s for change in rest)
-        return [*lines, f"~ {plural(len(rest), 'more function')} ({signed_us(cost_s)})"] if rest else lines
+        return told([change.row for change in self.changes], MOST_LINES, "more function")
+
+
+def named(function: str, was: str) -> str:
+    """A function, and its name on the base where it has another class or module there."""
+    return f"{function} (was {was})" if was else function
 
 
 def call_difference(base: HostCalls, head: HostCalls, kind: StepKind) -> CallDifference:
@@ -168,20 +167,10 @@ def figure_lines(base: HostCalls, head: HostCalls) -> list[str]:
     What is told costs nothing, so ranges need not be further apart than they are wide: a leak varies, too. A package
     without modules is not listed; another figure that one side lacks could not be read there.
     """
-    both = {name: (base.figures.get(name, (0, 0)), head.figures.get(name, (0, 0))) for name in
-            sorted(base.figures.keys() | head.figures.keys())
-            if name.startswith(MODULES) or name in base.figures.keys() & head.figures.keys()}  # fmt: skip
-    apart = {name: more for name, sides in both.items() if (more := _apart(*sides))}
-    ordered = sorted(apart, key=lambda name: (-abs(apart[name]), name))
-    lines = [f"{'+' if apart[name] > 0 else '-'} {name}: {' -> '.join(map(_in_figures, both[name]))}" for name in
-             ordered[:MOST_LINES]]  # fmt: skip
-    more = len(ordered) - MOST_LINES
-    return [*lines, f"~ {plural(more, 'more figure')}"] if more > 0 else lines
-
-
-def _in_figures(total: Total) -> str:
-    least, most = total
-    return f"{least}" if least == most else f"{least} to {most}"
+    names = {name for name in base.figures | head.figures
+             if name.startswith(MODULES) or name in base.figures.keys() & head.figures.keys()}  # fmt: skip
+    before, after = ({name: own.figures.get(name, (0, 0)) for name in names} for own in (base, head))
+    return told(range_changes(before, after, lambda _, count: f"{count}"), MOST_LINES, "more figure")
 
 
 _Key = tuple[str, str]
@@ -235,15 +224,10 @@ def _waits(function: str, counts: Mapping[str, float], varying: Mapping[tuple[st
     return any(counts.get(clock, 0) >= WAITS and (function, clock) in varying for clock in CLOCKS)
 
 
-def _apart(base: Total, head: Total) -> int:
-    """By how much the head's range is above the base's, or below; 0 where they overlap."""
-    return max(head[0] - base[1], 0) - max(base[0] - head[1], 0)
-
-
 def _distance(base: Total, head: Total) -> int:
-    """The same, but 0 where that is at most as much as either is wide."""
-    apart = _apart(base, head)
-    return apart if abs(apart) > max(base[1] - base[0], head[1] - head[0]) else 0
+    """By how much the head's range is above the base's, or below; 0 where that is at most as much as either is wide."""
+    more = int(apart(base, head))
+    return more if abs(more) > max(base[1] - base[0], head[1] - head[0]) else 0
 
 
 def _in_words(what: str, count: float) -> str:

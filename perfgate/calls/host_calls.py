@@ -51,7 +51,6 @@ class Costs(Frozen):
     """What a unit of the host's work costs at least, in picoseconds, measured before anything is counted.
 
     Args:
-        line: A plain line.
         call: A call of a Python function, beside its lines.
         c_call: A call of a C function that does next to nothing.
     """
@@ -120,7 +119,6 @@ class HostCalls(Frozen):
     Args:
         python: Minor version of the subject's Python, ``3.12``: another one calls and counts otherwise.
         instrument: What told of calls and lines: ``monitoring`` or ``settrace``, which do not count alike.
-        iterations: Iterations counted.
         costs: What a unit of work costs.
         steps: By kind; a workload of one token a request has no decode steps.
         figures: By name, what the process has imported and what an iteration adds to its memory; it has no price.

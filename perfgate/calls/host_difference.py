@@ -1,18 +1,22 @@
-"""In which functions the head's host takes longer in a decode step, or less long, by samples of both sides."""
+"""Where the host's time goes: the functions in which the sides differ, by samples, and what they import."""
 
 from __future__ import annotations
 
 import math
 import operator
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from perfgate.calls.call_difference import moved_functions
-from perfgate.calls.host_profile import FunctionTime, HostProfile
-from perfgate.calls.import_times import HostImports
+from perfgate.calls.host_profile import FIGURES, FunctionTime, HostProfile
 from perfgate.metrics.sides import Side
 from perfgate.models import Frozen
+from perfgate.units import plural
+
+if TYPE_CHECKING:
+    from perfgate.judge.evidence import Evidence
 
 SURE = 4.5
 """Standard errors of sampling by which a function must differ: of 600 functions chance alone has one do so in less than
@@ -20,13 +24,15 @@ a hundredth of the comparisons."""
 ALIKE = 0.15
 """Standard deviation of what a function takes in two engines of one build, as a share, beyond that of sampling: memory
 has another layout (docs/measurements.md)."""
+MOST_FUNCTIONS, MOST_PACKAGES = 20, 10
+MOST_CPUS, MOST_THREADS = 8, 6
+"""That are named."""
 
 
 class HostFunction(Frozen):
     """A function in which the sides' hosts differ.
 
     Args:
-        function: Module and qualified name.
         base_s: What the base's thread works in it itself, a decode step.
         head_s: The same of the head.
         was: The base's name of it, where it has another class or module there; else not written.
@@ -41,6 +47,20 @@ class HostFunction(Frozen):
     def more_s(self) -> float:
         """What the head's takes longer."""
         return self.head_s - self.base_s
+
+
+class HostImports(Frozen):
+    """A package of which the sides import another number of modules.
+
+    Args:
+        package: The first two parts of its modules' names.
+        modules: Of base and head.
+        spent_s: What importing them takes, of base and head; it differs with every start.
+    """
+
+    package: str
+    modules: tuple[int, int]
+    spent_s: tuple[float, float]
 
 
 class HostOutcome(Frozen):
@@ -106,3 +126,57 @@ def _ticks_s(own: FunctionTime, profile: HostProfile) -> _Figure:
 def _errors(base: _Figure, head: _Figure) -> float:
     """By how many standard errors the head has more."""
     return (head[0] - base[0]) / math.hypot(base[1], head[1], ALIKE * (base[0] + head[0]) / 2)
+
+
+def changed_imports(base: Mapping[str, tuple[int, int]], head: Mapping[str, tuple[int, int]]) -> list[HostImports]:
+    """The packages that differ, those first that take longest on either side; times alone differ with every start."""
+    changes = []
+    for package in sorted(base.keys() | head.keys()):
+        (before, before_us), (after, after_us) = base.get(package, (0, 0)), head.get(package, (0, 0))
+        if before != after:
+            spent_s = (before_us * 1e-6, after_us * 1e-6)
+            changes.append(HostImports(package=package, modules=(before, after), spent_s=spent_s))
+    return sorted(changes, key=lambda change: (-max(change.spent_s), change.package))
+
+
+def host_of(evidence: Evidence) -> HostOutcome | None:
+    """The same of a cell's sampled trials; ``None`` where there are none."""
+    return host_outcome(evidence.held("host"))
+
+
+def host_outcome(sides: Mapping[Side, Sequence[HostProfile]]) -> HostOutcome | None:
+    """What the sampled trials of each side show; of several the last one is taken.
+
+    Args:
+        sides: The profiles of each side that was measured, in the order of time.
+
+    Returns:
+        ``None`` where no side has one; without functions where one side has none.
+    """
+    profiles = {side: own[-1] for side, own in sides.items() if own}
+    if not profiles:
+        return None
+    both = len(profiles) > 1
+    changes = changed_functions(profiles["base"], profiles["head"]) if both else []
+    imports = changed_imports(profiles["base"].imports, profiles["head"].imports) if both else []
+    return HostOutcome(
+        steps={side: own.steps for side, own in profiles.items()},
+        figures={name: {side: own.mean(name) for side, own in profiles.items()} for name in FIGURES},
+        placement={side: _placement(own) for side, own in profiles.items()},
+        functions=tuple(changes[:MOST_FUNCTIONS]),
+        imported={side: _imported(own) for side, own in profiles.items()},
+        imports=tuple(imports[:MOST_PACKAGES]),
+    )
+
+
+def _imported(own: HostProfile) -> tuple[int, float]:
+    modules, spent_us = zip(*own.imports.values(), strict=True) if own.imports else ((), ())
+    return sum(modules), sum(spent_us) * 1e-6
+
+
+def _placement(own: HostProfile) -> str:
+    cpus = ", ".join(map(str, own.cpus[:MOST_CPUS])) + (" and more" if len(own.cpus) > MOST_CPUS else "")
+    most = sorted(own.threads.items(), key=lambda thread: (-thread[1][0], thread[0]))
+    named = [f"{many} {name}{f' (held to {fewest})' if fewest < own.allowed else ''}" for name, (many, fewest) in most]
+    others = ", ".join(named[:MOST_THREADS]) + (" and others" if len(named) > MOST_THREADS else "")
+    return f"on CPU {cpus} of {plural(own.allowed, 'CPU')} allowed; threads: {others}"

@@ -24,7 +24,6 @@ class Spent(NamedTuple):
     """What was seen of one stack.
 
     Args:
-        samples: How often.
         work_ns: How long the thread ran meanwhile.
         wait_ns: How long it did not: it waited, or another thread had its CPU.
         square_ns2: Sum of the squares of each sample's work.
@@ -62,7 +61,6 @@ class Node(NamedTuple):
 
     Args:
         parent: Number of the node that calls it, from 1 in the order of the list; 0 for none.
-        function: Its name.
         work_ns: Work in it and in what it calls there.
     """
 
@@ -81,8 +79,7 @@ class HostProfile(Frozen):
         cpus: CPUs on which steps ended.
         allowed: On how many the engine may run.
         threads: By name how many threads its process has, and on how many CPUs the one with the fewest may run.
-        imports: Modules that its process imported, and their own microseconds, by package; see
-            :mod:`perfgate.calls.import_times`.
+        imports: Modules that its process imported, and their own microseconds, by package.
         functions: Those that were innermost, by module and qualified name.
         tree: The nodes in which most time was spent, parents before children.
     """

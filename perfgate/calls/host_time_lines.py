@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfgate.calls.host_difference import HostFunction, HostOutcome
+from perfgate.calls.call_difference import named
+from perfgate.calls.host_difference import HostOutcome
 from perfgate.calls.host_profile import HostProfile, Node
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.sides import SIDES
 from perfgate.report.chart import WIDTH, Chart, Mark, label, rect
 from perfgate.report.document import Section
-from perfgate.units import format_value, plural, signed_us
+from perfgate.trace.difference import Change
+from perfgate.units import format_value, plural
 
 HEADINGS = ("host, a sampled decode step", "base", "head", "difference")
 ROWS: tuple[tuple[str, str, str], ...] = (
@@ -45,7 +47,7 @@ def on_page(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section]:
 def host_section(host: HostOutcome) -> Section:
     """Figures beside each other, then what differs, then where the threads ran."""
     rows = [HEADINGS, *(row for name, words, unit in ROWS if (row := _row(host, name, words, unit)))]
-    lines = [*told(host), *_imports(host), *(f"{side}: {words}" for side, words in host.placement.items())]
+    lines = [*_differing(host), *_imports(host), *(f"{side}: {words}" for side, words in host.placement.items())]
     return Section(rows=rows, lines=tuple(lines), importance=2)
 
 
@@ -63,7 +65,7 @@ def _figure(value: float, unit: str, sign: str = "") -> str:
     return f"{value:{sign}.{1 if unit == 'us' else 3}f} {unit}".rstrip()
 
 
-def told(host: HostOutcome) -> Iterator[str]:
+def _differing(host: HostOutcome) -> Iterator[str]:
     """What differs, in a sentence and a line a function; that nothing does is told too."""
     if len(host.steps) < len(SIDES):
         yield f"only the {' and '.join(host.steps)} was sampled: nothing is compared"
@@ -73,13 +75,9 @@ def told(host: HostOutcome) -> Iterator[str]:
         yield f"no function differs by more than chance in {seen}"
         return
     yield f"the thread's own work differs by more than chance in {plural(len(host.functions), 'function')} ({seen}):"
-    yield from map(_line, host.functions)
-
-
-def _line(change: HostFunction) -> str:
-    name = f"{change.function} (was {change.was})" if change.was else change.function
-    sides = " to ".join(format_value(value, "s") for value in (change.base_s, change.head_s))
-    return f"{'+' if change.more_s > 0 else '-'} {name}: {signed_us(change.more_s, 1)} a step ({sides})"
+    for own in host.functions:
+        sides = " -> ".join(format_value(value, "s") for value in (own.base_s, own.head_s))
+        yield Change(named(own.function, own.was), (own.more_s,), (f"{sides} a step",), own.more_s).line
 
 
 def _imports(host: HostOutcome) -> Iterator[str]:
@@ -90,8 +88,8 @@ def _imports(host: HostOutcome) -> Iterator[str]:
         yield f"a start imports {sides}"
     for change in host.imports if len(known) == len(SIDES) else ():
         base, head = change.modules
-        spent = " to ".join(format_value(spent_s, "s") for spent_s in change.spent_s)
-        yield f"{'+' if head > base else '-'} {change.package}: {base} to {head} modules ({spent})"
+        spent = " -> ".join(format_value(spent_s, "s") for spent_s in change.spent_s)
+        yield Change(change.package, (head - base,), (f"{base} -> {head} modules", spent)).line
 
 
 def flame_chart(evidence: Evidence, host: HostOutcome) -> Chart | None:

@@ -21,7 +21,7 @@ from perfgate.models import Note
 from perfgate.scenario.kernel_names import ACTIVATION, ATTENTION, PLACES
 from perfgate.trace.families import normalised_name, short_name, unqualified_name
 from perfgate.trace.kernel_table import Kernels, Names, combinations, filled
-from perfgate.trace.launch_shapes import in_words
+from perfgate.trace.launch_details import in_words
 from perfgate.trace.layers import assign_layers
 from perfgate.trace.selection import Selection
 

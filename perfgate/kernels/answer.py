@@ -68,7 +68,6 @@ class Table:
     Args:
         key: Its name for programs.
         title: Its name for people.
-        columns: What a row has.
         rows: A value a column; ``None`` where it is not known.
     """
 
@@ -91,7 +90,6 @@ class Answer:
         headings: What it is about, and the answer in a sentence.
         about: The same for programs: the profiler, the selection.
         tables: The first one is what CSV holds.
-        notes: What to know about it.
     """
 
     headings: Sequence[str]

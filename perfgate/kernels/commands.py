@@ -1,4 +1,4 @@
-"""The commands that read what profilers left: kernels and their time, counters, and both side by side.
+"""The commands about kernels: what profilers left, times beside counters, and what a decode step may run.
 
 Slow imports are in the bodies, as in :mod:`perfgate.cli.results`.
 """
@@ -6,20 +6,22 @@ Slow imports are in the bodies, as in :mod:`perfgate.cli.results`.
 from __future__ import annotations
 
 from pathlib import Path
-from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
 import click
 
-from perfgate.cli.output_options import format_option
+from perfgate.cli.measuring import BASE_OPTION, QUIET_OPTION, Builds, measured, measuring, naming_builds
+from perfgate.cli.output_options import RUNS_OPTION, format_option, reported, run_named
 from perfgate.errors import UsageError
 from perfgate.report.formats import render
 
-ANSWERS = {
-    "spread": "perfgate.kernels.trace_answers:spread_answer",
-    "launches": "perfgate.kernels.trace_answers:launches_answer",
-    "path": "perfgate.kernels.path_answer:path_answer",
-}
-"""What --show can show of one file, and what answers it; imported when it is used."""
+if TYPE_CHECKING:
+    from perfgate.judge.outcome import Outcome
+    from perfgate.metrics.sides import Side
+    from perfgate.scenario.subject import Subject
+
+ANSWERS = ("spread", "launches", "path")
+"""What --show can show of one file, each by a function of :mod:`perfgate.kernels.trace_answers`."""
 OF_LAYERS = ("kernels", "spread", "counters", "scrub")
 """What can be shown of one layer."""
 INSTEAD = {
@@ -77,9 +79,8 @@ def kernels(
     """
     from perfgate.counters.report_file import read_counters
     from perfgate.counters.trace_join import join
-    from perfgate.kernels.memory_answer import memory_answer
-    from perfgate.kernels.ranks_answer import ranks_answer
-    from perfgate.kernels.trace_difference import difference_answer
+    from perfgate.kernels import trace_answers
+    from perfgate.kernels.compared_traces import difference_answer, ranks_answer
     from perfgate.trace.memory_timeline import read_memory
     from perfgate.trace.scrub import scrub
     from perfgate.trace.selection import as_one_step, select
@@ -94,7 +95,7 @@ def kernels(
     if asked == "memory":
         with as_plain_file(files[0]) as plain:
             found = read_memory(plain)
-            answer = memory_answer(found, read_trace(plain) if found.traced else None)
+            answer = trace_answers.memory_answer(found, read_trace(plain) if found.traced else None)
         click.echo(render("answer", form, answer), nl=False)
         return
     given = [*files, other] if asked == "diff" and other else files
@@ -114,7 +115,7 @@ def kernels(
     elif asked == "kernels":
         report, about = "kernels", chosen[0]
     else:
-        about = resolve_name(ANSWERS[asked])(chosen[0])
+        about = getattr(trace_answers, f"{asked}_answer")(chosen[0])
     click.echo(render(report, form, about), nl=False)
 
 
@@ -155,3 +156,56 @@ def counters(file: Path, form: str) -> None:
     from perfgate.counters.report_file import read_counters
 
     click.echo(render("counters", form, read_counters(file)), nl=False)
+
+
+@click.group()
+def envelope() -> None:
+    """The kernels that a decode step may run: learn them from a build, check another against them."""
+
+
+@envelope.command()
+@click.argument("scenario", type=click.Path(path_type=Path))
+@BASE_OPTION
+@RUNS_OPTION
+@QUIET_OPTION
+@click.option("--from", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN",
+              help="Learn from the traced pairs of this run instead of tracing.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print the scenario instead of writing it.")
+def learn(scenario: Path, base_words: tuple[str, ...], runs: Path, folder: Path | None, *, dry_run: bool) -> None:
+    """Trace one build against itself and write what its decode steps run into the scenario's kernels block.
+
+    Read the difference before committing it: it is what every later head is held to, exactly. Where tracing was
+    interrupted, go on with perfgate run --resume FOLDER and then learn --from FOLDER.
+    """
+    from perfgate import gate
+    from perfgate.machine.atomic_files import write_atomically
+
+    if folder is not None:
+        folder = run_named(folder, runs)
+    else:
+        with measuring() as progress:
+            base = Builds(base_words, (), runs).subjects(progress)["base"]
+            both: dict[Side, Subject] = {"base": base, "head": base}
+            folder = gate.run([scenario], both, runs=runs, progress=progress, kernels_only=True).folder
+        click.echo(f"run folder: {folder}", err=True)
+    text = gate.learn_envelope(scenario, folder)
+    if dry_run:
+        click.echo(text, nl=False)
+        return
+    write_atomically(scenario, text)
+    click.echo(f"perfgate: {scenario} has a new kernels block", err=True)
+
+
+@envelope.command("check")
+@click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
+@naming_builds
+@QUIET_OPTION
+@reported
+def check_envelope(scenarios: tuple[Path, ...], builds: Builds) -> Outcome:
+    """Trace a pair and hold both sides' decode steps against the scenario's kernels block; minutes, no latency."""
+    from perfgate import gate
+
+    with measuring() as progress:
+        subjects = builds.subjects(progress, scenarios)
+        finished = gate.check_envelope(scenarios, subjects, runs=builds.runs, progress=progress)
+    return measured(finished)

@@ -42,7 +42,6 @@ class Outside:
     """Steps that fit no declared pattern.
 
     Args:
-        pattern: What they ran.
         mismatches: In what they differ from the declared pattern nearest to them.
     """
 
@@ -110,7 +109,7 @@ def judge_envelope(
         lines = alone if changed is None else [f"head: {summary}: {changed.headline}", *changed.lines]
         return Finding("regressed", (Note(code="outside-envelope", text="\n".join(lines)),), tuple(cautions))
     if changed and not priced:
-        cautions.append(Note(code="other-kernels", text="\n".join([changed.headline, *changed.lines])))
+        cautions.append(Note(code="other-kernels", text="\n".join(changed.told)))
     return Finding("pass", cautions=tuple(cautions))
 
 

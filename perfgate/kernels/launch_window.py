@@ -25,8 +25,6 @@ class LaunchWindow:
 
     Args:
         begin: Position of the first in its step, from 0.
-        count: How many there are.
-        pattern: The step.
     """
 
     begin: int

@@ -1,4 +1,4 @@
-"""Charts of decode steps: where the time went, part by part, layer by layer, and one layer's kernels."""
+"""Charts of decode steps, part by part and layer by layer, and of counted kernels against the roofs of their GPU."""
 
 from __future__ import annotations
 
@@ -7,24 +7,17 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 
+from perfgate.counters.launch_table import grouped
+from perfgate.counters.roofline import KernelRoof, kernel_roof
 from perfgate.judge.evidence import Evidence
+from perfgate.kernels.outcomes import CounterRow, CountersOutcome
 from perfgate.metrics.sides import SIDES, Side
-from perfgate.report.chart import WIDTH, Chart, Mark, Scale, label, line, rect
-from perfgate.report.document import cut
-from perfgate.report.outcome_charts import LEFT as NAMES
-from perfgate.report.outcome_charts import RIGHT as FIGURES
+from perfgate.report.chart import WIDTH, Chart, Mark, Scale, dots, label, line, rect
 from perfgate.trace.attribution import Attribution, Part
-from perfgate.trace.decode_step import DecodeSteps
+from perfgate.trace.decode_step import DecodeSteps, KernelKey
 from perfgate.trace.families import short_name
-from perfgate.units import signed_us
 
 LEFT, RIGHT = 52.0, WIDTH - 28.0
-SHOWN_S = 0.5e-6
-SHOWN_SHARE = 0.01
-"""A smaller part of a difference, by itself or beside the largest one, has no bar."""
-LARGE_S = 0.01
-"""From here on milliseconds are read more easily."""
-MOST_BARS = 10
 MOST_PARTS = 7
 """Parts of a step with a colour of their own; the rest are one."""
 LARGE_US = 10_000
@@ -278,51 +271,94 @@ def _middle_layer(steps: DecodeSteps) -> list[Timed]:
     return _timed(steps)[begins[middle] : begins[middle + 1]] if len(begins) > 1 else []
 
 
-def waterfall(change: Attribution) -> Chart:
-    """From the base's step to the head's: what took more and what took less, one below the other."""
-    largest = max((abs(part.difference_s) for part in change.parts), default=0.0)
-    shown = [part for part in change.parts if abs(part.difference_s) >= max(SHOWN_S, SHOWN_SHARE * largest)]
-    shown = sorted(shown, key=lambda part: -abs(part.difference_s))[:MOST_BARS]
-    rest = change.difference_s - math.fsum(part.difference_s for part in shown)
-    steps = [(part.name, part.difference_s) for part in shown]
-    steps += [("all others", rest)] if abs(rest) >= SHOWN_S else []
-    ends, at = [0.0], 0.0
-    for _, difference_s in steps:
-        at += difference_s
-        ends.append(at)
-    scale = Scale.around([*ends, 0.0, change.difference_s], NAMES + 40, FIGURES + 90)
-    row, top, large = 26.0, 8.0, scale.high - scale.low >= LARGE_S
-    bottom = top + row * (len(steps) + 2)
+ROOFS_LEFT, ROOFS_RIGHT = 70.0, WIDTH - 30.0
+LEGEND = (("dots base large", "base"), ("dots head large", "head"))
+MOST_COUNTED = 200
+"""Drawn on each side, those that come first in a step."""
+LEAST = 1e-6
+"""Of a roof: what is lower is drawn there."""
+
+
+def roof_plane(counted: CountersOutcome) -> Chart | None:
+    """Each counted kernel by how busy it kept device memory and the SMs, a hollow dot for the base."""
+    points: list[tuple[CounterRow, Side, float, float]] = [
+        (row, side, values["sm_throughput"], values["dram_throughput"])
+        for row in counted.rows[:MOST_COUNTED]
+        for side, values in zip(SIDES, (row.base, row.head), strict=True)
+        if {"sm_throughput", "dram_throughput"} <= values.keys()
+    ]
+    if not points:
+        return None
+    x, y = Scale(0, 100, ROOFS_LEFT, ROOFS_RIGHT), Scale(0, 100, 300, 20)
+    marks = [rect("zone-warn", x(0), y(60), (x(60) - x(0), y(0) - y(60)))]
+    for tick in range(0, 101, 20):
+        marks += [line("grid", (x(tick), y(0)), (x(tick), y(100))), line("grid", (x(0), y(tick)), (x(100), y(tick))),
+                  label("tick", x(tick), 316, f"{tick} %", "middle"),
+                  label("tick", x(0) - 8, y(tick) + 4, f"{tick} %", "end")]  # fmt: skip
+    for row, side, sm, dram in points:
+        told = (
+            f"{side}, {row.role}, {row.kernel}: device memory {dram:.0f} %, SMs {sm:.0f} %, {row.bound.get(side, '')}"
+        )
+        marks.append(dots(f"{side} large", [(x(sm), y(dram))], told, row.kernel))
+    marks += [label("axis-title", (x(0) + x(100)) / 2, 336, "of what the SMs can do", "middle"),
+              label("note", x(1), y(94), "bound by device memory"),
+              label("note", x(99), y(4), "bound by compute", "end"),
+              label("note", x(1), y(4), "bound by latency")]  # fmt: skip
+    table = [("kernel", "role", "side", "device memory", "SMs", "bound")]
+    table += [(row.kernel, row.role, side, f"{dram:.0f} %", f"{sm:.0f} %", row.bound.get(side, "-"))
+              for row, side, sm, dram in points]  # fmt: skip
+    seen = f"{len(points)} kernels by their shares of both roofs; below 60 % of both a kernel waits."
+    return Chart("Counted kernels against both roofs", seen, 344, tuple(marks), LEGEND, table)
+
+
+def roofline(evidence: Evidence) -> Chart | None:
+    """Kernels with counted operations by their arithmetic intensity, both as multiples of where their roofs meet.
+
+    Roofs differ with the precision and the clocks of a kernel; against its own ridge each is below the same two lines.
+    """
+    points = list(_intense(evidence))
+    if not points:
+        return None
+    low = math.floor(math.log10(min(min(x, y) for *_, x, y in points)))
+    x, y = Scale(min(low, -2), 1, ROOFS_LEFT, ROOFS_RIGHT), Scale(min(low, -2), 0, 300, 30)
+    marks = [
+        *_decades(x, y),
+        line("roof", (x(x.low), y(x.low)), (x(0), y(0))),
+        line("roof", (x(0), y(0)), (x(1), y(0))),
+    ]
+    table = [("kernel", "role", "side", "operations a byte", "of the ridge", "of the tensor cores", "bound")]
+    for side, key, roof, intensity, share in points:
+        name = short_name(key.name)
+        told = f"{side}, {key.role}, {name}: {roof.intensity or 0:.3g} operations a byte, {share * 100:.2g} % of the "
+        told += f"tensor cores' rate, bound by {roof.bound}"
+        marks.append(dots(f"{side} large", [(x(math.log10(intensity)), y(math.log10(share)))], told, name))
+        table.append((name, key.role, side, f"{roof.intensity or 0:.3g}", f"{intensity:.2g}", f"{share * 100:.2g} %",
+                      roof.bound))  # fmt: skip
+    below = sum(intensity < 1 for *_, intensity, _ in points)
+    seen = f"{len(points)} kernels with operations of the tensor cores; {below} of them are left of the ridge, where "
+    seen += "device memory limits them."
+    return Chart("Roofline of the counted kernels", seen, 352, tuple(marks), LEGEND, table)
+
+
+def _intense(evidence: Evidence) -> Iterator[tuple[Side, KernelKey, KernelRoof, float, float]]:
+    """Side, kernel, roof, intensity by the ridge and share of the tensor cores' rate, where all were counted."""
+    for side, trials in evidence.trials("counted").items():
+        launches = [(one.key, one) for trial in trials if trial.counted for one in trial.counted.launches]
+        for key, group in list(grouped(launches).items())[:MOST_COUNTED]:
+            roof = kernel_roof(group.median)
+            if roof.intensity and roof.ridge and roof.compute_share:
+                yield side, key, roof, max(roof.intensity / roof.ridge, LEAST), max(roof.compute_share, LEAST)
+
+
+def _decades(x: Scale, y: Scale) -> Sequence[Mark]:
     marks: list[Mark] = []
-    for tick in scale.ticks():
-        text = f"{tick * (1e3 if large else 1e6):+.4g}"
-        marks += [line("grid", (scale(tick), top), (scale(tick), bottom)),
-                  label("tick", scale(tick), bottom + 15, text, "middle")]  # fmt: skip
-    zero = scale(0.0)
-    bars = [("base", 0.0, 0.0, us(change.base_s).removeprefix("+"))]
-    bars += [(name, ends[n], ends[n + 1], us(ds)) for n, (name, ds) in enumerate(steps)]
-    bars += [("head", 0.0, change.difference_s, us(change.head_s).removeprefix("+"))]
-    for n, (name, begin, end, text) in enumerate(bars):
-        y, whole = top + row * n, n in (0, len(bars) - 1)
-        tone = "total" if whole else "bad" if end > begin else "good"
-        x, width = scale(min(begin, end)), abs(scale(end) - scale(begin))
-        marks += [rect(f"bar fill {tone}", x, y + 5, (width, row - 10), f"{name}: {text}", "" if whole else name),
-                  label("name", NAMES + 28, y + row / 2 + 4, cut(name, 32), "end"),
-                  label("figure", WIDTH - 4, y + row / 2 + 4, text, "end")]  # fmt: skip
-        if n < len(bars) - 1:
-            marks.append(line("link", (scale(end), y + row - 5), (scale(end), y + row + 5)))
-    marks += [line("axis", (zero, top), (zero, bottom)),
-              label("axis-title", (NAMES + FIGURES + 130) / 2, bottom + 33,
-                    f"{'milli' if large else 'micro'}seconds beside the base's traced step", "middle")]  # fmt: skip
-    table = [("part", "base us", "head us", "difference us")]
-    table += [(p.name, f"{p.base_s * 1e6:.1f}", f"{p.head_s * 1e6:.1f}", f"{p.difference_s * 1e6:+.1f}")
-              for p in change.parts]  # fmt: skip
-    told = ", ".join(f"{name} {us(ds)}" for name, ds in sorted(steps, key=lambda step: -abs(step[1]))[:4])
-    seen = f"A traced decode step changed by {us(change.difference_s)}: {told or 'no part as much as a microsecond'}."
-    return Chart("Where the difference comes from", seen, bottom + 40, tuple(marks), (("fill bad", "longer"),
-                 ("fill good", "shorter")), table)  # fmt: skip
-
-
-def us(seconds: float) -> str:
-    """A difference in microseconds with its sign; a large one in milliseconds."""
-    return f"{seconds * 1e3:+.2f} ms" if abs(seconds) >= LARGE_S else signed_us(seconds, 1)
+    for power in range(round(x.low), round(x.high) + 1):
+        marks += [line("grid", (x(power), y(y.low)), (x(power), y(0))),
+                  label("tick", x(power), 316, f"{10.0**power:g}\u00d7", "middle")]  # fmt: skip
+        if power <= 0:
+            marks += [line("grid", (ROOFS_LEFT, y(power)), (ROOFS_RIGHT, y(power))),
+                      label("tick", ROOFS_LEFT - 8, y(power) + 4, f"{100 * 10.0**power:g} %", "end")]  # fmt: skip
+    words = "operations a byte of device memory, in multiples of the ridge"
+    return [*marks, label("axis-title", (ROOFS_LEFT + ROOFS_RIGHT) / 2, 338, words, "middle"),
+            label("note", ROOFS_LEFT, 18, "of the tensor cores' rate"),
+            label("note", x(0), 18, "the roofs meet", "middle")]  # fmt: skip

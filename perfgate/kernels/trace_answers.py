@@ -1,21 +1,25 @@
-"""Answers about one selection of a trace: how kernels vary, how launches arrive."""
+"""Answers about one trace: how kernels vary, how launches arrive, what bounds a step, who holds memory when."""
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.kernels.answer import Answer, Table, count, share, time, word
+from perfgate.kernels.answer import Answer, Table, count, share, size, time, word
 from perfgate.kernels.kernel_report import trace_headings
 from perfgate.models import Note
 from perfgate.scenario.kernel_names import COPY_KINDS
-from perfgate.trace.kernel_spread import kernel_spreads
-from perfgate.trace.kernel_table import NONE, Trace, combinations
+from perfgate.trace.critical_path import MOST_STEPS, StepPath, critical_paths
+from perfgate.trace.kernel_table import NONE, STEP_KINDS, Trace, combinations
 from perfgate.trace.launch_queue import WORK, Launches, find_launches
-from perfgate.trace.selection import Selection
-from perfgate.units import percent, plural
+from perfgate.trace.memory_timeline import MemoryTimeline
+from perfgate.trace.selection import Selection, kernel_spreads
+from perfgate.trace.step_timeline import WHERES, PathPart
+from perfgate.units import format_ns, percent, plural
 
 
 def about(selection: Selection) -> dict[str, Any]:
@@ -127,3 +131,190 @@ def _stream_rows(trace: Trace, found: Launches) -> list[tuple[Any, ...]]:
 
 def _spread(values: NDArray[np.int64]) -> tuple[int, float, float, int]:
     return int(values.min()), float(np.median(values)), float(values.mean()), int(values.max())
+
+
+NO_CALLS = "the trace holds no call of the host that launched what is shown, so that no path can be followed"
+_WORDS = {"device": "the device's work", "gap": "gaps between it", "host": "the host"}
+_PARTS = (
+    word("where", "where"), word("part", "part"), count("pieces", "pieces"), time("on_path", "on the path"),
+    share("share", "share"), time("in_step", "in the step"), time("gain_at_most", "gain at most"),
+    word("place", "place"), word("kernel", "kernel"), word("name"),
+)  # fmt: skip
+_PATHS = (
+    word("step"), word("process"), word("device"), time("path", ""), *(time(where, "") for where in WHERES),
+    word("bound_by"),
+)  # fmt: skip
+_CHAIN = (
+    time("begin", "begin"), time("time", "time"), word("where", "where"), word("part", "part"),
+    word("stream", "stream"), word("place", "place"), word("kernel", "kernel"), word("name"),
+)  # fmt: skip
+
+
+def path_answer(selection: Selection) -> Answer:
+    """What bounds a step: the parts of its path, as means over the steps, and the chain where there is one step."""
+    trace, paths = selection.trace, critical_paths(selection)
+    headings, notes = trace_headings(selection), trace.cautions
+    if not paths:
+        notes = (*notes, Note(code="not-recorded", text=NO_CALLS))
+    else:
+        headings += _sentences(paths, len(selection.figures))
+    tables = [
+        Table(
+            "parts", f"Critical path{', mean of a step' if len(paths) > 1 else ''}", _PARTS, _part_rows(trace, paths)
+        ),
+        Table("paths", "Steps", _PATHS, [_step_row(trace, path) for path in paths]),
+    ]
+    if len(paths) == 1:
+        tables.append(Table("chain", "Chain", _CHAIN, _chain_rows(trace, paths[0])))
+    return Answer(headings, about(selection), tables, notes)
+
+
+def _sentences(paths: list[StepPath], steps: int) -> list[str]:
+    """How long the path is, what it is made of, and what bounds how many steps."""
+    length_ns, sums = sum(path.length_ns for path in paths), Counter[str]()
+    for path in paths:
+        sums.update(path.time_by_where())
+    shares = ", ".join(f"{_WORDS[where]} {percent(sums[where] / length_ns if length_ns else 0.0)}" for where in WHERES)
+    next_one = any(path.window.successor for path in paths)
+    of = "its first kernel to that of the next" if next_one else "the first kernel to the end of all work"
+    bound = Counter(_bound_by(path) for path in paths)
+    many = ", ".join(f"{bound[where]} by {_WORDS[where]}" for where in WHERES if bound[where])
+    some = f" (every {steps / MOST_STEPS:.3g}th of {steps})" if steps > len(paths) else ""
+    return [
+        f"Path from {of}, {format_ns(length_ns / len(paths))}: {shares}.",
+        f"Of {plural(len(paths), 'step')}{some} bound: {many}.",
+        "What waited for what is taken from times. A gain is what a step would lose, at most, without the part.",
+    ]
+
+
+def _bound_by(path: StepPath) -> str:
+    sums = path.time_by_where()
+    return max(WHERES, key=lambda where: sums[where])
+
+
+def _part_rows(trace: Trace, paths: list[StepPath]) -> list[tuple[Any, ...]]:
+    """The parts on the path of any step, what takes most of it first."""
+    pieces, on_path, in_step, gains = (Counter[PathPart]() for _ in range(4))
+    for path in paths:
+        in_step.update(path.in_step_ns)
+        gains.update(path.gains_ns)
+        for piece in path.pieces:
+            pieces[piece.part] += 1
+            on_path[piece.part] += piece.time_ns
+    steps, whole_ns = len(paths), max(sum(on_path.values()), 1)
+    return [
+        (part.where, part.what, pieces[part] / steps, time_ns / steps, time_ns / whole_ns, in_step[part] / steps,
+         gains[part] / steps, part.place, *_names(trace, part))
+        for part, time_ns in on_path.most_common()
+    ]  # fmt: skip
+
+
+def _names(trace: Trace, part: PathPart) -> tuple[str, str]:
+    known = part.name != NONE
+    return (trace.names.short[part.name], trace.names.demangled[part.name]) if known else ("", "")
+
+
+def _step_row(trace: Trace, path: StepPath) -> tuple[Any, ...]:
+    window, sums = path.window, path.time_by_where()
+    step = int(trace.steps.index[window.step]) if window.step != NONE else None
+    times = (path.length_ns, *(sums[where] for where in WHERES))
+    return (step, trace.processes[window.process], window.device, *times, _bound_by(path))
+
+
+def _chain_rows(trace: Trace, path: StepPath) -> list[tuple[Any, ...]]:
+    return [
+        (piece.begin_ns, piece.time_ns, piece.part.where, piece.part.what, piece.stream, piece.part.place,
+         *_names(trace, piece.part))
+        for piece in path.pieces
+    ]  # fmt: skip
+
+
+SLICES = 24
+"""Rows in which a reader sees the whole time; JSON and CSV hold each change."""
+
+_CHANGES = (
+    word("holder"), time("time", ""), size("change", ""), size("level", ""), size("reserved", ""),
+)  # fmt: skip
+_HOLDERS = (
+    word("holder", "holder"), count("changes", "changes"), size("first", "at first"), size("least", "least"),
+    size("peak", "peak"), time("peak_at", "after"), size("last", "at last"), size("allocated", "allocated"),
+    size("reserved_peak", "reserved, peak"),
+)  # fmt: skip
+_STEPS = (
+    word("step", "step"), word("kind", "kind"), word("holder", "holder"), size("first", "at first"),
+    size("peak", "peak"), size("last", "at last"), count("allocations", "allocations"), size("allocated", "allocated"),
+)  # fmt: skip
+
+
+def memory_answer(found: MemoryTimeline, trace: Trace | None) -> Answer:
+    """What each holder holds over time.
+
+    Args:
+        found: The memory events of a file.
+        trace: The steps of the same file; ``None`` where it holds nothing but memory.
+    """
+    changes = sum(map(len, found.holdings.values()))
+    headings = [f"{found.source}: {plural(changes, 'change')} of memory in {plural(len(found.holdings), 'holder')}"]
+    notes = (*(trace.cautions if trace else ()), *found.cautions)
+    if not found.holdings:
+        text = "no event of memory: PyTorch records them with profile_memory=True, nsys with --cuda-memory-usage=true"
+        tables = [Table("changes", "", _CHANGES, [])]
+        return Answer(headings, {"source": found.source}, tables, (*notes, Note(code="not-recorded", text=text)))
+    begin_ns = min(int(holding.time_ns[0]) for holding in found.holdings.values())
+    tables = [
+        Table("changes", "", _CHANGES, _change_rows(found, begin_ns)),
+        Table("holders", "Holders", _HOLDERS, _holder_rows(found, begin_ns)),
+        _slices(found, begin_ns),
+        Table("steps", "Steps", _STEPS, _step_rows(found, trace) if trace else []),
+    ]
+    return Answer(headings, {"source": found.source}, tables, notes)
+
+
+def _change_rows(found: MemoryTimeline, begin_ns: int) -> list[tuple[Any, ...]]:
+    return [
+        (name, time_ns - begin_ns, change, level, reserved if reserved >= 0 else None)
+        for name, holding in found.holdings.items()
+        for time_ns, change, level, reserved in zip(
+            *(column.tolist() for column in vars(holding).values()), strict=True
+        )
+    ]
+
+
+def _holder_rows(found: MemoryTimeline, begin_ns: int) -> list[tuple[Any, ...]]:
+    rows = []
+    for name, holding in found.holdings.items():
+        first, peak = holding.at(int(holding.time_ns[0]) - 1), int(holding.level_bytes.max())
+        at = int(holding.time_ns[int(np.argmax(holding.level_bytes))])
+        figures = (first, min(first, int(holding.level_bytes.min())), max(first, peak), at - begin_ns)
+        allocated = int(holding.change_bytes[holding.change_bytes > 0].sum())
+        reserved = int(holding.reserved_bytes.max())
+        row = (name, len(holding), *figures, int(holding.level_bytes[-1]), allocated)
+        rows.append((*row, reserved if reserved >= 0 else None))
+    return rows
+
+
+def _slices(found: MemoryTimeline, begin_ns: int) -> Table:
+    """The peak of each holder in equal slices of time."""
+    end_ns = max(int(holding.time_ns[-1]) for holding in found.holdings.values()) + 1
+    edges = np.unique(begin_ns + np.linspace(0, end_ns - begin_ns, SLICES + 1).astype(np.int64)).tolist()
+    rows = []
+    for first, beyond in itertools.pairwise(edges):
+        peaks = (holding.peak(first, beyond) for holding in found.holdings.values())
+        rows.append((first - begin_ns, *peaks))
+    columns = (time("from", "from"), *(size(name.replace(" ", "_"), name) for name in found.holdings))
+    return Table("slices", "Peak in each slice of time", columns, rows)
+
+
+def _step_rows(found: MemoryTimeline, trace: Trace) -> list[tuple[Any, ...]]:
+    """What each step that changes a holder does to it."""
+    steps, rows = trace.steps, []
+    for row in np.flatnonzero(steps.complete).tolist():
+        begin_ns, end_ns = int(steps.start_ns[row]), int(steps.end_ns[row])
+        for name, holding in found.holdings.items():
+            first, beyond = np.searchsorted(holding.time_ns, (begin_ns, end_ns))
+            grown = holding.change_bytes[first:beyond][holding.change_bytes[first:beyond] > 0]
+            if first < beyond:
+                levels = (holding.at(begin_ns - 1), holding.peak(begin_ns, end_ns), holding.at(end_ns - 1))
+                kind = STEP_KINDS[steps.kind[row]]
+                rows.append((int(steps.index[row]), kind, name, *levels, len(grown), int(grown.sum())))
+    return rows

@@ -49,10 +49,6 @@ class Part(Frozen):
     Args:
         name: A role; several, like ``fused: norm+quantize``, where kernels of one replaced those of another; or what
             kept the device busy otherwise; or a kind of idle time, see :data:`perfgate.trace.idle_gaps.GAPS`.
-        kind: ``kernels``, ``busy`` or ``idle``.
-        base_s: Mean over the base's trials.
-        head_s: Mean over the head's trials.
-        difference_s: ``head_s - base_s``.
         pair_sd_s: Standard deviation of the pairs' differences; ``None`` with one pair.
         base_launches: Kernels in the base's most frequent step; ``None`` for what is not a kernel.
         head_launches: Kernels in the head's.
@@ -72,9 +68,7 @@ class Attribution(Frozen):
     """A difference in decode steps, split.
 
     Args:
-        pairs: Traced pairs behind it.
         base_s: The base's step while traced.
-        head_s: The head's.
         difference_s: ``head_s - base_s``: the sum over the parts.
         parts: Kernels with the largest difference first, then other work, then idle time.
         measured_s: The difference of the steps measured without a tracer; ``None`` where there are none.
@@ -82,7 +76,6 @@ class Attribution(Frozen):
         host_s: The share of ``difference_s`` in which the device waited for the host: the difference in idle time
             outside graphs and collectives where a side's slack is used up, else 0.
         base_slack_s: How far ahead of the device the base's host was; negative where the device waited.
-        head_slack_s: The head's.
     """
 
     pairs: int

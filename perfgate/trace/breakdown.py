@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.scenario.kernel_names import COMMUNICATION, COPY_KINDS
-from perfgate.trace.host_waits import MOSTLY, host_calls
-from perfgate.trace.idle_gaps import covered, idle_ns
+from perfgate.trace.idle_gaps import MOSTLY, covered, host_calls, idle_ns
 from perfgate.trace.kernel_table import (
     LAUNCHES,
     NO_TIME,
@@ -99,10 +98,6 @@ class StepFigures(Columns):
     hidden_ns: Ints
     role_launches: Ints
     role_ns: Ints
-
-    def pure_decode(self, trace: Trace) -> NDArray[np.bool_]:
-        """Which rows are of complete steps that do nothing but decode."""
-        return self.complete_of(trace, "decode")
 
     def complete_of(self, trace: Trace, kind: str) -> NDArray[np.bool_]:
         """Which rows are of complete steps of a kind in :data:`perfgate.trace.kernel_table.STEP_KINDS`."""

@@ -140,9 +140,6 @@ class Event:
     Args:
         number: Its place among the file's events.
         category: Its category in lower case.
-        name: Its name.
-        start_ns: When it began.
-        end_ns: When it ended.
         thread: Its thread; a device's event has its stream here.
         pid: Its process; a device's event has the device here.
         detail: Its arguments, whatever they are.

@@ -61,9 +61,7 @@ class Piece(NamedTuple):
     """A stretch of a path.
 
     Args:
-        part: What it is.
         begin_ns: When it begins, from the beginning of the step.
-        time_ns: How long it is.
         stream: The stream of work; ``None`` of anything else.
     """
 
@@ -78,7 +76,6 @@ class StepPath:
     """The critical path of a step.
 
     Args:
-        window: The step.
         pieces: The path from the beginning on; what takes no time is left out. They add up to the step.
         in_step_ns: How long each part took in the step, on the path or not.
         gains_ns: By how much the step would be shorter, at most, if a part took no time, for each part on the path.
@@ -141,13 +138,7 @@ class _Cause(NamedTuple):
 
 
 class _StepNetwork:
-    """The network of one step; times are from the step's beginning on.
-
-    Args:
-        line: What its process did.
-        window: The step.
-        floor_ns: The least delay of a launch.
-    """
+    """The network of one step; times are from the step's beginning on."""
 
     def __init__(self, line: Timeline, window: Window, floor_ns: int) -> None:
         self.line, self.window, self.floor_ns = line, window, floor_ns

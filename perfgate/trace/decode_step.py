@@ -20,9 +20,8 @@ from perfgate.scenario.kernel_names import COPY_KINDS, PLACES, UNLISTED
 from perfgate.trace.breakdown import StepFigures, consecutive, figures
 from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.kernel_table import NO_TIME, NONE, STEP_KINDS, Trace, combinations
-from perfgate.trace.launch_shapes import Shapes, pooled_shapes, shapes_by_key
+from perfgate.trace.launch_details import Moves, Shapes, moves_of, pooled_moves, pooled_shapes, shapes_by_key
 from perfgate.trace.lost_work import check_shown
-from perfgate.trace.moves import Moves, moves_of, pooled_moves
 
 STEADY = ("hashes", "addresses")
 """Kept equal between engines, so that their host does the same work (:mod:`perfgate.kernels.tracing`)."""
@@ -203,7 +202,7 @@ def decode_figures(trace: Trace) -> StepFigures:
         NotMeasuredError: It has none (``evidence-missing``), or :func:`~perfgate.trace.lost_work.check_shown` refuses.
     """
     every = figures(trace)
-    decode = every.pure_decode(trace)
+    decode = every.complete_of(trace, "decode")
     check_shown(trace, trace.steps.complete_of("decode"), "decode steps")
     chosen = _among_themselves(trace, every, decode).take(decode)
     if not len(chosen):

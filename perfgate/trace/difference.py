@@ -7,14 +7,13 @@ that another one of the same role replaces at the same place, as often, is renam
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from perfgate.models import Frozen
 from perfgate.scenario.kernel_names import COPY_KINDS, KV_WRITE
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern
 from perfgate.trace.families import short_name
-from perfgate.units import plural
+from perfgate.units import plural, signed_us
 
 PAGEABLE = "-pageable"
 HEADLINE_CAUSES = 3
@@ -28,40 +27,116 @@ _PYTORCH = "at::native::"
 Residue = Counter[KernelKey]
 
 
-class KernelChange(Frozen):
+@dataclass(frozen=True)
+class Change:
+    """A row of a difference: what two builds do not have alike.
+
+    Args:
+        what: What it is, and where.
+        more: Of each figure that differs what the head has more, for the sign; nothing where they only are others.
+        parts: What differs, in words.
+        cost_s: What it costs more in a step of the head, in seconds; ``None`` where nothing says that.
+        cause: What a headline says of it; empty where the row is enough.
+        instead: Words in the place of the price.
+    """
+
+    what: str
+    more: Sequence[float]
+    parts: Sequence[str]
+    cost_s: float | None = None
+    cause: str = ""
+    instead: str = ""
+
+    @property
+    def line(self) -> str:
+        """As in a diff: ``+`` for more on the head, ``-`` for less, ``~`` for both; the price behind it."""
+        signs = {more > 0 for more in self.more if more}
+        mark = "~" if len(signs) != 1 else "+" if signs == {True} else "-"
+        price = self.instead or ("" if self.cost_s is None else signed_us(self.cost_s))
+        return f"{mark} {': '.join(filter(None, (self.what, '; '.join(self.parts))))}{f' ({price})' if price else ''}"
+
+
+def told(changes: Sequence[Change], most: int, noun: str) -> list[str]:
+    """A line for each of the first changes, and one for all others together, with their price where they have one."""
+    lines, rest = [change.line for change in changes[:most]], changes[most:]
+    costs_s = [change.cost_s for change in rest if change.cost_s is not None]
+    return [*lines, Change(plural(len(rest), noun), (), (), sum(costs_s) if costs_s else None).line] if rest else lines
+
+
+Range = tuple[float, float]
+"""The least and the most of a figure that was seen more than once."""
+
+
+def apart(base: Range, head: Range) -> float:
+    """By how much the head's range is above the base's, or below; 0 where they overlap."""
+    return max(head[0] - base[1], 0) - max(base[0] - head[1], 0)
+
+
+def range_changes(
+    base: Mapping[str, Range], head: Mapping[str, Range], shown: Callable[[str, float], str]
+) -> list[Change]:
+    """The figures of both builds whose ranges do not overlap, what is furthest apart first; they have no price.
+
+    Args:
+        base: By name.
+        head: By name.
+        shown: How the value of a figure is written.
+    """
+    more = {name: apart(base[name], head[name]) for name in sorted(base.keys() & head.keys())}
+
+    def words(name: str, both: Range) -> str:
+        return " to ".join(dict.fromkeys(shown(name, value) for value in both))
+
+    return [
+        Change(name, (more[name],), (f"{words(name, base[name])} -> {words(name, head[name])}",))
+        for name in sorted(filter(more.get, more), key=lambda name: -abs(more[name]))
+    ]
+
+
+@dataclass(frozen=True)
+class KernelChange:
     """One kernel that the two steps do not have alike.
 
     Args:
-        kind: What became of it.
         role: Its family.
         place: Where in a layer it is, where that is known.
         base: Normalised name in the base's step; empty where it is new.
-        head: In the head's step; empty where it is gone.
+        head: In the head's step; empty where it is gone; another name where it is renamed.
         base_launches: Launches in the base's step; of a renamed kernel those that another one took over.
-        head_launches: Launches in the head's step.
     """
 
-    kind: Literal["renamed", "gone", "new", "more", "fewer"]
     role: str
-    place: str = ""
-    base: str = ""
-    head: str = ""
-    base_launches: int = 0
-    head_launches: int = 0
+    place: str
+    base: str
+    head: str
+    base_launches: int
+    head_launches: int
 
     @property
     def launches(self) -> int:
         """How many launches of a step it concerns."""
         return abs(self.head_launches - self.base_launches) or self.head_launches
 
+    def line(self, layers: int) -> str:
+        """As in a diff, in launches of a layer where a step has several."""
+        more, often = self.head_launches - self.base_launches, f"{self.launches} a step"
+        if layers > 1 and self.launches % layers == 0:
+            often = f"{self.launches // layers} a layer, {often}"
+        name = _shown(self.base or self.head)
+        if not more:
+            name = _renaming(self.base, self.head)
+        elif self.base and self.head:
+            often += f" {'more' if more > 0 else 'fewer'} ({self.base_launches} -> {self.head_launches})"
+        where = f"{self.role} ({self.place})" if self.place else self.role
+        return Change(f"{where} {name}", (more,), (often,)).line
 
-class StepDifference(Frozen):
+
+@dataclass(frozen=True)
+class StepDifference:
     """A decode step of the base beside one of the head.
 
     Args:
-        base_launches: Kernels of the base's step.
-        head_launches: Kernels of the head's.
-        head_graph: Of the head's from CUDA graphs.
+        head_graph: Kernels of the head's step that CUDA graphs launch.
         layers: Layers that the base's step shows; 1 where its sequence does not tell.
         kernels: What differs, what concerns most launches first.
         left_graph: Launches by role that a graph made in the base's step and the host makes in the head's.
@@ -69,14 +144,12 @@ class StepDifference(Frozen):
         copies: Copies by kind that are not the same: base, head.
     """
 
-    base_launches: int
-    head_launches: int
     head_graph: int
     layers: int
     kernels: tuple[KernelChange, ...] = ()
-    left_graph: dict[str, int] = {}
-    joined_graph: dict[str, int] = {}
-    copies: dict[str, tuple[int, int]] = {}
+    left_graph: dict[str, int] = field(default_factory=dict)
+    joined_graph: dict[str, int] = field(default_factory=dict)
+    copies: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Whether anything differs."""
@@ -95,13 +168,22 @@ class StepDifference(Frozen):
     @property
     def lines(self) -> list[str]:
         """Each change as a line: ``-`` gone, ``+`` new, ``~`` renamed, ``<`` out of the graph, ``>`` into it."""
-        lines = [_kernel_line(change, self.layers) for change in self.kernels]
+        return self.lines_but(())
+
+    def lines_but(self, kinds: Collection[str]) -> list[str]:
+        """The same without copies of some kinds."""
+        lines = [change.line(self.layers) for change in self.kernels]
         for mark, verb, roles in (("<", "left", self.left_graph), (">", "joined", self.joined_graph)):
             if roles:
                 listed = ", ".join(f"{role} {count}" for role, count in roles.items())
                 lines.append(f"{mark} {plural(sum(roles.values()), 'kernel')} {verb} the CUDA graph: {listed}")
-        lines += [f"{'+' if h > b else '-'} copy {kind}: {b} -> {h}" for kind, (b, h) in self.copies.items()]
-        return lines
+        told = {kind: both for kind, both in self.copies.items() if kind not in kinds}
+        return lines + [Change(f"copy {kind}", (h - b,), (f"{b} -> {h}",)).line for kind, (b, h) in told.items()]
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The cause, and each change as a line."""
+        return (self.headline, *self.lines)
 
 
 def difference(
@@ -113,8 +195,6 @@ def difference(
     b, h = Counter(base.keys[key] for key in base_step.kernels), Counter(head.keys[key] for key in head_step.kernels)
     pairs = {kind: (base_step.copies.get(kind, 0), head_step.copies.get(kind, 0)) for kind in COPY_KINDS}
     return StepDifference(
-        base_launches=len(base_step.kernels),
-        head_launches=len(head_step.kernels),
         head_graph=head_step.graph_launches,
         layers=_layers(b),
         kernels=tuple(sorted(_changes(b, h), key=lambda change: -change.launches)),
@@ -122,6 +202,11 @@ def difference(
         joined_graph=joined,
         copies={kind: pair for kind, pair in pairs.items() if pair[0] != pair[1]},
     )
+
+
+def first_difference(pairs: Iterable[tuple[DecodeSteps | None, DecodeSteps | None]]) -> tuple[str, ...]:
+    """What differs in the first pair of trials that were both traced, its cause first; nothing where none was."""
+    return next((difference(base, head).told for base, head in pairs if base and head), ())
 
 
 def nearest(pattern: Pattern, owner: DecodeSteps, others: DecodeSteps) -> Pattern:
@@ -161,19 +246,12 @@ def _changes(base: Residue, head: Residue) -> Iterator[KernelChange]:
     for old, new, count in list(_renamed(lost, gained)):
         lost[old] -= count
         gained[new] -= count
-        yield KernelChange(
-            kind="renamed", role=old.role, place=old.place, base=old.name, head=new.name, base_launches=count,
-            head_launches=count,
-        )  # fmt: skip
+        yield KernelChange(old.role, old.place, old.name, new.name, count, count)
     _forget_moves(lost, gained)
     for key in [*+lost, *+gained]:
         rest = min(base[key], head[key])
         b, h = rest + lost[key], rest + gained[key]
-        name = {"base": key.name if b else "", "head": key.name if h else ""}
-        kind: Literal["gone", "new", "more", "fewer"] = (
-            "new" if not b else "gone" if not h else "more" if h > b else "fewer"
-        )
-        yield KernelChange(kind=kind, role=key.role, place=key.place, **name, base_launches=b, head_launches=h)
+        yield KernelChange(key.role, key.place, key.name if b else "", key.name if h else "", b, h)
 
 
 def _renamed(lost: Residue, gained: Residue) -> Iterator[tuple[KernelKey, KernelKey, int]]:
@@ -238,8 +316,8 @@ def _kernel_causes(steps: StepDifference) -> Iterator[str]:
     for change in steps.kernels:
         by_role[change.role].append(change)
     for role, changes in by_role.items():
-        lost = [change.base for change in changes if change.kind in ("renamed", "gone")]
-        new = [change.head for change in changes if change.kind in ("renamed", "new")]
+        lost = [change.base for change in changes if change.base and change.base != change.head]
+        new = [change.head for change in changes if change.head and change.base != change.head]
         grown = sum(change.head_launches - change.base_launches for change in changes)
         if lost and new:
             yield f"{role} runs {_exchanged(lost, new)}"
@@ -266,19 +344,6 @@ def _listed(names: Iterable[str], but: Iterable[str] = ()) -> str:
     return ", ".join(shown[:NAMED]) + (", ..." if len(shown) > NAMED else "")
 
 
-_MARKS = {"renamed": "~", "gone": "-", "new": "+", "more": "+", "fewer": "-"}
-
-
-def _kernel_line(change: KernelChange, layers: int) -> str:
-    kernel = f"{_MARKS[change.kind]} {change.role}" + (f" ({change.place})" if change.place else "")
-    often = _often(change.launches, layers)
-    if change.kind == "renamed":
-        return f"{kernel} {_renaming(change.base, change.head)}: {often}"
-    if change.kind in ("more", "fewer"):
-        often += f" {change.kind} ({change.base_launches} -> {change.head_launches})"
-    return f"{kernel} {_shown(change.base or change.head)}: {often}"
-
-
 def _renaming(base: str, head: str) -> str:
     old, new = _shown(base), _shown(head)
     if old != new:
@@ -286,12 +351,6 @@ def _renaming(base: str, head: str) -> str:
     begin = next((n for n, (a, b) in enumerate(zip(base, head, strict=False)) if a != b), min(len(base), len(head)))
     begin = max(begin - SHOWN // 3, 0)
     return f"{old} with other template arguments: {_cut(base[begin:])} -> {_cut(head[begin:])}"
-
-
-def _often(launches: int, layers: int) -> str:
-    if layers > 1 and launches % layers == 0:
-        return f"{launches // layers} a layer, {launches} a step"
-    return f"{launches} a step"
 
 
 def _shown(name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar, get_args, get_type_hints
 
@@ -59,6 +60,13 @@ class Columns:
         """These rows (indices, or a mask), in this order."""
         return dataclasses.replace(self, **{f.name: getattr(self, f.name)[rows] for f in dataclasses.fields(self)})
 
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The rows of at least one table, one after the other."""
+        return cls(
+            **{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in dataclasses.fields(cls)}
+        )
+
 
 Rows = TypeVar("Rows", bound=Columns)
 
@@ -68,8 +76,6 @@ class Timed(Columns):
     """What ran, one row a launch, call or piece of work.
 
     Args:
-        start_ns: Start.
-        duration_ns: Length.
         process: Index into :attr:`Trace.processes`.
         correlation: The profiler's number of the launching call, unique within a process; -1 where there is none.
         step: Row of :class:`Steps`, or -1.
@@ -108,7 +114,7 @@ class Kernels(OnDevice):
         layer: Number of the layer from 0, or -1 outside the layers.
         place: Index into :data:`perfgate.scenario.kernel_names.PLACES`.
         node: The graph above 32 bits and its node below; -1 where the profiler does not tell.
-        astray: True where its times are none that a stream can have beside its others (:mod:`perfgate.trace.times`).
+        astray: True where its times are none that a stream can have beside its others (:mod:`perfgate.trace.assembly`).
     """
 
     name: NDArray[np.int32]
@@ -128,7 +134,6 @@ class Names(Columns):
         demangled: As the profiler writes it, template arguments and all.
         short: The function's own name, for people.
         normalised: The identity to compare builds by (:func:`perfgate.trace.families.normalised_name`).
-        role: The family.
     """
 
     demangled: tuple[str, ...]
@@ -208,12 +213,8 @@ class Trace:
         source: The profiler and its version.
         processes: Process ids.
         devices: Names of the devices, by number.
-        names: Kernel names.
         shapes: Launch shapes, one row each: grid x, y, z, then block x, y, z; zeros where there is none.
-        kernels: The kernels.
-        steps: The steps.
         copies: Copies, kinds in :data:`COPY_KINDS`.
-        memsets: Memsets.
         overhead: The profiler's own work on the host.
         calls: Calls on the host that launch, copy or synchronise.
         cautions: What the reader should know.
@@ -336,3 +337,9 @@ def combinations(*columns: NDArray[Any]) -> tuple[list[list[int]], NDArray[np.in
         packed += 1
     distinct = np.unique(packed)
     return (np.stack(np.unravel_index(distinct, sizes), axis=1) - 1).tolist(), np.searchsorted(distinct, packed)
+
+
+def rows_by(group: NDArray[Any]) -> list[NDArray[np.int64]]:
+    """The rows of each number that occurs, in order of the numbers; shape (n,)."""
+    order = np.argsort(group, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(group) else []

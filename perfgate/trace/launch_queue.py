@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.trace.kernel_table import NONE, Columns, OnDevice, Trace, call_keys, combinations
+from perfgate.trace.kernel_table import NONE, Columns, OnDevice, Trace, call_keys, combinations, rows_by
 
 Ints = NDArray[np.int64]
 
@@ -28,13 +28,10 @@ class Launches(Columns):
     """One row a launch, in order of call.
 
     Args:
-        called_ns: When its call began.
-        call_ns: How long the call took.
         delay_ns: From the start of the call to that of its first work; 0 where the clocks of host and device disagree.
         end_ns: When its last work ended.
         step: Row of the trace's steps, or -1.
         process: Index into the trace's processes.
-        device: The device's number.
         stream: The stream of its first work.
         work: Index into :data:`WORK`.
         name: Of a kernel its index into the trace's names, of a copy its kind, else -1.
@@ -73,7 +70,7 @@ def find_launches(trace: Trace) -> Launches:
     begun_ns = np.maximum(made.start_ns, called_ns)
     queue, late = np.zeros(len(call), np.int64), np.zeros(len(call), bool)
     _, owner = combinations(calls.process[call], made.device, made.stream)
-    for rows in _groups(owner):
+    for rows in rows_by(owner):
         queue[rows], late[rows] = _queue(called_ns[rows], begun_ns[rows], made.end_ns[rows])
     graph = calls.of("graph-launch")[call]
     return Launches(
@@ -98,12 +95,6 @@ def _queue(called_ns: Ints, begun_ns: Ints, end_ns: Ints) -> tuple[Ints, NDArray
     begun = np.searchsorted(np.sort(begun_ns), called_ns, side="left")
     finished = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end_ns)[:-1]])
     return np.arange(1, len(called_ns) + 1) - begun, finished <= called_ns
-
-
-def _groups(owner: NDArray[Any]) -> list[NDArray[np.int64]]:
-    """The rows of each value, in their order."""
-    order = np.argsort(owner, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(owner[order])) + 1) if len(owner) else []
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ class Network:
     Node 0 is the beginning. A node that nothing leads to may come at once.
 
     Args:
-        nodes: How many there are.
         tails: Where each edge begins.
         heads: Where it ends.
         times: How long it takes; not negative.
@@ -86,7 +85,6 @@ class LongestPath:
     """The longest path to a node.
 
     Args:
-        length: How long it is.
         edges: Its edges from the beginning on.
         gains: By how much the node would come earlier if a part took no time, for each part on the path.
     """

@@ -29,6 +29,7 @@ from perfgate.trace.kernel_table import (
     Trace,
     call_keys,
     combinations,
+    rows_by,
 )
 from perfgate.units import percent, plural
 
@@ -247,8 +248,7 @@ def _short_by_place(trace: Trace, launched: Ints, rows: Ints, call: Ints) -> tup
         calls.process[launched], trace.steps.kind[step], np.repeat(counts, counts), ordinal
     )  # fmt: skip
     _, sort = combinations(kernels.name[rows], kernels.shape[rows])
-    by_call = np.argsort(call, kind="stable")
-    ran = dict(zip(*_split(call[by_call], sort[by_call]), strict=True))
+    ran = {int(call[own[0]]): np.sort(sort[own]) for own in rows_by(call)}
     found: dict[int, int] = {}
     for number in range(len(groups)):
         members = launched[group == number].tolist()
@@ -259,13 +259,6 @@ def _short_by_place(trace: Trace, launched: Ints, rows: Ints, call: Ints) -> tup
             lacks = dict(zip(variants, missing, strict=False))
             found |= {one: lack for one, sorts in replays.items() if (lack := lacks.get(sorts.tobytes(), 0))}
     return np.array(list(found), np.int64), np.array(list(found.values()), np.int64)
-
-
-def _split(owner: Ints, values: NDArray[Any]) -> tuple[list[int], list[NDArray[Any]]]:
-    """The values of each owner, in order; owners are in order."""
-    cuts = np.flatnonzero(np.diff(owner)) + 1
-    firsts = owner[np.concatenate([[0], cuts])] if len(owner) else owner
-    return firsts.tolist(), [np.sort(part) for part in np.split(values, cuts)] if len(owner) else []
 
 
 def _missing(variants: Sequence[NDArray[Any]]) -> list[int]:

@@ -41,7 +41,6 @@ class Holding(Columns):
     """What one holder holds, an entry a change, in order of time.
 
     Args:
-        time_ns: When it changed.
         change_bytes: By how much; negative for a release.
         level_bytes: What is held after it.
         reserved_bytes: What the allocator has from the device after it; -1 where that is not recorded.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from perfgate.errors import RecordError
 from perfgate.models import Note
 from perfgate.scenario.kernel_names import COPY_KINDS, RoleRule
 from perfgate.trace.assembly import build, named
-from perfgate.trace.engine_ranges import GLOBS
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
     CALL_WORK,
@@ -37,7 +35,7 @@ from perfgate.trace.kernel_table import (
 )
 from perfgate.trace.limits import KERNEL_BYTES, MAX_CAUTIONS, MAX_RANGES, check_memory
 from perfgate.trace.nsys_export import DAMAGED, KERNELS, PREFIX, Export, check_content
-from perfgate.trace.steps import Range
+from perfgate.trace.steps import GLOBS, Range
 
 _CALL = f"{PREFIX}RUNTIME"
 _MAX_STRING, _MAX_CALL, _MAX_16 = (1 << 31) - 1, (1 << 32) - 1, (1 << 16) - 1
@@ -200,8 +198,7 @@ class _Reader:
         if not len(unknown):
             return calls
         others = self._read_calls({}, f"NOT {listed}", lambda key: _among(key, unknown))
-        columns = {f.name: np.concatenate([getattr(part, f.name) for part in (calls, others)]) for f in fields(Calls)}
-        return Calls(**columns)
+        return Calls.joined((calls, others))
 
     def _read_calls(
         self, kinds: dict[int, int], condition: str, wanted: Callable[[NDArray[np.int64]], NDArray[np.bool_]]

@@ -41,7 +41,6 @@ class RankSteps(Frozen):
 
     Args:
         label: ``rank 0`` and so on, in the order of files, devices and processes.
-        decode: What it ran.
         begins_ns: By how much its work began after that of the first rank.
         ends_ns: By how much its work ended before that of the last one.
         communication_ns: Time with a communication kernel, waiting included.

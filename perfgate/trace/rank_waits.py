@@ -35,7 +35,6 @@ class Rank:
     """The steps of one rank.
 
     Args:
-        label: What it is called.
         step_ns: The lengths of its steps of known length.
         kernel_ns: Kernel time without communication, by the step's number.
         communication_ns: Kernel time of communication, by the step's number.
@@ -62,7 +61,6 @@ class RankWaits:
     What there is nothing to compare for is ``None``.
 
     Args:
-        label: What it is called.
         step_ns: The median length of its steps; ``None`` where none has a successor.
         kernel_ns: Kernel time without communication.
         communication_ns: Kernel time of communication.
@@ -87,12 +85,10 @@ class RankComparison:
     """Ranks beside each other.
 
     Args:
-        ranks: In the order given.
         steps: Steps in which all ranks of each group ran the same collectives.
         other_steps: Steps that all have, in which they did not.
         collectives: Collectives compared, over all groups.
         shown: How many steps each rank shows.
-        matched: By what steps belong together.
         grouped: Whether ranks leave collectives at the same time, so that those that do are a group; else those are
             that may have been in them together.
         alone: Ranks that communicate, and that no other one was in a collective with.

@@ -54,7 +54,6 @@ class Launches:
     Args:
         symbol: What was launched: the same number for the same kernel, or for graphs of the same kernels.
         name: Name of the launch's first kernel.
-        time_ns: When.
         kernels: How many kernels it has.
         first: Where its kernels begin in ``names``.
         names: Names of all kernels, in order of launch.
@@ -160,7 +159,6 @@ class Period:
     """Stretches from one launch of something to the next.
 
     Args:
-        launches: All launches.
         at: Where it was launched.
         kernels: Kernels of the most frequent stretch.
         alike: Which stretches are as long as that.

@@ -19,10 +19,10 @@ from typing import Any
 
 from perfgate.errors import RecordError, UsageError
 from perfgate.trace.chrome_events import Event
-from perfgate.trace.engine_ranges import LAYER, is_step
 from perfgate.trace.event_formats import read_events
 from perfgate.trace.nsys import lost_data
 from perfgate.trace.nsys_export import MAGIC, Export, check_content, harden, quoted, read_only
+from perfgate.trace.steps import LAYER, is_step
 from perfgate.trace.torch_profiler import CALLS, WORK
 from perfgate.trace.trace_file import as_plain_file
 

@@ -1,4 +1,4 @@
-"""The part of a trace that a reader asks for, its pure decode steps, one step or one layer, and its sums."""
+"""The part of a trace that a reader asks for, its pure decode steps, one step or one layer, with sums and spreads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from perfgate.errors import UsageError
 from perfgate.scenario.kernel_names import PLACES
 from perfgate.trace.breakdown import StepFigures, figures
-from perfgate.trace.kernel_table import NONE, STEP_KINDS, Steps, Timed, Trace, combinations, filled
+from perfgate.trace.kernel_table import NONE, STEP_KINDS, Steps, Timed, Trace, combinations, filled, rows_by
 from perfgate.trace.lost_work import check_shown
 from perfgate.units import plural
 
@@ -24,8 +24,6 @@ class RankShown(NamedTuple):
     """A rank of a selection: a process and its device.
 
     Args:
-        process: The process id.
-        device: The device's number.
         steps: How many of its steps are shown; 0 where the trace has none.
     """
 
@@ -39,10 +37,8 @@ class Selection:
     """Kernels of a trace with the figures of their steps.
 
     Args:
-        trace: All of it.
         figures: Of the steps selected; none where the trace has no steps.
         rows: Rows of the kernel table, in order of start.
-        what: The selection in words.
         layer: The layer selected, or ``None`` for all that a step runs.
     """
 
@@ -77,12 +73,9 @@ class KernelSum:
     """Launches of one kernel, or of one role, summed over a selection.
 
     Args:
-        role: The role.
         place: Where in the layer; empty where that is not known or not one place.
         name: Index into the trace's names; -1 for a whole role.
-        launches: How many.
         graph_launches: Of these, from CUDA graphs.
-        time_ns: Sum of their durations.
         step: Row of the trace's steps, or -1 where it sums over steps or over what is outside.
         device: The device's number, or -1 where it sums over devices or over what is outside.
     """
@@ -248,3 +241,55 @@ def as_one_step(trace: Trace) -> Trace:
         calls=placed(trace.calls),
         steps=steps,
     )
+
+
+@dataclass(frozen=True)
+class KernelSpread:
+    """The durations of one kernel in one place of the layer, over a selection, in nanoseconds.
+
+    Args:
+        place: Where in the layer; empty where that is not known.
+        name: Index into the trace's names.
+        median_ns: The middle one; of an even number the mean of the two in the middle.
+        sd_ns: Their standard deviation, by n - 1; ``None`` of a single launch.
+    """
+
+    role: str
+    place: str
+    name: int
+    launches: int
+    time_ns: int
+    least_ns: int
+    median_ns: float
+    most_ns: int
+    mean_ns: float
+    sd_ns: float | None
+
+    @property
+    def relative_sd(self) -> float | None:
+        """The standard deviation as a share of the mean; ``None`` where either is not known or 0."""
+        return self.sd_ns / self.mean_ns if self.sd_ns is not None and self.mean_ns else None
+
+
+def kernel_spreads(selection: Selection) -> list[KernelSpread]:
+    """Each kernel and place of a selection, those that take most time first."""
+    kernels, names = selection.trace.kernels, selection.trace.names
+    distinct, group = combinations(kernels.name[selection.rows], kernels.place[selection.rows])
+    spreads = []
+    for (name, place), own in zip(distinct, rows_by(group), strict=True):
+        times = np.sort(kernels.duration_ns[selection.rows[own]])
+        spreads.append(
+            KernelSpread(
+                role=names.role[name],
+                place=PLACES[place],
+                name=name,
+                launches=len(times),
+                time_ns=int(times.sum()),
+                least_ns=int(times[0]),
+                median_ns=float(np.median(times)),
+                most_ns=int(times[-1]),
+                mean_ns=float(times.mean()),
+                sd_ns=float(times.std(ddof=1)) if len(times) > 1 else None,
+            )
+        )
+    return sorted(spreads, key=lambda kernel: (-kernel.time_ns, kernel.name, kernel.place))

@@ -49,13 +49,7 @@ LEAST_COVERED = 0.8
 
 @dataclass(frozen=True)
 class _Found:
-    """The steps of one process.
-
-    Args:
-        launches: What the process launched.
-        period: What repeats.
-        doubts: What makes it unclear.
-    """
+    """The steps of one process."""
 
     launches: Launches
     period: Period
@@ -90,8 +84,7 @@ def infer_steps(trace: Trace) -> tuple[Steps, Ints, tuple[Note, ...]]:
         notes += _notes(trace, found, parts[-1], who)
     if not parts:
         return filled(Steps), time_ns, tuple(notes)
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
-    return Steps(**columns), time_ns, tuple(notes)
+    return Steps.joined(parts), time_ns, tuple(notes)
 
 
 _WHOLE = "so the table is of the whole trace"
@@ -117,7 +110,6 @@ class _Signs:
     """What may tell that a period is a step.
 
     Args:
-        launches: What the process launched.
         waits_ns: When the host waited for the device, or copied to itself, in order.
         graphs: Which launches are of graphs with several layers.
         samplers: Which launches choose a token, a kernel each.

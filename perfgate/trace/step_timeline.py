@@ -34,7 +34,6 @@ class PathPart(NamedTuple):
     """A part of what a step is made of.
 
     Args:
-        where: One of :data:`WHERES`.
         what: A kernel's role; of all else what it is.
         place: Where in the layer, of a kernel.
         name: Index into the trace's names, of a kernel; else -1.
@@ -53,10 +52,8 @@ class Window:
     Args:
         step: Row of the trace's steps; -1 for the whole of a trace without steps.
         process: Index into the trace's processes.
-        device: The device's number.
         begin_ns: The start of its first kernel.
         end_ns: The start of the first kernel of its successor, or the end of its own last work.
-        successor: Whether it has a successor.
     """
 
     step: int
@@ -103,8 +100,6 @@ class Spans(Columns):
     """What lasted: work of devices, or calls of the host, in order of start.
 
     Args:
-        start_ns: Start.
-        end_ns: End.
         key: Of the call, or of the call that launched the work; -1 where that is not known.
         lane: The device and stream of work, the thread of a call: a number for each.
         part: Index into the parts of the timeline.
@@ -135,7 +130,6 @@ class Timeline:
         work: What its devices did; ``lane`` is an index into ``streams``.
         calls: Its calls; ``lane`` is the thread.
         streams: Device and stream of each lane.
-        parts: What work and calls are.
     """
 
     work: Spans

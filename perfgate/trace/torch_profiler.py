@@ -20,7 +20,6 @@ from perfgate.models import Note
 from perfgate.scenario.kernel_names import COPY_KINDS, RoleRule
 from perfgate.trace.assembly import build, named
 from perfgate.trace.chrome_events import SHOWN, Event, base_of, complete_events, cut, load_events
-from perfgate.trace.engine_ranges import PROFILER_STEP
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
     LAUNCHES,
@@ -36,7 +35,7 @@ from perfgate.trace.kernel_table import (
     call_work,
     filled,
 )
-from perfgate.trace.steps import Range
+from perfgate.trace.steps import PROFILER_STEP, Range
 from perfgate.trace.trace_ranks import Processes
 from perfgate.units import plural
 
@@ -78,7 +77,6 @@ class Recording:
 
     Args:
         events: Its events, in the categories that PyTorch's profiler uses.
-        source: The tool.
         devices: Names of the devices, by number.
         cautions: What the reader should know.
         base_ns: As in :class:`perfgate.trace.kernel_table.Trace`.

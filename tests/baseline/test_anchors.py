@@ -189,7 +189,7 @@ def test_a_head_far_from_its_anchor_is_told() -> None:
     assert "anchor-weak" not in codes(held_beside(beside(0.01, 4), FOUR).cells[0].cautions)
 
 
-@pytest.mark.parametrize(("head", "told"), [(50_000, ["kv_token_capacity: 100000 tok -> 50000 tok"]), (100_000, [])])
+@pytest.mark.parametrize(("head", "told"), [(50_000, ["- kv_token_capacity: 100000 tok -> 50000 tok"]), (100_000, [])])
 def test_a_smaller_cache_is_told(head: int, told: list[str]) -> None:
     """Beside an anchor too, the head is held against what the visits' builds held: an anchor may hold anything."""
 

@@ -21,7 +21,7 @@ from perfgate.metrics.sides import Side
 from perfgate.metrics.trial import Kind, Trial
 from perfgate.report.closing_sentence import closing
 from perfgate.scenario.subject import Subject
-from perfgate.trace.moves import Moves
+from perfgate.trace.launch_details import Moves
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -277,7 +277,7 @@ def test_a_smaller_cache_is_told(traced: Path) -> None:
     (caution,) = outcome.cells[0].cautions
     assert (outcome.exit_status, caution.code) == (0, "engine-state-changed")
     assert closing(outcome) == "PASS, CHANGED: the engine holds something else, which has no price in a step."
-    assert caution.text == "kv_token_capacity: 65536 tok -> 32768 tok"
+    assert caution.text == "- kv_token_capacity: 65536 tok -> 32768 tok"
 
 
 @pytest.mark.parametrize(

@@ -294,10 +294,10 @@ def holding(tokens: int, model_bytes: int = 12_345_678_901, *gates: Any) -> Reco
 @pytest.mark.parametrize(
     ("head", "told"),
     [
-        (holding(50_000), ["kv_token_capacity: 100000 tok -> 50000 tok"]),
-        (holding(200_000), ["kv_token_capacity: 100016 tok -> 200000 tok"]),
+        (holding(50_000), ["- kv_token_capacity: 100000 tok to 100016 tok -> 50000 tok"]),
+        (holding(200_000), ["+ kv_token_capacity: 100000 tok to 100016 tok -> 200000 tok"]),
         (holding(100_008), []),
-        (holding(100_000, 12_400_000_000), ["model_memory: 11.50 GiB -> 11.55 GiB"]),
+        (holding(100_000, 12_400_000_000), ["+ model_memory: 11.50 GiB -> 11.55 GiB"]),
         (holding(50_000, 12_345_678_901, gate("kv_token_capacity", "1%", "5%")), []),
     ],
 )

@@ -52,10 +52,10 @@ def test_the_report_names_the_function(tmp_path: Path) -> None:
     finished = finish(tmp_path)
 
     text = to_text(outcome_document(finished.outcome))
-    assert "  + vllm.schedule: +495.0 us a step (165.0 us to 660.0 us)\n" in text
+    assert "  + vllm.schedule: 165.0 us -> 660.0 us a step (+495.00 us)\n" in text
     assert "  base: on CPU 0, 1 of 2 CPUs allowed; threads: 3 python (held to 1)\n" in text
     assert "  a start imports 90 modules in 0.3 s on the base and 210 modules in 1.2 s on the head\n" in text
-    assert "  + scipy.stats: 0 to 120 modules (0 us to 900.0 ms)\n" in text
+    assert "  + scipy.stats: 0 -> 120 modules; 0 us -> 900.0 ms\n" in text
 
     charts = [s.chart for s in run_page(MeasuredRun.of(finished.outcome, finished.folder)).sections if s.chart]
     (flame,) = [chart for chart in charts if chart.title == "Where the host's time goes"]

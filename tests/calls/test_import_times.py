@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.calls import import_times
-from perfgate.calls.import_times import changed_imports, read_imports
+from perfgate.calls.host_difference import changed_imports
+from perfgate.calls.host_sampling import MOST_PACKAGES, read_imports
 
 LOG = b"""loading weights
 import time: self [us] | cumulative | imported package
@@ -56,9 +56,9 @@ def test_any_log_can_be_read(text: bytes) -> None:
 def test_no_more_is_kept_than_an_engine_imports(tmp_path: Path) -> None:
     """A log that names packages without end fills no memory."""
     log = tmp_path / "engine.log"
-    log.write_bytes(b"".join(b"import time: 1 | 1 | m%d\n" % n for n in range(import_times.MOST_PACKAGES + 9)))
+    log.write_bytes(b"".join(b"import time: 1 | 1 | m%d\n" % n for n in range(MOST_PACKAGES + 9)))
 
-    assert len(read_imports(log)) == import_times.MOST_PACKAGES
+    assert len(read_imports(log)) == MOST_PACKAGES
 
 
 def test_a_package_that_is_imported_more_is_named() -> None:

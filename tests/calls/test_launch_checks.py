@@ -9,7 +9,7 @@ import pytest
 from decode_steps import LAYERS, RARE, USUAL, StepKind, eager, extra_kernel, other_attention, trial
 from hand_made import codes
 from nsys_builder import ExportBuilder
-from rank_traces import CUSTOM, REDUCE, STEP_NS, Work, add_rank, engine, read
+from rank_traces import CUSTOM, REDUCE, STEP_NS, Work, add_rank, engine
 
 from perfgate.calls.call_checks import judge_launches
 from perfgate.judge.outcome import Finding
@@ -42,13 +42,6 @@ def shaped(lm_head: str, ns: int = 1000, steps: DecodeSteps | None = None) -> De
     )
 
 
-def test_equal_steps_pass_without_a_word() -> None:
-    """Steps of one build launch the same, however their times differ."""
-    slower = trial(USUAL).model_copy(update={"key_ns": tuple(2 * ns for ns in trial(USUAL).key_ns)})
-
-    assert held(trial(USUAL), slower) == Finding("pass")
-
-
 def test_more_kernels_are_blocked_at_their_price() -> None:
     """A kernel more in each layer costs what the head's trace says that it takes."""
     found = held(trial(USUAL), trial(extra_kernel(USUAL)))
@@ -65,19 +58,6 @@ def test_what_costs_less_than_is_ignorable_is_told() -> None:
 
     assert (found.verdict, codes(found.cautions)) == ("pass", ["work-changed"])
     assert "(within the 50.00 us that are ignorable)" in found.cautions[0].text
-
-
-def test_kernels_that_replace_others_cost_the_difference() -> None:
-    """Another backend with kernels that take as long costs nothing."""
-    found = held(trial(USUAL), trial(other_attention(USUAL)))
-
-    assert (found.verdict, codes(found.cautions)) == ("pass", ["work-changed"])
-    assert found.cautions[0].text.startswith("+0.00 us a step")
-
-
-def test_fewer_kernels_pass() -> None:
-    """What is gone costs nothing."""
-    assert held(trial(extra_kernel(USUAL)), trial(USUAL)).verdict == "pass"
 
 
 @pytest.mark.parametrize(("ns", "verdict"), [(30_000, "regressed"), (2_000, "pass")])
@@ -163,21 +143,6 @@ def test_what_some_steps_launch_is_priced_by_their_share() -> None:
     assert "launches a step (+12.80 us)" in reason.text
 
 
-def test_a_rare_step_that_becomes_usual_is_priced() -> None:
-    """A step that one in a hundred of the base's was is not the base's step."""
-    found = held(some(USUAL, extra_kernel(USUAL), 0.01), trial(extra_kernel(USUAL)))
-
-    assert found.verdict == "regressed"
-    assert found.reasons[0].text.startswith(f"+{0.99 * LAYERS:.2f} us a step")
-
-
-def test_how_often_a_rare_step_occurs_is_no_change() -> None:
-    """Where the KV cache grows, in 7 steps of 100 or in 14."""
-    often = trial(USUAL, replace(RARE, steps=14))
-
-    assert held(trial(), often) == held(often, trial()) == Finding("pass")
-
-
 @pytest.mark.parametrize(
     ("base", "head", "verdict"), [(0.0, 0.4, "regressed"), (0.51, 0.49, "pass"), (0.49, 0.51, "pass")]
 )
@@ -192,69 +157,39 @@ def test_pageable_copies_of_some_steps(base: float, head: float, verdict: str) -
     assert found.verdict == verdict
 
 
-def test_a_slower_card_prices_no_kernel() -> None:
-    """Stored times are of another card: those of kernels that both launch say by how much."""
-    slower = trial(other_attention(USUAL))
-    slower = slower.model_copy(update={"key_ns": tuple(round(1.03 * ns) for ns in slower.key_ns)})
-
-    found = held(trial(USUAL), slower)
-
-    assert (found.verdict, codes(found.cautions)) == ("pass", ["work-changed"])
-    assert found.cautions[0].text.startswith("+0.00 us")
+def slower(factor: float, kind: StepKind = USUAL) -> DecodeSteps:
+    """Steps whose every kernel takes so many times as long."""
+    steps = trial(kind)
+    return steps.model_copy(update={"key_ns": tuple(round(factor * ns) for ns in steps.key_ns)})
 
 
-def test_a_role_that_a_later_version_knows_is_no_change() -> None:
-    """The name says what a kernel is; its role is what perfgate calls it."""
-    head = trial(USUAL)
-    renamed = {"activation": "moe"}
-    keys = tuple(key.model_copy(update={"role": renamed.get(key.role, key.role)}) for key in head.keys)
-
-    assert held(trial(USUAL), head.model_copy(update={"keys": keys})) == Finding("pass")
+def called(steps: DecodeSteps, **roles: str) -> DecodeSteps:
+    """The same with other roles of kernels: by role, or by name."""
+    own = {key: roles.get(key.name.replace("nvjet_", ""), roles.get(key.role, key.role)) for key in steps.keys}
+    return steps.model_copy(update={"keys": tuple(key.model_copy(update={"role": own[key]}) for key in steps.keys)})
 
 
-def test_other_shapes_keep_their_price_beside_more_launches() -> None:
-    """One more launch of a kernel whose others take 320 us more adds to that, and hides nothing."""
-    more = replace(USUAL, launches=(*USUAL.launches, USUAL.launches[-2]))
-    found = held(shaped("250x1x1/384x1x1"), shaped("256x1x1/384x1x1", 160_000, trial(more)))
-
-    assert found.reasons[0].text.startswith("+319.00 us a step")
-
-
-def test_records_of_before_say_nothing_of_waits() -> None:
-    """What was not kept is not none."""
-    head = trial(USUAL).model_copy(update={"waits": 100})
-
-    assert trial(USUAL).waits is None
-    assert held(trial(USUAL), head) == held(head, trial(USUAL)) == Finding("pass")
-
-
-def test_a_rare_kernel_that_the_base_never_launches_is_priced() -> None:
-    """One step in sixteen, as where a block of the KV cache begins."""
-    found = held(some(USUAL, USUAL, 0.0625), some(USUAL, extra_kernel(USUAL), 0.0625), ignorable_s=1e-6)
-
-    assert found.verdict == "regressed"
-    assert found.reasons[0].text.startswith(f"+{0.062 * LAYERS:.2f} us a step")
+TWO_ROLES = trial(USUAL).model_copy(update={"keys": tuple(
+    key.model_copy(update={"role": "router", "name": "nvjet_sm90_256x8"}) if key.name == "nvjet_sm90_64x8" else key
+    for key in trial(USUAL).keys
+)})  # fmt: skip
+WAITING = trial(USUAL).model_copy(update={"waits": 100})
+OFTEN = trial(USUAL, replace(RARE, steps=14))
+ALIKE = {
+    "steps of one build, however their times differ": (trial(USUAL), slower(2)),
+    "a rare step, where the KV cache grows, in 7 steps of 100 or in 14": (trial(), OFTEN),
+    "the same, the other way round": (OFTEN, trial()),
+    "a role that a later version knows": (trial(USUAL), called(trial(USUAL), activation="moe")),
+    "waits that records of before did not keep": (trial(USUAL), WAITING),
+    "waits that the later record did not keep": (WAITING, trial(USUAL)),
+    "a name with two roles, by a scenario's own rule": (TWO_ROLES, TWO_ROLES),
+}
 
 
-def test_names_with_two_roles_are_compared_as_they_are() -> None:
-    """A scenario's own rule may read parts of a name that the kernel's identity leaves out."""
-    steps = trial(USUAL)
-    twice = {"nvjet_sm90_64x8": "router"}
-    keys = tuple(
-        key.model_copy(update={"role": "router", "name": "nvjet_sm90_256x8"}) if key.name in twice else key
-        for key in steps.keys
-    )
-    own = steps.model_copy(update={"keys": keys})
-
-    assert held(own, own) == Finding("pass")
-
-
-def test_a_change_of_everything_is_not_the_pace_of_a_card() -> None:
-    """Cards of a kind are at most a tenth apart; a head whose every kernel takes twice as long hides no other one."""
-    slow = trial(other_attention(USUAL))
-    slow = slow.model_copy(update={"key_ns": tuple(2 * ns for ns in slow.key_ns)})
-
-    assert held(trial(USUAL), slow).verdict == "regressed"
+@pytest.mark.parametrize(("base", "head"), ALIKE.values(), ids=ALIKE)
+def test_what_is_alike_passes_without_a_word(base: DecodeSteps, head: DecodeSteps) -> None:
+    """Nothing is told where nothing differs but by chance, by the card or by what was not kept."""
+    assert held(base, head) == Finding("pass")
 
 
 def of_two_ranks(more: Sequence[Sequence[Work]] = ((), ()), waiting: Sequence[int] = ()) -> list[DecodeSteps]:
@@ -264,7 +199,7 @@ def of_two_ranks(more: Sequence[Sequence[Work]] = ((), ()), waiting: Sequence[in
         add_rank(builder, rank, {step: [("nvjet_sm90_64x8", 1000, 20_000), *own] for step in range(8)})
         for step in range(8) if rank in waiting else ():
             builder.call("cudaStreamSynchronize_v3020", step * STEP_NS + 50, step * STEP_NS + 60, pid=100 + rank)
-    _, ranks = summarise_ranks([read(builder)], 2)
+    _, ranks = summarise_ranks([builder.read()], 2)
     return [rank.decode for rank in ranks]
 
 
@@ -299,35 +234,6 @@ def skewed(slow: int, reduce: str = CUSTOM, skew_ns: int = 12_000, transfer_ns: 
     return [second.decode, first.decode] if slow == 0 else [first.decode, second.decode]
 
 
-def between(base: Sequence[Sequence[DecodeSteps]], head: Sequence[Sequence[DecodeSteps]]) -> Finding:
-    """What is found between trials of engines of several ranks."""
-    return judge_launches(TEN_US, {"base": base, "head": head})
-
-
-def test_waits_for_a_slow_rank_have_no_price() -> None:
-    """Another all-reduce that takes as long is free, whichever card of a profile's engine or the head's is slow."""
-    found = between([skewed(1)], [skewed(0, REDUCE)])
-
-    assert (found.verdict, codes(found.cautions)) == ("pass", ["work-changed"])
-    assert found.cautions[0].text.startswith("+0.00 us a step")
-
-
-def test_ranks_that_wait_in_turns_over_trials_do_not_hide_what_a_collective_takes() -> None:
-    """Each trial has a rank that is shortest."""
-    found = between([skewed(1)], [skewed(0, REDUCE), skewed(1, REDUCE)])
-
-    assert found.cautions[0].text.startswith("+0.00 us a step")
-
-
-def test_a_collective_that_takes_longer_is_blocked() -> None:
-    """What it takes on the rank that waits for nobody is no wait."""
-    found = between([skewed(1)], [skewed(0, REDUCE, transfer_ns=5000)])
-
-    (reason,) = found.reasons
-    assert (found.verdict, reason.code) == ("regressed", "work-added")
-    assert reason.text.startswith("+12.00 us a step")
-
-
 def with_gemms(steps: DecodeSteps, shape: str) -> DecodeSteps:
     """The steps with a shape of their gemms."""
     roles = zip(steps.keys, steps.key_launches, strict=True)
@@ -335,16 +241,39 @@ def with_gemms(steps: DecodeSteps, shape: str) -> DecodeSteps:
     return steps.model_copy(update={"key_shapes": shapes})
 
 
-def test_waits_do_not_change_the_price_of_other_kernels() -> None:
-    """That a rank waits less in the same collectives does not say that its card is faster."""
-    base, head = (
-        [with_gemms(rank, shape) for rank in skewed(1, skew_ns=skew_ns)]
-        for shape, skew_ns in (("8x1x1", 12_000), ("9x1x1", 0))
-    )
+MORE = replace(USUAL, launches=(*USUAL.launches, USUAL.launches[-2]))
+PRICED = {
+    "another backend whose kernels take as long": ([[trial(USUAL)]], [[trial(other_attention(USUAL))]], "pass", 0.0),
+    "the same on a slower card": ([[trial(USUAL)]], [[slower(1.03, other_attention(USUAL))]], "pass", 0.0),
+    "every kernel twice as long, and another backend": (
+        [[trial(USUAL)]], [[slower(2, other_attention(USUAL))]], "regressed", None),
+    "fewer kernels": ([[trial(extra_kernel(USUAL))]], [[trial(USUAL)]], "pass", -float(LAYERS)),
+    "a step of one in a hundred that becomes usual": (
+        [[some(USUAL, extra_kernel(USUAL), 0.01)]], [[trial(extra_kernel(USUAL))]], "regressed", 0.99 * LAYERS),
+    "a kernel that one step in sixteen runs and the base never": (
+        [[some(USUAL, USUAL, 0.0625)]], [[some(USUAL, extra_kernel(USUAL), 0.0625)]], "pass", 0.062 * LAYERS),
+    "other shapes beside one launch more": (
+        [[shaped("250x1x1/384x1x1")]], [[shaped("256x1x1/384x1x1", 160_000, trial(MORE))]], "regressed", 319.0),
+    "another all-reduce as long, and the other rank slow": ([skewed(1)], [skewed(0, REDUCE)], "pass", 0.0),
+    "ranks that are slow in turns over trials": ([skewed(1)], [skewed(0, REDUCE), skewed(1, REDUCE)], "pass", 0.0),
+    "a collective that takes longer on the rank that waits for nobody": (
+        [skewed(1)], [skewed(0, REDUCE, transfer_ns=5000)], "regressed", 12.0),
+    "ranks that wait less beside gemms of other shapes": (
+        *([[with_gemms(rank, shape) for rank in skewed(1, skew_ns=ns)]] for shape, ns in (("8x1", 12_000), ("9x1", 0))),
+        "pass", 0.0),
+}  # fmt: skip
 
-    found = between([base], [head])
 
-    assert found.cautions[0].text.startswith("+0.00 us a step")
+@pytest.mark.parametrize(("base", "head", "verdict", "cost_us"), PRICED.values(), ids=PRICED)
+def test_what_differs_is_priced(
+    base: Sequence[Sequence[DecodeSteps]], head: Sequence[Sequence[DecodeSteps]], verdict: str, cost_us: float | None
+) -> None:
+    """By the time of the kernels that differ alone, whatever cards, hours and waits of ranks were like."""
+    found = judge_launches(TEN_US, {"base": base, "head": head})
+
+    (note,) = (*found.reasons, *found.cautions)
+    assert (found.verdict, note.code) == (verdict, "work-added" if verdict == "regressed" else "work-changed")
+    assert cost_us is None or note.text.startswith(f"{cost_us:+.2f} us a step")
 
 
 def test_engines_of_another_number_of_ranks_are_not_comparable() -> None:

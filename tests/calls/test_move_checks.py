@@ -11,8 +11,8 @@ from hand_made import codes
 from perfgate.calls.call_checks import judge_launches
 from perfgate.judge.outcome import Finding
 from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.launch_difference import by_rank
-from perfgate.trace.moves import MOST_SIZES, Moves, pooled_moves
+from perfgate.trace.inventory import by_rank
+from perfgate.trace.launch_details import MOST_SIZES, Moves, pooled_moves
 
 TEN_US = 10e-6
 """What the tests ignore."""
@@ -20,6 +20,7 @@ STEPS = USUAL.steps
 USED = {"h2d": (2, 1200, 50), "d2h": (2, 2000, 48), "memset": (1, 900, 4)}
 """What the made-up step moves: copies of a kind, nanoseconds of each and bytes of each."""
 MIB = 2**20
+LARGE = 64 * MIB
 
 
 def moving(steps: DecodeSteps | None = None, /, **moves: tuple[int, int, int]) -> DecodeSteps:
@@ -56,6 +57,11 @@ def copying(**copies: int) -> DecodeSteps:
     return trial(replace(USUAL, copies={**USUAL.copies, **copies}))
 
 
+def paced(factor: float) -> DecodeSteps:
+    """Usual steps on a card whose kernels take so many times as long."""
+    return trial(USUAL).model_copy(update={"key_ns": tuple(round(factor * ns) for ns in trial(USUAL).key_ns)})
+
+
 def test_added_copies_are_blocked_at_their_price() -> None:
     """Fifty copies more within the device cost what the head's trace says that they take."""
     found = held(moving(), moving(copying(d2d=50), d2d=(50, 1370, MIB)))
@@ -81,14 +87,6 @@ def test_added_memsets_are_judged_by_their_price(ns: int, verdict: str) -> None:
         f"+{20 * ns / 1000:.2f} us a step by the traced time of its kernels, copies and memsets: 20 more memsets a step"
     )
     assert line == f"+ memset: 1 -> 21 a step; 4 B -> 84 B a step (+{20 * ns / 1000:.2f} us)"
-
-
-@pytest.mark.parametrize("kind", ["h2d", "d2h"])
-def test_pinned_copies_have_a_price(kind: str) -> None:
-    """They do not make the host wait, and take their time on the device."""
-    many, ns, size = USED[kind]
-
-    assert held(moving(), moving(copying(**{kind: 12}), **{kind: (many + 10, ns, size)})).verdict == "regressed"
 
 
 def test_the_same_copies_slower_are_no_difference() -> None:
@@ -119,32 +117,6 @@ def test_a_few_bytes_more_are_told_exactly() -> None:
     assert held(base, moving(h2d=(1, 112_000, 56_000_000))).verdict == "regressed"
 
 
-def test_a_few_bytes_more_do_not_pay_for_a_slower_bus() -> None:
-    """Added bytes cost their share of all at most: a stored profile is of another host."""
-    found = held(moving(h2d=(20, 1200, 50)), moving(h2d=(20, 2400, 51)))
-
-    assert found.verdict == "pass"
-    assert found.cautions[0].text.startswith("+0.94 us a step ")
-
-
-def test_larger_copies_cost_what_they_take_longer() -> None:
-    """Small copies take about as long whatever their size, so eightfold bytes are not the eightfold time."""
-    found = held(moving(h2d=(20, 1200, 50)), moving(h2d=(20, 1300, 400)))
-
-    assert found.verdict == "pass"
-    assert found.cautions[0].text.startswith("+2.00 us a step ")
-
-
-def test_an_added_copy_much_larger_than_the_others_has_its_own_price() -> None:
-    """It does not take what the others take on average."""
-    base, head = each_step(4, 4000, 32), each_step(5, 64_000, 32 + 60 * MIB)
-    was, now = (moving().model_copy(update={"moves": {"d2h": own}}) for own in (base, head))
-
-    found = held(was, now)
-
-    assert found.reasons[0].text.startswith("+60.00 us a step ")
-
-
 def test_fewer_copies_pay_for_added_kernels() -> None:
     """What is gone took its time, so that copies may become a kernel."""
     found = held(moving(copying(d2d=32), d2d=(32, 1000, 100)), moving(trial(extra_kernel(USUAL))))
@@ -152,37 +124,6 @@ def test_fewer_copies_pay_for_added_kernels() -> None:
     assert found.verdict == "pass"
     assert found.cautions[0].text.startswith("+0.00 us a step ")
     assert "- copy d2d: 32 -> 0 a step; 3.125 KiB -> 0 B a step (-32.00 us)" in found.cautions[0].text
-
-
-def test_a_slower_card_prices_no_copy_that_is_gone() -> None:
-    """The stored time of copies follows the pace of the kernels that both launch."""
-    base = moving(d2d=(50, 1000, 100))
-    head = moving(trial(USUAL).model_copy(update={"key_ns": tuple(round(1.05 * ns) for ns in base.key_ns)}))
-
-    assert held(base, head).cautions[0].text.startswith("-52.50 us a step ")
-
-
-def test_a_transfer_that_is_gone_pays_for_nothing() -> None:
-    """It mostly ran beside kernels, so that a step without it may be as long: what was added is judged by itself."""
-    found = held(moving(d2h=(1, 5_000_000, 60 * MIB)), moving(trial(extra_kernel(USUAL))))
-
-    assert found.verdict == "regressed"
-    assert found.reasons[0].text.startswith("+32.00 us a step ")
-
-
-@pytest.mark.parametrize(
-    ("base", "head"),
-    [
-        ((100, 1000, 1000), (1, 5_000_000, 100_000)),
-        ((100, 1000, 1000), (50, 100_000, 1000)),
-        ((10, 1000, 1000), (10, 1_000_000, 999)),
-    ],
-)
-def test_fewer_copies_that_take_far_longer_are_blocked(base: tuple[int, int, int], head: tuple[int, int, int]) -> None:
-    """No other host's bus explains it."""
-    found = held(moving(d2d=base), moving(d2d=head))
-
-    assert found.verdict == "regressed"
 
 
 def test_fewer_copies_of_more_bytes_are_called_so() -> None:
@@ -201,7 +142,56 @@ def rarely(many: int, kind: str = "h2d") -> DecodeSteps:
     return where_some(kind, (launches, ns, size), rare=(many, launches + 1, (launches + 1) * ns, launches * size + 32))
 
 
-LARGE = 64 * MIB
+PINNED = {kind: (USED[kind][0] + 10, *USED[kind][1:]) for kind in ("h2d", "d2h")}
+PRICED = {
+    "pinned copies do not make the host wait, and take their time": [
+        *((moving(), moving(copying(**{kind: 12}), **{kind: more}), "regressed", "+") for kind, more in PINNED.items()),
+    ],
+    "added bytes cost their share of all at most: a stored profile is of another host": [
+        (moving(h2d=(20, 1200, 50)), moving(h2d=(20, 2400, 51)), "pass", "+0.94 us a step "),
+        (moving(h2d=(1, 40_000, MIB)), moving(h2d=(1, 120_000, MIB - 1)), "pass", ""),
+    ],
+    "small copies take about as long whatever their size, so eightfold bytes are not the eightfold time": [
+        (moving(h2d=(20, 1200, 50)), moving(h2d=(20, 1300, 400)), "pass", "+2.00 us a step "),
+    ],
+    "an added copy that is much larger does not take what the others take on average": [
+        (moving().model_copy(update={"moves": {"d2h": each_step(4, 4000, 32)}}),
+         moving().model_copy(update={"moves": {"d2h": each_step(5, 64_000, 32 + 60 * MIB)}}),
+         "regressed", "+60.00 us a step "),
+    ],
+    "the stored time of copies follows the pace of the kernels that both launch": [
+        (moving(d2d=(50, 1000, 100)), moving(paced(1.05)), "pass", "-52.50 us a step "),
+    ],
+    "a transfer that is gone mostly ran beside kernels, and pays for nothing": [
+        (moving(d2h=(1, 5_000_000, 60 * MIB)), moving(trial(extra_kernel(USUAL))), "regressed", "+32.00 us a step "),
+    ],
+    "fewer copies that take far longer are explained by no other host's bus": [
+        (moving(d2d=(100, 1000, 1000)), moving(d2d=(1, 5_000_000, 100_000)), "regressed", "+"),
+        (moving(d2d=(100, 1000, 1000)), moving(d2d=(50, 100_000, 1000)), "regressed", "+"),
+        (moving(d2d=(10, 1000, 1000)), moving(d2d=(10, 1_000_000, 999)), "regressed", "+"),
+    ],
+    "large copies in forty steps of a hundred count beside a small one more in each": [
+        *((moving(h2d=(1, 1000, 8)), where_some("h2d", (usual, 1000, 8), some=(40, usual, 1_000_000, LARGE)),
+           "regressed", "+") for usual in (1, 2)),
+    ],
+    "a pageable copy becomes several pinned ones, which take half as long together": [
+        (moving(**{"h2d-pageable": (1, 50_000, MIB)}), moving(h2d=(3, 10_000, 400_000)), "pass", ""),
+    ],
+}  # fmt: skip
+"""By what is told apart: base, head, verdict and how its text begins."""
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "verdict", "begins"), [case for cases in PRICED.values() for case in cases],
+    ids=[words for words, cases in PRICED.items() for _ in cases],
+)  # fmt: skip
+def test_what_moves_is_priced(base: DecodeSteps, head: DecodeSteps, verdict: str, begins: str) -> None:
+    """Each change is blocked or told at the price of what differs."""
+    found = held(base, head)
+
+    (note,) = (*found.reasons, *found.cautions)
+    assert (found.verdict, note.code) == (verdict, "work-added" if verdict == "regressed" else "work-changed")
+    assert note.text.startswith(begins)
 
 
 @pytest.mark.parametrize(("few", "many"), [(5, 9), (7, 14)])
@@ -224,15 +214,6 @@ def test_rare_copies_hide_no_growth_of_the_others() -> None:
         assert held(base, base) == Finding("pass")
 
 
-@pytest.mark.parametrize("usual", [1, 2])
-def test_large_copies_in_some_steps_are_blocked(usual: int) -> None:
-    """Forty of a hundred, also beside a small copy more in each step."""
-    base = moving(h2d=(1, 1000, 8))
-    head = where_some("h2d", (usual, 1000, 8), some=(40, usual, 1_000_000, LARGE))
-
-    assert held(base, head).verdict == "regressed"
-
-
 def test_half_of_the_steps_copying_is_no_change() -> None:
     """In one trial it may be a step more, in the other one less."""
     less, more = (
@@ -252,20 +233,6 @@ def test_sizes_that_follow_the_context_are_the_same_in_both() -> None:
 
     assert held(growing(50), growing(50)) == held(growing(50), growing(49)) == Finding("pass")
     assert codes(held(growing(50), growing(50, 8)).cautions) == ["work-changed"]
-
-
-def test_another_kind_of_transfer_pays_with_what_it_saves() -> None:
-    """A copy from pageable memory becomes one of pinned memory, which takes half as long."""
-    found = held(moving(**{"h2d-pageable": (1, 50_000, MIB)}), moving(h2d=(3, 10_000, 400_000)))
-
-    assert found.verdict == "pass"
-
-
-def test_a_byte_less_on_a_slower_bus_is_told_alone() -> None:
-    """How long a transfer takes is a matter of the host."""
-    found = held(moving(h2d=(1, 40_000, MIB)), moving(h2d=(1, 120_000, MIB - 1)))
-
-    assert (found.verdict, codes(found.cautions)) == ("pass", ["work-changed"])
 
 
 def test_many_sizes_are_kept_as_their_mean() -> None:

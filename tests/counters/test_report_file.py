@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from click.testing import CliRunner
@@ -27,79 +27,34 @@ PAGE = FIXTURES / "ncu-2022.3-two.csv"
 """What ncu 2022.3 prints for that report in base units, with two decimals."""
 
 
-class Metric:
-    """A metric as ncu-report documents it."""
-
-    def __init__(self, value: float | str | None, unit: str = "") -> None:
-        self._value, self._unit = value, unit
-
-    def has_value(self) -> bool:
-        """Whether there is one."""
-        return self._value is not None
-
-    def value(self) -> float | str:
-        """The package answers with something even where there is no value."""
-        return 0.0 if self._value is None else self._value
-
-    def unit(self) -> str:
-        """As this version of the package spells it."""
-        return self._unit
+def metric(value: float | str | None, unit: str = "") -> Any:
+    """A metric as ncu-report documents it; it answers with something even where there is no value."""
+    answers = {"has_value": value is not None, "value": 0.0 if value is None else value, "unit": unit}
+    return Mock(**{f"{name}.return_value": answer for name, answer in answers.items()})
 
 
-class Domain:
-    """The ranges of an NVTX domain."""
-
-    def push_pop_ranges(self) -> tuple[str, ...]:
-        """From the outermost on."""
-        return ("step_10", "layer 5")
-
-    def start_end_ranges(self) -> tuple[str, ...]:
-        """In no order that means anything."""
-        return ("perfgate.step.10",)
+RANGES = Mock(**{
+    "domains.return_value": (7,),
+    "domain_by_id.return_value.push_pop_ranges.return_value": ("step_10", "layer 5"),
+    "domain_by_id.return_value.start_end_ranges.return_value": ("perfgate.step.10",),
+})  # fmt: skip
+"""The ranges open around a launch: of one domain, from the outermost on, and those in no order."""
 
 
-class NvtxState:
-    """The ranges open around a launch."""
-
-    def domains(self) -> tuple[int, ...]:
-        """Their numbers."""
-        return (7,)
-
-    def domain_by_id(self, number: int) -> Domain:
-        """One of them."""
-        assert number == 7
-        return Domain()
+def action(name: str, metrics: dict[str, Any], ranges: Any = None) -> Any:
+    """A launch as ncu-report documents it, its name demangled only where that is asked for."""
+    made = MagicMock(NameBase_DEMANGLED=1)
+    made.name.side_effect = lambda base=0: name if base == 1 else name.partition("(")[0]
+    made.metric_names.return_value = tuple(metrics)
+    made.nvtx_state.return_value = ranges
+    made.__getitem__.side_effect = metrics.__getitem__
+    return made
 
 
-class Action:
-    """A launch as ncu-report documents it."""
-
-    NameBase_DEMANGLED = 1
-
-    def __init__(self, name: str, metrics: dict[str, Metric], state: NvtxState | None = None) -> None:
-        self._name, self._metrics, self._state = name, metrics, state
-
-    def name(self, base: int = 0) -> str:
-        """Without a base the function's name alone."""
-        return self._name if base == self.NameBase_DEMANGLED else self._name.partition("(")[0]
-
-    def metric_names(self) -> tuple[str, ...]:
-        """In the order of the file."""
-        return tuple(self._metrics)
-
-    def __getitem__(self, name: str) -> Metric:
-        """A metric by its name."""
-        return self._metrics[name]
-
-    def nvtx_state(self) -> NvtxState | None:
-        """Nothing where ncu was not asked for ranges."""
-        return self._state
-
-
-def stand_in(monkeypatch: pytest.MonkeyPatch, *ranges: list[Action], error: Exception | None = None) -> None:
+def stand_in(monkeypatch: pytest.MonkeyPatch, *ranges: list[Any], error: Exception | None = None) -> None:
     """A module with the documented interface in the package's place, which opens any file as these ranges."""
 
-    def load_report(file: str) -> list[list[Action]]:
+    def load_report(file: str) -> list[list[Any]]:
         assert Path(file).is_file()
         if error is not None:
             raise error
@@ -110,14 +65,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, *ranges: list[Action], error: Exce
     monkeypatch.setitem(sys.modules, "ncu_report", module)
 
 
-def as_actions(counted: NcuReport) -> list[Action]:
+def as_actions(counted: NcuReport) -> list[Any]:
     """The launches of a page as the package would hand them out."""
     return [
-        Action(
+        action(
             kernel.key.name,
-            {name: Metric(value, kernel.units[name].replace("B", "byte").replace("Hz", "hz"))
+            {name: metric(value, kernel.units[name].replace("B", "byte").replace("Hz", "hz"))
              for name, value in kernel.values.items()}
-            | {GPU_NAME: Metric(kernel.gpu.name)},
+            | {GPU_NAME: metric(kernel.gpu.name)},
         )
         for kernel in counted.launches
     ]  # fmt: skip
@@ -166,21 +121,21 @@ def test_a_report_gives_the_table_that_a_page_gives(monkeypatch: pytest.MonkeyPa
 def test_values_units_and_ranges_of_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Units become base units, texts attributes; what has no value or no finite one is left out; ranges are named."""
     metrics = {
-        "gpu__time_duration.sum": Metric(1500, "ns"),
-        "dram__bytes.sum.per_second": Metric(2.5, "Gbyte/s"),
-        "absent": Metric(None, "%"),
-        "endless": Metric(math.inf, "%"),
-        "undefined": Metric(math.nan, "%"),
-        "device__attribute_display_name": Metric("NVIDIA H200"),
-        "empty": Metric(""),
-        "launch__device_id": Metric(3),
-        "device__attribute_compute_capability_major": Metric(9),
-        "device__attribute_compute_capability_minor": Metric(0),
-        "launch__grid_dim_x": Metric(4.0, "block"),
-        "launch__grid_dim_y": Metric(24.0, "block"),
-        "launch__grid_dim_z": Metric(1.0, "block"),
+        "gpu__time_duration.sum": metric(1500, "ns"),
+        "dram__bytes.sum.per_second": metric(2.5, "Gbyte/s"),
+        "absent": metric(None, "%"),
+        "endless": metric(math.inf, "%"),
+        "undefined": metric(math.nan, "%"),
+        "device__attribute_display_name": metric("NVIDIA H200"),
+        "empty": metric(""),
+        "launch__device_id": metric(3),
+        "device__attribute_compute_capability_major": metric(9),
+        "device__attribute_compute_capability_minor": metric(0),
+        "launch__grid_dim_x": metric(4.0, "block"),
+        "launch__grid_dim_y": metric(24.0, "block"),
+        "launch__grid_dim_z": metric(1.0, "block"),
     }
-    stand_in(monkeypatch, [Action("k(int)", metrics, NvtxState())])
+    stand_in(monkeypatch, [action("k(int)", metrics, RANGES)])
 
     (kernel,) = read_counters(REPORT).launches
 
@@ -263,13 +218,13 @@ def test_a_length_beyond_any_place(tmp_path: Path) -> None:
     ("ranges", "error", "kind", "code", "says"),
     [
         ([], None, NotMeasuredError, "counters-missing", "finds no kernel"),
-        ([[Action("", {})]], None, RecordError, "counters-unreadable", "launch 0 has no name"),
+        ([[action("", {})]], None, RecordError, "counters-unreadable", "launch 0 has no name"),
         ([], RuntimeError("protobuf"), RecordError, "counters-unreadable", "cannot be read by ncu-report: protobuf"),
     ],
 )
 def test_what_the_package_cannot_read(
     monkeypatch: pytest.MonkeyPatch,
-    ranges: list[list[Action]],
+    ranges: list[list[Any]],
     error: Exception | None,
     kind: type[PerfgateError],
     code: str,

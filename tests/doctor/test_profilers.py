@@ -25,7 +25,6 @@ from hand_made import scenario_file
 from perfgate_process import DEADLINE_S
 from stub_engine import write_stub
 
-from perfgate.capture import commands
 from perfgate.cli.main import main
 from perfgate.doctor import profilers
 from perfgate.doctor.profilers import (
@@ -40,6 +39,7 @@ from perfgate.doctor.profilers import (
     try_ncu,
     try_nsys,
 )
+from perfgate.report.explanation import commands
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 needs_nsys = pytest.mark.skipif(

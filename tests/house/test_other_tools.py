@@ -22,7 +22,7 @@ def known_words() -> set[str]:
     words = {title for title, *_ in FIGURES} | {f"idle: {gap}" for gap in GAPS} | {f"copies {k}" for k in COPY_KINDS}
     words |= {*COUNTERS, *GpuTelemetry.model_fields, *METRICS, "telemetry"}
     words |= {option for parameter in kernels.params for option in parameter.opts}
-    for module in ("kernel_report", "trace_answers", "ranks_answer"):
+    for module in ("kernel_report", "trace_answers", "compared_traces"):
         words |= set(re.findall(r'"([a-z][\w ]*)"', (ROOT / "perfgate/kernels" / f"{module}.py").read_text()))
     return words
 

@@ -22,7 +22,7 @@ from perfgate.counters.launch_table import KernelLaunch, NcuReport
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.trace_join import Identity, Join, Row, join
 from perfgate.errors import NotComparableError
-from perfgate.kernels.joined_counters import COLUMNS
+from perfgate.kernels.counter_table import COLUMNS
 from perfgate.metrics.transformer import read_config, step_demand
 from perfgate.report.formats import render
 from perfgate.scenario.kernel_names import UNLISTED

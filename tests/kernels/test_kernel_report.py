@@ -142,11 +142,11 @@ def test_names_cannot_break_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["=", "+", "-", "@", "\uff1d"])
-def test_a_name_is_no_formula(first: str, tmp_path: Path) -> None:
+def test_a_name_is_no_formula(first: str) -> None:
     """A spreadsheet that opens the CSV calculates nothing, beside counters or without; numbers stay numbers."""
     builder = ExportBuilder()
     builder.launch(f"{first}HYPERLINK('//a','x')\x1b[31m", 0, 10, 30)
-    found = select(read_trace(builder.write(tmp_path / "export.sqlite")))
+    found = select(builder.read())
     joined = Join(found, NcuReport("", ()), tuple(_timed_rows(found)), 1.0)
     for text in (render("kernels", "csv", found), render("joined", "csv", joined)):
         (line,) = csv.DictReader(io.StringIO(text))
@@ -176,12 +176,12 @@ def test_what_is_not_there(words: list[str], status: int, message: str) -> None:
     assert not ended.stdout
 
 
-def test_a_trace_without_layers(tmp_path: Path) -> None:
+def test_a_trace_without_layers() -> None:
     """Where nothing repeats there are no layers to ask for."""
     builder = ExportBuilder()
     builder.launch("gemm", 0, 10, 30)
     with pytest.raises(UsageError, match="no kernel of the whole trace is in layer 0: its sequence does not repeat"):
-        select(read_trace(builder.write(tmp_path / "export.sqlite")), None, 0)
+        select(builder.read(), None, 0)
 
 
 def test_refused_files_have_their_status(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from rank_traces import Work, add_rank, reduced
 
 from perfgate.cli.main import main
 from perfgate.kernels.commands import ANSWERS
-from perfgate.kernels.path_answer import path_answer
-from perfgate.kernels.trace_answers import launches_answer, spread_answer
+from perfgate.kernels.trace_answers import launches_answer, path_answer, spread_answer
 from perfgate.report.formats import render
 from perfgate.trace.selection import Selection, select
 from perfgate.trace.trace_file import read_trace
@@ -52,7 +51,7 @@ def test_the_path_of_the_capture(capture: Selection, golden: Callable[[str, str]
     golden("kernels-path.txt", render("answer", "text", path_answer(capture)))
 
 
-def test_the_path_of_a_step_as_markdown(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+def test_the_path_of_a_step_as_markdown(golden: Callable[[str, str], None]) -> None:
     """A step that the host holds up, with its chain."""
     builder = ExportBuilder()
     builder.span("perfgate.step.7", 0, 19_000)
@@ -60,7 +59,7 @@ def test_the_path_of_a_step_as_markdown(tmp_path: Path, golden: Callable[[str, s
     builder.call("cudaStreamSynchronize", 2000, 14_000)
     builder.span("perfgate.step.8", 19_500, 40_000)
     builder.launch("rms_norm", 20_000, 25_000, 26_000)
-    trace = read_trace(builder.write(tmp_path / "export.sqlite"))
+    trace = builder.read()
     golden("kernels-path-step.md", render("answer", "markdown", path_answer(select(trace, 7))))
 
 

@@ -215,15 +215,18 @@ def at(sm_mhz: int) -> tuple[GpuTelemetry, ...]:
     return (GpuTelemetry(gpu="GPU-1", samples=9, aligned=True, sm_mhz=clock, decode_sm_mhz=sm_mhz),)
 
 
+def clocked(taken: Sequence[Trial], base: int = 1980, head: int = 1980) -> list[Trial]:
+    """Trials whose sides ran at these clocks."""
+    return [one.model_copy(update={"telemetry": at(head if one.subject == "head" else base)}) for one in taken]
+
+
 @pytest.mark.parametrize("kind", ["timed", "traced"])
 def test_clocks_of_each_kind(kind: Kind) -> None:
     """Sides that ran a kind of trial at different clocks spoil the gates of that kind alone."""
-    taken = [
-        one.model_copy(update={"telemetry": at(1500 if (one.kind, one.subject) == (kind, "head") else 1980)})
-        for one in (*trials(SAME), *traced(spread(0.0, 0.002, 4)))
-    ]
+    slow = {own: 1500 if own == kind else 1980 for own in ("timed", "traced")}
+    taken = (clocked(trials(SAME), head=slow["timed"]), clocked(traced(spread(0.0, 0.002, 4)), head=slow["traced"]))
 
-    found, timed_gate, attention = outcome(taken)
+    found, timed_gate, attention = outcome([*itertools.chain(*taken)])
 
     spoilt, other = (timed_gate, attention) if kind == "timed" else (attention, timed_gate)
     assert (spoilt.verdict, other.verdict) == ("not-comparable", "pass")
@@ -246,53 +249,33 @@ def test_clocks_that_wander_are_no_difference_of_the_sides() -> None:
 
 def test_a_clock_of_zero_is_a_difference() -> None:
     """A driver that reads 0 MHz on one side tells of other clocks, not of clocks that wander."""
-    taken = [
-        one.model_copy(update={"telemetry": at(0 if one.subject == "head" else 1980)})
-        for one in trials(spread(0.0, 0.0002, 4))
-    ]
-
-    (found,) = judged(taken).cells
+    (found,) = judged(clocked(trials(spread(0.0, 0.0002, 4)), head=0)).cells
 
     assert (found.verdict, codes(found.reasons)) == ("not-comparable", ["clocks-differ"])
 
 
-def test_clocks_count_beside_a_gate_without_data() -> None:
-    """A gate that lost its metric does not let another one block at different clocks."""
+@pytest.mark.parametrize(
+    ("clocks", "verdict", "reasons"),
+    [({"head": 1500}, "not-comparable", ["clocks-differ"]), ({"base": 1500}, "regressed", [])],
+)
+def test_a_higher_clock_excuses_no_slowdown(clocks: dict[str, int], verdict: str, reasons: list[str]) -> None:
+    """A head slower at the higher clock is blocked, at the lower one not compared; nor does a gate without data help.
+
+    Only times and rates are judged so.
+    """
     measured = cell(gates=[gate(), gate("energy_per_token")])
-    taken = [
-        one.model_copy(update={"telemetry": at(1500 if one.subject == "head" else 1980)})
-        for one in trials(spread(0.3, 0.0002, 6))
-    ]
 
-    (found,) = judged(taken, measured).cells
+    (found,) = judged(clocked(trials(spread(0.3, 0.0002, 6)), **clocks), measured).cells
 
-    assert [one.verdict for one in found.gates] == ["not-comparable", "not-measured"]
-    assert (found.verdict, codes(found.reasons)) == ("not-measured", ["clocks-differ"])
-
-
-def test_a_higher_clock_excuses_no_slowdown() -> None:
-    """A head that is slower at the higher clock is blocked, with a caution; only times and rates are judged so."""
-    measured = cell(gates=[gate(), gate("energy_per_token")])
-    taken = [
-        one.model_copy(update={"telemetry": at(1980 if one.subject == "head" else 1500)})
-        for one in trials(spread(0.3, 0.0002, 6))
-    ]
-
-    (found,) = judged(taken, measured).cells
-
-    assert [one.verdict for one in found.gates] == ["regressed", "not-measured"]
-    assert (codes(found.reasons), "clocks-differ" in codes(found.cautions)) == ([], True)
+    assert [one.verdict for one in found.gates] == [verdict, "not-measured"]
+    assert (codes(found.reasons), "clocks-differ" in codes(found.cautions)) == (reasons, not reasons)
 
 
 def test_a_lower_clock_of_the_head_excuses_no_slowdown_where_orders_were_drawn() -> None:
     """In pairs of drawn order the head's clock is its own doing: what is open goes on, what is slower is blocked."""
 
     def at_look(effect: float, pairs: int) -> CellOutcome:
-        taken = [
-            one.model_copy(update={"telemetry": at(1770 if one.subject == "head" else 1980)})
-            for one in trials(spread(effect, 0.0002, pairs))
-        ]
-        return judged(taken, orders="coins").cells[0]
+        return judged(clocked(trials(spread(effect, 0.0002, pairs)), head=1770), orders="coins").cells[0]
 
     first, second, same = at_look(0.3, 4), at_look(0.3, 6), at_look(0.0, 4)
 

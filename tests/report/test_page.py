@@ -23,9 +23,9 @@ from perfgate.counters.launch_table import COUNTERS, Device, KernelLaunch
 from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cell_verdict import evidence_of_run, judge
 from perfgate.judge.evidence import Evidence
-from perfgate.kernels.counter_charts import roofline
-from perfgate.kernels.kernel_evidence import kernels_section
-from perfgate.kernels.step_charts import layers_chart, step_bars, waterfall
+from perfgate.kernels.sections import kernels_section
+from perfgate.kernels.step_charts import layers_chart, roofline, step_bars
+from perfgate.kernels.waterfall import waterfall
 from perfgate.metrics.gpu_roofs import find_gpu
 from perfgate.metrics.sides import SIDES
 from perfgate.report.chart import Scale

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,16 +13,9 @@ from nsys_builder import PID, ExportBuilder
 
 from perfgate.trace.breakdown import StepFigures, figures
 from perfgate.trace.idle_gaps import GAPS
-from perfgate.trace.kernel_table import NO_TIME, Trace
-from perfgate.trace.nsys import read_nsys
+from perfgate.trace.kernel_table import NO_TIME
 from perfgate.trace.selection import by_step_and_kernel, select
 from perfgate.trace.trace_file import read_trace
-
-
-def read(builder: ExportBuilder) -> Trace:
-    """The table of what a builder holds."""
-    with tempfile.TemporaryDirectory() as folder:
-        return read_nsys(builder.write(Path(folder) / "export.sqlite"))
 
 
 def gaps(found: StepFigures, row: int = 0) -> dict[str, int]:
@@ -52,7 +44,7 @@ def test_a_step_by_hand() -> None:
     builder.add("PROFILER_OVERHEAD", start=30_100, end=30_400, globalTid=builder.rows["NVTX_EVENTS"][0]["globalTid"],
                 nameId=builder.string("CUPTI: Buffer flush"))  # fmt: skip
 
-    trace = read(builder)
+    trace = builder.read()
     found = figures(trace)
 
     assert found.launches.tolist() == [5, 1]
@@ -82,7 +74,7 @@ def test_a_host_that_never_waits_has_its_lead_to_spare() -> None:
         for n in range(3):
             builder.span(f"perfgate.step.{n}", n * 1000, n * 1000 + 900, pid=pid)
             builder.launch("gemm", n * 1000 + 10, 5000 * n + 5000 + lag, 5000 * n + 9000 + lag, pid=pid)
-    found = figures(read(builder))
+    found = figures(builder.read())
     assert found.slack_ns.tolist() == [
         NO_TIME, 9000 - 1010, 14_000 - 2010,
         NO_TIME, 9700 - 1010, 14_700 - 2010,
@@ -114,7 +106,7 @@ def test_work_of_the_host_uses_up_its_wait(before: int, behind: int) -> None:
     builder = ExportBuilder()
     asynchronous_steps(builder, before=before, behind=behind)
 
-    found = figures(read(builder))
+    found = figures(builder.read())
 
     # Launched at 1 us in each step, 4 us before its predecessor's end; waiting 5 us.
     lead, wait = 4000 - before, 5000 - before - behind
@@ -130,7 +122,7 @@ def test_a_device_that_waits_has_a_negative_slack_though_the_host_waits_too() ->
         builder.span(f"perfgate.step.{n}", begin, begin + STEP)
         builder.launch("gemm", begin + 1000, begin + 2000, begin + 8000)
         builder.call("cudaStreamSynchronize", begin + 2500, begin + 8000)
-    found = figures(read(builder))
+    found = figures(builder.read())
     assert found.slack_ns.tolist() == [NO_TIME, -3000, -3000]
     assert found.work_ns.tolist() == [4500] * 3
 
@@ -145,7 +137,7 @@ def test_each_process_waits_for_itself() -> None:
     gone = {id(row) for row in (waits[2], *waits[4:])}  # the third step of the one, every step of the other
     builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"] = [row for row in calls if id(row) not in gone]
 
-    found = figures(read(builder))
+    found = figures(builder.read())
 
     assert found.slack_ns.tolist() == [NO_TIME, 4000, 0, 4000, NO_TIME, 4000, 4000, 4000]
     assert found.work_ns.tolist() == [5000, 5000, STEP, 5000, *[STEP] * 4]
@@ -166,7 +158,7 @@ def test_a_host_that_seldom_waits_has_its_lead_to_spare(waits: int, slack: list[
         builder.launch("gemm", begin + 1000, begin + 5000, begin + 5000 + STEP)
         if n < waits:
             builder.call("cudaStreamSynchronize", begin + 3000, begin + 3010)
-    found = figures(read(builder))
+    found = figures(builder.read())
     assert found.slack_ns.tolist() == [NO_TIME, *slack]
     assert found.work_ns.tolist() == [STEP - 10 * (n < waits) for n in range(5)]
 
@@ -179,7 +171,7 @@ def test_waits_are_counted_once_and_within_their_step() -> None:
         builder.launch("gemm", n * STEP + 100, n * STEP + 5000, n * STEP + 15_000)
     builder.call("cudaEventSynchronize", 4000, 9000)
     builder.call("cudaStreamSynchronize", 6000, 11_000)
-    assert figures(read(builder)).work_ns.tolist() == [STEP - 6000, STEP - 1000]
+    assert figures(builder.read()).work_ns.tolist() == [STEP - 6000, STEP - 1000]
 
 
 def waiting_steps(launching: int, waiting: int, *, later: int = 0, began: int = 4000, **other: int) -> StepFigures:
@@ -202,7 +194,7 @@ def waiting_steps(launching: int, waiting: int, *, later: int = 0, began: int = 
             builder.call("cudaMemcpyAsync", begin + later, begin + later + 100, pid=1)
         if copying := other.get("copying"):
             builder.call("cudaMemcpyAsync", begin + 3500, begin + 3600, pid=1, tid=copying)
-    return figures(read(builder))
+    return figures(builder.read())
 
 
 @pytest.mark.parametrize(("launching", "waiting"), [(1, 1), (2, 2), (2, 1)])
@@ -252,7 +244,7 @@ def steps_beside(ends: Sequence[int], **more: int) -> StepFigures:
         length = more.get("length", 100)
         builder.call("cudaMemcpyAsync", begin + 8000, begin + 8000 + length, pid=1, tid=more.get("copying", 1))
         builder.call("cudaEventSynchronize", begin + 2500, begin + end, pid=1, tid=2)
-    return figures(read(builder))
+    return figures(builder.read())
 
 
 def test_a_wait_that_outlasts_the_host_by_chance_is_none() -> None:
@@ -275,7 +267,7 @@ def test_short_waits_do_not_outvote_the_one_that_holds_the_host_up(early: int) -
             builder.call("cudaEventSynchronize", begin + at, begin + at + 100, pid=1, tid=early)
         builder.call("cudaMemcpyAsync", begin + 6000, begin + 6100, pid=1)
         builder.call("cudaEventSynchronize", begin + 6200, begin + 9200, pid=1, tid=2)
-    found = figures(read(builder))
+    found = figures(builder.read())
     assert found.work_ns.tolist() == [STEP - 3000] * 4
     assert found.syncs.tolist() == [1] * 4
 
@@ -290,7 +282,7 @@ def test_threads_that_take_turns_in_waiting_are_one_wait_a_step() -> None:
             builder.launch("gemm", begin + 1000, begin + 5000, begin + 14_000, pid=1)
             if n < turns:
                 builder.call("cudaEventSynchronize", begin + 6000, begin + 8000, pid=1, tid=2 + n % 3)
-        assert figures(read(builder)).work_ns.tolist() == work
+        assert figures(builder.read()).work_ns.tolist() == work
 
 
 def test_a_call_that_begins_between_two_steps_and_lasts_into_one_is_no_wait() -> None:
@@ -303,7 +295,7 @@ def test_a_call_that_begins_between_two_steps_and_lasts_into_one_is_no_wait() ->
         builder.launch("gemm", begin + 1000, begin + 5000, begin + 14_000, pid=1)
         builder.call("cudaEventSynchronize", begin + 2500, begin + 8000, pid=1, tid=2)
     builder.call("cudaMemcpyAsync", 5 * STEP, 6 * STEP, pid=1)  # after the last one
-    assert figures(read(builder)).work_ns.tolist() == [9000 - 2000] * 3
+    assert figures(builder.read()).work_ns.tolist() == [9000 - 2000] * 3
 
 
 def test_a_wait_that_ends_with_its_step_is_of_that() -> None:
@@ -331,14 +323,14 @@ def test_threads_of_two_processes_may_have_one_number() -> None:
         builder.launch("gemm", 1000, 5000, 7000, pid=pid, tid=launching)
         builder.call("cudaEventSynchronize", 2500, 7000, pid=pid, tid=waiting)
         builder.launch("gemm", 8000, 9000, 9500, pid=pid, tid=launching)
-    assert figures(read(builder)).work_ns.tolist() == [STEP] * 2
+    assert figures(builder.read()).work_ns.tolist() == [STEP] * 2
 
 
 def test_ranges_of_vllm_do_not_show_the_hosts_work() -> None:
     """They end before the sampler runs; the slack is bounded by the waits up to the next one nevertheless."""
     builder = ExportBuilder()
     asynchronous_steps(builder, name="execute_context_0(0)_generation_{}(8)")
-    found = figures(read(builder))
+    found = figures(builder.read())
     assert found.work_ns.tolist() == [NO_TIME] * 4
     assert found.slack_ns.tolist() == [NO_TIME, 4000, 4000, 4000]
 
@@ -349,7 +341,7 @@ def test_a_step_on_two_devices() -> None:
     builder.span("perfgate.step.0", 0, 9000)
     builder.launch("gemm", 0, 10_000, 12_000, device=0)
     builder.launch("gemm", 1000, 10_000, 15_000, device=5)
-    trace = read(builder)
+    trace = builder.read()
     found = figures(trace)
     assert found.device.tolist() == [0, 5]
     assert [(one.device, one.time_ns) for one in by_step_and_kernel(select(trace))] == [(0, 2000), (5, 5000)]
@@ -366,7 +358,7 @@ def test_a_gap_between_two_graphs_is_the_hosts() -> None:
     builder.graph(3000, [("gemm", 14_000, 15_000), ("gemm", 15_500, 16_000)], pid=100)
     builder.launch("gemm", 5000, 10_000, 11_000, pid=200, device=1)
     builder.call("cudaDeviceSynchronize", 11_000, 13_000, pid=200)
-    found = figures(read(builder))
+    found = figures(builder.read())
     assert gaps(found) == {"nothing": 3000, "graph": 500}
 
 
@@ -379,7 +371,7 @@ def test_a_copy_that_a_step_starts_early_leaves_the_device_busy() -> None:
     builder.copy(1, 1000, 10_320, 10_400, 256)
     builder.launch("gemm", 1100, 15_000, 19_000)
     builder.launch("gemm", 1200, 500, 12_000, pid=PID + 1)  # another process's device 0, which may be another device
-    found = figures(read(builder))
+    found = figures(builder.read())
     assert found.span_ns.tolist() == [4800, 19_000 - 10_320]
     assert found.idle_ns.tolist() == [0, 200]
     assert found.busy_ns.tolist() == [4800, 4480 + 4000]
@@ -432,7 +424,7 @@ def test_any_step_counted_out(
     for kind, start, length in calls:
         builder.call(words[kind], shift + start, shift + start + length)
 
-    found = figures(read(builder))
+    found = figures(builder.read())
 
     work = [*compute, *communication, *copies, *memsets]
     busy = nanoseconds([*work, *others])
@@ -474,7 +466,7 @@ def test_long_captures_do_not_overflow() -> None:
         builder.span(f"perfgate.step.{n}", begin, begin + 1000)
         builder.launch("gemm", begin, begin + 2000, begin + 2001)
         builder.launch("gemm", begin + 10, begin + 2003, begin + 2004)
-    found = figures(read(builder))
+    found = figures(builder.read())
     assert found.busy_ns.tolist() == [2, 2, 2]
     assert found.idle_ns.tolist() == [2, 2, 2]
     assert np.diff(found.step_ns[:2]).tolist() == [0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,18 +14,11 @@ from nsys_builder import ExportBuilder
 from perfgate.errors import NotMeasuredError
 from perfgate.trace.decode_step import DecodeSteps, pool, summarise
 from perfgate.trace.idle_gaps import GAPS
+from perfgate.trace.inventory import launch_difference
 from perfgate.trace.kernel_table import STEP_KINDS
-from perfgate.trace.launch_difference import launch_difference
-from perfgate.trace.nsys import read_nsys
 from perfgate.trace.trace_file import read_trace
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-
-
-def summary(builder: ExportBuilder) -> DecodeSteps:
-    """The decode steps of what a builder holds."""
-    with tempfile.TemporaryDirectory() as folder:
-        return summarise(read_nsys(builder.write(Path(folder) / "export.sqlite")))
 
 
 def test_the_capture_has_two_patterns() -> None:
@@ -155,7 +147,7 @@ def test_what_makes_two_steps_alike() -> None:
     builder.graph(4001, [("gemm", 4100, 4200), ("rms_norm", 4150, 4250)])
     builder.copy(1, 4010, 4300, 4310, 8, host=0)
 
-    found = summary(builder)
+    found = summarise(builder.read())
 
     assert [(one.steps, one.outside_graphs, one.copies) for one in found.patterns] == [
         (3, (), {}),
@@ -178,7 +170,7 @@ def test_only_whole_decode_steps_count_on_each_device() -> None:
     builder.span("perfgate.step.2.decode", 2000, None)
     builder.launch("gemm", 2001, 2100, 2200)
 
-    found = summary(builder)
+    found = summarise(builder.read())
 
     assert found.kernel_ns == (100, 150)
     assert [(one.steps, len(one.kernels)) for one in found.patterns] == [(2, 1)]
@@ -193,7 +185,7 @@ def test_iterations_do_not_touch() -> None:
         at = n * 1000 + 100_000 * (n >= 3)
         builder.span(f"perfgate.step.{n}.{kind}", at, at + 900)
         builder.launch("gemm", at + 10, at + 1000, at + 1800)
-    found = summary(builder)
+    found = summarise(builder.read())
     assert found.step_ns == (1000, None, 1000, None)
     assert found.slack_ns == (None, 790, None, 790)
     assert found.work_ns == (900,) * 4
@@ -205,7 +197,7 @@ def test_a_trace_without_decode_steps_is_not_measured() -> None:
     builder.span("perfgate.step.0.prefill", 0, 900)
     builder.launch("gemm", 1, 100, 200)
     with pytest.raises(NotMeasuredError, match="steps: 1 prefill") as caught:
-        summary(builder)
+        summarise(builder.read())
     assert caught.value.code == "evidence-missing"
 
 

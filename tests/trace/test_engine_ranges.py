@@ -9,11 +9,10 @@ import pytest
 from nsys_builder import ExportBuilder
 
 from perfgate.errors import RecordError
-from perfgate.trace.engine_ranges import is_step, kind_of
 from perfgate.trace.kernel_table import NONE, STEP_KINDS, Trace
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.scrub import scrub
-from perfgate.trace.steps import Range, find_steps, steps_at
+from perfgate.trace.steps import Range, find_steps, is_step, kind_of, steps_at
 
 
 @pytest.mark.parametrize(
@@ -65,42 +64,35 @@ def steps_of(trace: Trace) -> list[tuple[int, str, bool]]:
     return list(zip(*columns, strict=True))
 
 
-def test_steps_of_sglang(tmp_path: Path) -> None:
-    """A batch with a draft's passes is one step, from its range to the next one's, so that the sampler is inside."""
-    spans = [
-        ("scheduler.run_batch", 0, 180), ("step[EXTEND bs=2 toks=64]", 10, 90), ("step[DRAFT_EXTEND bs=2]", 100, 170),
-        ("scheduler.run_batch", 300, 480), ("step[DECODE bs=2]", 310, 330), ("step[TARGET_VERIFY bs=2]", 340, 400),
-        ("scheduler.run_batch", 600, 780), ("step[DECODE bs=2]", 610, 700),
-    ]  # fmt: skip
+SPANS: dict[str, tuple[list[tuple[str, int, int]], list[tuple[int, str, bool]], list[int]]] = {
+    "SGLang: a batch with a draft's passes is one step, to the next one's range, so that the sampler is inside": (
+        [("scheduler.run_batch", 0, 180), ("step[EXTEND bs=2 toks=64]", 10, 90), ("step[DRAFT_EXTEND bs=2]", 100, 170),
+         ("scheduler.run_batch", 300, 480), ("step[DECODE bs=2]", 310, 330), ("step[TARGET_VERIFY bs=2]", 340, 400),
+         ("scheduler.run_batch", 600, 780), ("step[DECODE bs=2]", 610, 700)],
+        [(0, "prefill", True), (1, "decode", True), (2, "decode", False)], [0, 0, 0, 1, 1, 1, 2, 2, 2]),
+    "SGLang without the scheduler's range: the verification begins a step, and a draft's passes do not": (
+        [("step[EXTEND bs=2 toks=64]", 0, 90), ("step[DECODE bs=2]", 100, 130),
+         ("step[TARGET_VERIFY bs=2]", 200, 290), ("step[DRAFT_EXTEND_V2 bs=2]", 300, 330),
+         ("step[DECODE bs=2]", 340, 380), ("step[TARGET_VERIFY bs=2]", 400, 490)],
+        [(0, "prefill", True), (1, "decode", True), (2, "decode", False)], [0, 0, 1, 1, 2, 2, 2]),
+    "TensorRT-LLM's executor numbers its steps": (
+        [("[Executor] _forward_step 71: 1 ctx reqs, 64 ctx tokens, 0 gen reqs", 0, 90),
+         ("[Executor] _forward_step 72: 0 ctx reqs, 0 ctx tokens, 1 gen reqs", 100, 190)],
+        [(71, "prefill", True), (72, "decode", False)], [0, 1, 1, 1]),
+    "PyTorch's profiler's have an end, and do not say what they computed; what is behind them is in none": (
+        [("ProfilerStep#3", 0, 99), ("ProfilerStep#4", 100, 199)],
+        [(3, "unknown", True), (4, "unknown", True)], [0, 1, NONE, NONE]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("spans", "steps", "of_kernels"), SPANS.values(), ids=SPANS)
+def test_steps_of_engines(
+    tmp_path: Path, spans: list[tuple[str, int, int]], steps: list[tuple[int, str, bool]], of_kernels: list[int]
+) -> None:
+    """Number, kind and completeness of each step, and the step of each kernel."""
     trace = trace_of(tmp_path, spans)
-    assert steps_of(trace) == [(0, "prefill", True), (1, "decode", True), (2, "decode", False)]
-    assert trace.kernels.step.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
-def test_forward_passes_of_sglang(tmp_path: Path) -> None:
-    """Without the scheduler's range the verification begins a step, and a draft's passes do not."""
-    spans = [
-        ("step[EXTEND bs=2 toks=64]", 0, 90), ("step[DECODE bs=2]", 100, 130),
-        ("step[TARGET_VERIFY bs=2]", 200, 290), ("step[DRAFT_EXTEND_V2 bs=2]", 300, 330),
-        ("step[DECODE bs=2]", 340, 380), ("step[TARGET_VERIFY bs=2]", 400, 490),
-    ]  # fmt: skip
-    assert steps_of(trace_of(tmp_path, spans)) == [(0, "prefill", True), (1, "decode", True), (2, "decode", False)]
-
-
-def test_steps_of_tensorrt_llm(tmp_path: Path) -> None:
-    """The executor numbers its steps."""
-    spans = [
-        ("[Executor] _forward_step 71: 1 ctx reqs, 64 ctx tokens, 0 gen reqs", 0, 90),
-        ("[Executor] _forward_step 72: 0 ctx reqs, 0 ctx tokens, 1 gen reqs", 100, 190),
-    ]
-    assert steps_of(trace_of(tmp_path, spans)) == [(71, "prefill", True), (72, "decode", False)]
-
-
-def test_steps_of_pytorchs_profiler(tmp_path: Path) -> None:
-    """They have an end, and do not say what they computed; what is behind them is in none."""
-    trace = trace_of(tmp_path, [("ProfilerStep#3", 0, 99), ("ProfilerStep#4", 100, 199)])
-    assert steps_of(trace) == [(3, "unknown", True), (4, "unknown", True)]
-    assert trace.kernels.step.tolist() == [0, 1, NONE, NONE]
+    assert steps_of(trace) == steps
+    assert trace.kernels.step.tolist() == of_kernels
 
 
 @pytest.mark.parametrize(
@@ -153,27 +145,27 @@ def test_a_number_of_our_own_that_is_too_large(tmp_path: Path) -> None:
         trace_of(tmp_path, [(f"perfgate.step.{10**18}", 0, 99)])
 
 
-def test_ranges_of_another_process(tmp_path: Path) -> None:
+def test_ranges_of_another_process() -> None:
     """An engine whose workers launch has its loop elsewhere: its steps are theirs, and that is said."""
     builder = ExportBuilder()
     for n in range(2):
         builder.span(f"perfgate.step.{n}.decode", n * 1000, n * 1000 + 900, pid=100)
         for pid in (200, 300):
             builder.launch(f"kernel_of_{pid}", n * 1000 + 10, 5000 + n * 100, 5050 + n * 100, pid=pid)
-    trace = read_nsys(builder.write(tmp_path / "ranks.sqlite"))
+    trace = builder.read()
     assert trace.processes == (200, 300)
     assert (trace.steps.process.tolist(), trace.steps.index.tolist()) == ([0, 0, 1, 1], [0, 1, 0, 1])
     assert (trace.steps.process[trace.kernels.step] == trace.kernels.process).all()
     assert [note.code for note in trace.cautions] == ["steps-unclear"]
 
 
-def test_ranges_of_several_other_processes(tmp_path: Path) -> None:
+def test_ranges_of_several_other_processes() -> None:
     """Which of them the kernels belong to is not known: they have no steps."""
     builder = ExportBuilder()
     for pid in (100, 101):
         builder.span("perfgate.step.0", 0, 900, pid=pid)
     builder.launch("kernel", 10, 5000, 5050, pid=200)
-    assert not len(read_nsys(builder.write(tmp_path / "ranks.sqlite")).steps)
+    assert not len(builder.read().steps)
 
 
 def test_the_last_process_that_a_column_can_number_has_its_steps() -> None:

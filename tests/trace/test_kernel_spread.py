@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-import tempfile
 from collections import defaultdict
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 from nsys_builder import ExportBuilder
 
-from perfgate.trace.kernel_spread import kernel_spreads
-from perfgate.trace.nsys import read_nsys
-from perfgate.trace.selection import select
+from perfgate.trace.selection import kernel_spreads, select
 
 LAUNCHES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 10_000)), min_size=1, max_size=20)
 
@@ -26,8 +22,7 @@ def test_spreads_are_those_of_statistics(launches: list[tuple[str, int]]) -> Non
     for number, (name, length) in enumerate(launches):
         builder.launch(name, 20_000 * number, 20_000 * number + 5000, 20_000 * number + 5000 + length)
         times[name].append(length)
-    with tempfile.TemporaryDirectory() as folder:
-        trace = read_nsys(builder.write(Path(folder) / "export.sqlite"))
+    trace = builder.read()
     found = kernel_spreads(select(trace))
     assert [one.time_ns for one in found] == sorted(map(sum, times.values()), reverse=True)
     assert len(found) == len(times)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from hypothesis import given
@@ -10,18 +9,10 @@ from hypothesis import strategies as st
 from nsys_builder import PID, ExportBuilder
 
 from perfgate.scenario.kernel_names import COPY_KINDS
-from perfgate.trace.kernel_table import Trace
 from perfgate.trace.launch_queue import WORK, find_launches
-from perfgate.trace.nsys import read_nsys
 from perfgate.trace.trace_file import read_trace
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-
-
-def read(builder: ExportBuilder) -> Trace:
-    """The table of what a builder holds."""
-    with tempfile.TemporaryDirectory() as folder:
-        return read_nsys(builder.write(Path(folder) / "export.sqlite"))
 
 
 def test_a_stream_by_hand() -> None:
@@ -33,7 +24,7 @@ def test_a_stream_by_hand() -> None:
     builder.launch("norm", 20_000, 26_000, 27_000)
     builder.kernel("lost", 30_000, 31_000, None)
 
-    found = find_launches(read(builder))
+    found = find_launches(builder.read())
 
     assert [WORK[work] for work in found.work] == ["kernel", "copy", "graph", "kernel"]
     assert found.called_ns.tolist() == [0, 1000, 2000, 20_000]
@@ -50,7 +41,7 @@ def test_work_that_begins_before_its_call_has_no_delay() -> None:
     builder = ExportBuilder()
     builder.launch("gemm", 1000, 400, 900)
     builder.launch("gemm", 2500, 3000, 4000)
-    found = find_launches(read(builder))
+    found = find_launches(builder.read())
     assert found.delay_ns.tolist() == [0, 500]
     assert found.queue.tolist() == [1, 1]
 
@@ -71,7 +62,7 @@ def test_queues_are_those_of_a_walk_through_time(launches: list[tuple[int, int, 
     for called, delay, length, stream, pid in launches:
         builder.launch("gemm", called, called + delay, called + delay + length, stream=stream, pid=pid)
 
-    found = find_launches(read(builder))
+    found = find_launches(builder.read())
 
     expected = []
     for number, (called, _, _, stream, pid) in enumerate(launches):

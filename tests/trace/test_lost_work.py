@@ -154,7 +154,7 @@ def test_copies_and_memsets_may_leave_nothing(tmp_path: Path) -> None:
     assert select(read(tmp_path, [*whole_trace("graph"), *calls])).what == "5 decode steps"
 
 
-def test_a_launch_that_failed_left_nothing(tmp_path: Path) -> None:
+def test_a_launch_that_failed_left_nothing() -> None:
     """A call that returned an error launched no kernel; one that returned none did."""
     for returned, lost in ((1, False), (0, True)):
         builder = ExportBuilder()
@@ -165,11 +165,11 @@ def test_a_launch_that_failed_left_nothing(tmp_path: Path) -> None:
             if step == 1:
                 builder.call("cuLaunchKernel", at + 1500, at + 1600)
                 builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"][-1]["returnValue"] = returned
-        trace = read_nsys(builder.write(tmp_path / f"{returned}.sqlite"))
+        trace = builder.read()
         assert lost == any(note.code == "trace-damaged" for note in trace.cautions)
 
 
-def test_some_graphs_as_single_events(tmp_path: Path) -> None:
+def test_some_graphs_as_single_events() -> None:
     """An export with one launch of a graph as an event and another by its kernels hides what the first one ran."""
     builder = ExportBuilder()
     builder.graph(10, [("gemm", 3000, 4000)])
@@ -178,7 +178,7 @@ def test_some_graphs_as_single_events(tmp_path: Path) -> None:
     owner = builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][0]["globalPid"]
     builder.add("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start=7000, end=8000, correlationId=hidden, globalPid=owner, **where)
     with pytest.raises(RecordError, match="holds 1 of 1 launches of CUDA graphs as single events"):
-        read_nsys(builder.write(tmp_path / "export.sqlite"))
+        builder.read()
 
 
 def test_the_command_names_no_cause(tmp_path: Path) -> None:

@@ -27,7 +27,11 @@ def read(folder: Path, events: list[dict[str, Any]]) -> Trace:
 
 
 def test_an_ascend_trace_gives_the_figures_that_are_had_by_hand(tmp_path: Path) -> None:
-    """Computing 130 us, communication 100 of which 50 are hidden, idle 60 of a span of 250, in each of two steps."""
+    """Computing 130 us, communication 100 of which 50 are hidden, idle 60 of a span of 250, in each of two steps.
+
+    One operator is one row, whatever number its instance has; waits and parts of collectives are no kernels. A flow
+    tells a task's launch; without one the call with its connection does.
+    """
     trace = read(tmp_path, ascend())
     assert (trace.source, trace.devices) == ("Ascend profiler", {3: "Ascend NPU"})
     found = figures(trace)
@@ -44,21 +48,11 @@ def test_an_ascend_trace_gives_the_figures_that_are_had_by_hand(tmp_path: Path) 
     assert found.calls.tolist() == [3, 3]
     assert found.sync_ns.tolist() == [15 * US] * 2
     assert trace.cautions == ()
-
-
-def test_ascend_names_lose_their_counters(tmp_path: Path) -> None:
-    """One operator is one row, whatever number its instance has; waits and parts of collectives are no kernels."""
-    trace = read(tmp_path, ascend())
     assert dict(zip(trace.names.demangled, trace.names.role, strict=True)) == {
         "Add": "elementwise",
         "aclnnMatmul_MatMulV3Common_MatMulV3": "gemm",
         "hcom_allReduce": "communication",
     }
-
-
-def test_an_ascend_launch_is_where_the_flow_begins(tmp_path: Path) -> None:
-    """A flow tells a task's launch; without one the call with its connection does."""
-    trace = read(tmp_path, ascend())
     assert sorted(trace.kernels.launched_ns.tolist()) == [n * US for n in (5, 10, 15, 1005, 1010, 1015)]
 
 

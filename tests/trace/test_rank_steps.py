@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nsys_builder import ExportBuilder
-from rank_traces import NUMBERED, REDUCE, SEND, STEP_NS, Work, add_rank, read, reduced, traced_ranks
+from rank_traces import NUMBERED, REDUCE, SEND, STEP_NS, Work, add_rank, reduced, traced_ranks
 
 from perfgate.errors import NotMeasuredError
 from perfgate.trace.rank_steps import pool_ranks, summarise_ranks
@@ -98,7 +98,7 @@ def test_ranks_without_a_common_step_or_clock() -> None:
     add_rank(builder, 0, dict.fromkeys(range(4), works[0]))
     add_rank(builder, 1, dict.fromkeys(range(4), works[1]), late_ns=1_000_000)
     with pytest.raises(NotMeasuredError, match=r"begin a step 1\.\d* ms apart, and a step takes 100\.\d us"):
-        summarise_ranks([read(builder)])
+        summarise_ranks([builder.read()])
 
 
 def test_a_pipeline() -> None:
@@ -179,7 +179,7 @@ def test_devices_of_one_process_are_ranks() -> None:
             for kernel, after, length in own:
                 at = step * STEP_NS + after
                 builder.launch(kernel, step * STEP_NS + 10, at, at + length, device=device)
-    every, ranks = summarise_ranks([read(builder)], 3)
+    every, ranks = summarise_ranks([builder.read()], 3)
     assert [rank.waiting_ns for rank in ranks] == [(5000,) * 3, (0,) * 3, (3000,) * 3]
     assert [rank.decode.steps for rank in ranks] == [3, 3, 3]
     assert every.patterns[0].steps == 9

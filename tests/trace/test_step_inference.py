@@ -252,52 +252,32 @@ def test_layers_alone_are_no_steps() -> None:
     )
 
 
-def test_whole_graphs_are_steps() -> None:
-    """A graph with several layers is a step, though nothing else is in the trace."""
+LINEAR = ("rms_norm", "gemm_a", "conv", "scan", "gemm_b", "act_and_mul", "gemm_c")
+WHOLE = (*HEAD, *LAYER * 8, *TAIL)
+REST = ("gemm_b", "act_and_mul", "gemm_c", "rms_norm", "gemm_a")
+MADE: dict[str, tuple[Sequence[Sequence[str]], int]] = {
+    "a graph with several layers, though nothing else is in the trace": ([WHOLE], 54),
+    "graphs between eager attention repeat once a layer": (
+        [(*HEAD, "rms_norm", "gemm_a"), *[("flash_attn",), REST] * 12, [*TAIL], []], 4 + 12 * 6 + 4),
+    "a draft model proposes three tokens, each by a graph of its own": (
+        [WHOLE, *[(*LAYER * 2, "draft_sampled")] * 3, []], 54 + 3 * 13),
+    "three layers of one sort and one of another repeat together": (
+        [[*HEAD], *[[*LINEAR * 3, *LAYER]] * 12, [*TAIL], []], 2 + 12 * 27 + 4),
+}  # fmt: skip
+"""By what repeats: a step, in which a tuple is a graph, a list is launched one by one, and nothing is a wait."""
+
+
+@pytest.mark.parametrize(("parts", "kernels"), MADE.values(), ids=MADE)
+def test_a_step_is_neither_a_part_of_one_nor_several(parts: Sequence[Sequence[str]], kernels: int) -> None:
+    """The step is what holds all that repeats within it, once."""
     script = Script()
     for _ in range(6):
-        script.launch(*HEAD, *LAYER * 8, *TAIL)
+        for part in parts:
+            script.launch(*part) if isinstance(part, tuple) else script.eager(part) if part else script.wait()
     trace = script.trace()
-    assert repeated(trace) == [54] * 5
+    assert repeated(trace) == [kernels] * 5
     assert codes(trace) == ["steps-unclear"]
-    assert "a CUDA graph of 54 kernels" in trace.cautions[0].text
-
-
-def test_pieces_of_graphs_are_not_steps() -> None:
-    """Graphs between eager attention repeat once a layer: the step is what the host waits for."""
-    script = Script()
-    for _ in range(6):
-        script.launch(*HEAD, "rms_norm", "gemm_a")
-        for _ in range(12):
-            script.launch("flash_attn")
-            script.launch("gemm_b", "act_and_mul", "gemm_c", "rms_norm", "gemm_a")
-        script.eager(TAIL)
-        script.wait()
-    assert repeated(script.trace()) == [4 + 12 * 6 + 4] * 5
-
-
-def test_a_draft_models_graphs_belong_to_the_step() -> None:
-    """A draft model proposes three tokens a step, each by a graph of its own: the step begins once."""
-    script = Script()
-    for _ in range(6):
-        script.launch(*HEAD, *LAYER * 8, *TAIL)
-        for _ in range(3):
-            script.launch(*LAYER * 2, "draft_sampled")
-        script.wait()
-    assert repeated(script.trace()) == [54 + 3 * 13] * 5
-
-
-def test_blocks_of_layers_are_not_steps() -> None:
-    """Three layers of one sort and one of another repeat together: the step holds twelve of these."""
-    script = Script()
-    linear = ("rms_norm", "gemm_a", "conv", "scan", "gemm_b", "act_and_mul", "gemm_c")
-    for _ in range(5):
-        script.eager(HEAD)
-        for _ in range(12):
-            script.eager([*linear * 3, *LAYER])
-        script.eager(TAIL)
-        script.wait()
-    assert repeated(script.trace()) == [2 + 12 * 27 + 4] * 4
+    assert ("a CUDA graph of 54 kernels" in trace.cautions[0].text) == (parts[0] == WHOLE)
 
 
 def test_one_kernel_more_in_a_step_of_sixteen() -> None:

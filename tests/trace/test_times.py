@@ -36,14 +36,6 @@ def test_a_kernel_without_a_possible_time(tmp_path: Path, times: dict[str, float
         assert select(trace, 4).what == "step 4 (decode)"
 
 
-def test_a_negative_duration(tmp_path: Path) -> None:
-    """It is refused, with the file."""
-    events = whole_trace("graph")
-    kernels_of(events)[9]["dur"] = -4
-    with pytest.raises(RecordError, match="end before they start: the file is damaged"):
-        read(tmp_path, events)
-
-
 def test_no_kernel_has_a_time(tmp_path: Path) -> None:
     """A file of nothing else is refused."""
     events = whole_trace("graph")

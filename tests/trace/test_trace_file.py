@@ -170,15 +170,6 @@ def test_json_that_is_wrong_within(mark: bytes, old: bytes, new: bytes, after: i
     assert "stopped" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("value", "words"), [("NaN", "event 0: ts is nan"), ("-Infinity", "event 0: ts is -inf")])
-def test_numbers_that_are_none(value: str, words: str, tmp_path: Path) -> None:
-    """Python's JSON has them; no time of a trace is one."""
-    file = tmp_path / "trace.json"
-    file.write_text(f'{{"traceEvents": [{{"ph": "X", "cat": "kernel", "name": "gemm", "ts": {value}, "dur": 2}}]}}')
-    with pytest.raises(RecordError, match=words):
-        read_trace(file)
-
-
 def test_what_unpacks_beyond_all_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small file that unpacks to a large one is refused, and what was unpacked is gone."""
     monkeypatch.setattr("perfgate.trace.trace_file.MAX_UNPACKED_BYTES", 1000)
