@@ -1,12 +1,18 @@
-"""The page on scenarios is current and whole."""
+"""What is written of scenarios is current and whole, and of all rooms: the page, the schema, shipped files, errors."""
 
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
-from perfgate.scenario.declaration import loads
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from perfgate.errors import ScenarioError
+from perfgate.scenario.declaration import json_schema, load, loads
 
 ROOT = Path(__file__).parents[2]
 page: Any = importlib.import_module("scenario_page")
@@ -34,3 +40,26 @@ def test_the_scenario_with_every_key_is_one() -> None:
 def test_cpu_tiny_is_explained_key_by_key() -> None:
     """Whatever the first scenario sets has its reason, and no reason outlives its key."""
     assert [key for key, _ in page.explained()] == list(page.CPU_TINY)
+
+
+def test_the_committed_schema_is_current() -> None:
+    """docs/schema holds what this version generates; mend it with: perfgate schema."""
+    assert (ROOT / "docs" / "schema" / "scenario.schema.json").read_text() == json.dumps(json_schema(), indent=2) + "\n"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "scenarios").glob("*.yaml")), ids=lambda file: file.stem)
+def test_shipped_scenarios_are_valid(file: Path) -> None:
+    """Each scenario in scenarios/ loads, satisfies the schema, names it on its first line, and is named as its file."""
+    loaded = load(file)
+    jsonschema.Draft7Validator(json_schema()).validate(YAML(typ="safe", pure=True).load(loaded.text))
+    modeline = "# yaml-language-server: $schema=../docs/schema/scenario.schema.json"
+    assert loaded.text.splitlines()[0] == modeline
+    assert loaded.scenario.name == file.stem
+
+
+def test_every_problem_of_a_badly_broken_scenario_is_listed() -> None:
+    """The golden file holds one line a mistake, in file order."""
+    text = (ROOT / "tests" / "golden" / "broken-scenario.yaml").read_text()
+    with pytest.raises(ScenarioError) as caught:
+        loads(text, Path("broken-scenario.yaml"))
+    assert str(caught.value) + "\n" == (ROOT / "tests" / "golden" / "broken-scenario.txt").read_text()
