@@ -20,12 +20,11 @@ from perfgate.scenario.subject import SHOWN
 from perfgate.trace.difference import difference
 from perfgate.units import percent, plural, signed_percent
 
-CONFIDENCE_SDS = 1.96
-"""Of a normal variable: 95 % lie within so many standard deviations."""
-TOLD = 0.01
-"""A commit that is not in the answer and is more probable than this is named."""
+CONFIDENCE_SDS = 1.96  # of a normal variable: 95 % lie within so many standard deviations
+TOLD = 0.01  # a commit that is not in the answer and is more probable than this is named
 
 Found = Literal["found", "several", "nothing-lost", "inconclusive", "not-measured", "open"]
+# What a search ends with
 EXITS: dict[Found, ExitStatus] = {
     "found": ExitStatus.PASS,
     "several": ExitStatus.INCONCLUSIVE,
@@ -34,116 +33,66 @@ EXITS: dict[Found, ExitStatus] = {
     "not-measured": ExitStatus.NOT_MEASURED,
     "open": ExitStatus.INTERRUPTED,
 }
-"""What a search ends with."""
 
 
 class ShownCommit(Frozen):
-    """A commit, and what is known of it.
+    """A commit, and what is known of it."""
 
-    Args:
-        commit: Full hash.
-        title: First line of its message.
-        probability: That it lost the difference; ``None`` of the good commit.
-        pairs: Measured beside the good commit.
-        worse: Their mean, how much worse than the good commit, as a ratio minus one; ``None`` without pairs.
-        merges: Commits that it merges, beside its first parent.
-    """
-
-    commit: str
-    title: str
-    probability: float | None = None
-    pairs: int = 0
+    commit: str  # full hash
+    title: str  # first line of its message
+    probability: float | None = None  # that it lost the difference; `None` of the good commit
+    pairs: int = 0  # measured beside the good commit
+    # Their mean, how much worse than the good commit, as a ratio minus one; `None` without pairs
     worse: float | None = None
-    merges: tuple[str, ...] = ()
+    merges: tuple[str, ...] = ()  # commits that it merges, beside its first parent
 
 
 class ShownComparison(Frozen):
-    """Two commits as the gate's own rule compared them.
+    """Two commits as the gate's own rule compared them."""
 
-    Args:
-        base: Full hash.
-        head: Full hash.
-        run: The run folder, from the search's.
-        verdict: Of the gate.
-        pairs: Behind the figures.
-        change: As in :class:`perfgate.judge.outcome.MetricOutcome`, in the metric's own direction.
-        change_low: End of the interval towards smaller values.
-        change_high: End towards larger values.
-    """
-
-    base: str
-    head: str
-    run: str
-    verdict: Verdict
-    pairs: int
-    change: float | None
-    change_low: float | None
-    change_high: float | None
+    base: str  # full hash
+    head: str  # full hash
+    run: str  # the run folder, from the search's
+    verdict: Verdict  # of the gate
+    pairs: int  # behind the figures
+    change: float | None  # as in :class:`perfgate.judge.outcome.MetricOutcome`, in the metric's own direction
+    change_low: float | None  # end of the interval towards smaller values
+    change_high: float | None  # end towards larger values
 
 
 class Loss(Frozen):
-    """What one commit lost by the model of all pairs, without offsets of builds; ratios minus one, positive is worse.
+    """What one commit lost by the model of all pairs, without offsets of builds: ratios minus one, above 0 is worse."""
 
-    Args:
-        mean: The estimate.
-        low: End of the interval of 95 %.
-        high: The other end.
-    """
-
-    mean: float
-    low: float
+    mean: float  # the estimate
+    low: float  # end of the interval of 95 %
     high: float
 
 
 class BisectReport(Frozen):
-    """What a search found.
-
-    Args:
-        name: Of its folder.
-        scenario: The scenario's file.
-        cell: Name of the cell that was lost; empty where none is known.
-        cell_id: Its identity.
-        metric: The metric that was lost.
-        verdict: ``found`` for one commit; ``several`` that hold it; else why there is none.
-        exit_status: What the process ends with.
-        error: Declared probability of a wrong answer.
-        why: Why the search ended.
-        probability: That the loss is among the answer's commits.
-        answer: The commits that hold it, in order.
-        commits: How many there are on the line, the good one not counted.
-        reproduced: The good and the bad commit.
-        confirmed: The builds before and after the answer.
-        loss: What the commit lost.
-        kernels: What the decode steps of these two builds differ in, where they were traced.
-        measured: Every commit that was measured beside the good one, in order.
-        skipped: Commits that could not be measured, with the reason of each.
-        pairs: Taken in all steps together.
-        pair_sd: Their standard deviation.
-        uncertain: What stays uncertain, in sentences.
-    """
+    """What a search found."""
 
     format: Literal["perfgate-bisection/1"] = "perfgate-bisection/1"
-    name: str
-    scenario: Path
-    cell: str = ""
-    cell_id: str = ""
-    metric: str = ""
-    verdict: Found
-    exit_status: int
-    error: float
-    why: Why | None = None
-    probability: float | None = None
-    answer: tuple[ShownCommit, ...] = ()
-    commits: int
-    reproduced: ShownComparison | None = None
-    confirmed: ShownComparison | None = None
-    loss: Loss | None = None
-    kernels: tuple[str, ...] = ()
-    measured: tuple[ShownCommit, ...] = ()
-    skipped: tuple[tuple[ShownCommit, Note], ...] = ()
-    pairs: int = 0
-    pair_sd: float | None = None
-    uncertain: tuple[str, ...] = ()
+    name: str  # of its folder
+    scenario: Path  # the scenario's file
+    cell: str = ""  # name of the cell that was lost; empty where none is known
+    cell_id: str = ""  # its identity
+    metric: str = ""  # the metric that was lost
+    verdict: Found  # `found` for one commit; `several` that hold it; else why there is none
+    exit_status: int  # what the process ends with
+    error: float  # declared probability of a wrong answer
+    why: Why | None = None  # why the search ended
+    probability: float | None = None  # that the loss is among the answer's commits
+    answer: tuple[ShownCommit, ...] = ()  # the commits that hold it, in order
+    commits: int  # how many there are on the line, the good one not counted
+    reproduced: ShownComparison | None = None  # the good and the bad commit
+    confirmed: ShownComparison | None = None  # the builds before and after the answer
+    loss: Loss | None = None  # what the commit lost
+    kernels: tuple[str, ...] = ()  # what the decode steps of these two builds differ in, where they were traced
+    measured: tuple[ShownCommit, ...] = ()  # every commit that was measured beside the good one, in order
+    skipped: tuple[tuple[ShownCommit, Note], ...] = ()  # commits that could not be measured, with the reason of each
+    pairs: int = 0  # taken in all steps together
+    pair_sd: float | None = None  # their standard deviation
+    uncertain: tuple[str, ...] = ()  # what stays uncertain, in sentences
 
 
 def report_of(folder: Path, state: State) -> BisectReport:

@@ -36,41 +36,26 @@ from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import SHOWN
 
 MANIFEST = "bisect.json"
-STEPS, SKIPPED = "steps", "skipped"
-"""Folders of a search: of its runs, and of why commits were left out."""
+STEPS, SKIPPED = "steps", "skipped"  # folders of a search: of its runs, and of why commits were left out
 Purpose = Literal["reproduce", "search", "confirm"]
 _STEP = re.compile(r"\d{3,}-(reproduce|search|confirm)-[0-9a-f]+")
 
 
 class Bisection(Frozen):
-    """What one search is about; ``bisect.json``.
-
-    Args:
-        name: Of its folder.
-        scenario: The scenario's file.
-        text: Its text when the search began.
-        words: What names a build beside its commit, as after ``--base``.
-        commits: The line, the good one first and the bad one last.
-        cell: The only cell that may be searched for; empty for whichever was lost.
-        metric: The only metric; empty as above.
-        error: Declared probability of a wrong answer.
-        pairs: No step is begun after so many.
-        recipe: Digest of how commits are built.
-        seed: The first step's; each later one takes the next number.
-    """
+    """What one search is about; ``bisect.json``."""
 
     format: Literal["perfgate-bisect/1"] = "perfgate-bisect/1"
-    name: str
-    scenario: Path
-    text: str
-    words: tuple[str, ...] = ()
-    commits: Annotated[tuple[Commit, ...], Field(min_length=2)]
-    cell: str = ""
-    metric: str = ""
-    error: float
-    pairs: int
-    recipe: str
-    seed: int
+    name: str  # of its folder
+    scenario: Path  # the scenario's file
+    text: str  # its text when the search began
+    words: tuple[str, ...] = ()  # what names a build beside its commit, as after `--base`
+    commits: Annotated[tuple[Commit, ...], Field(min_length=2)]  # the line, the good one first and the bad one last
+    cell: str = ""  # the only cell that may be searched for; empty for whichever was lost
+    metric: str = ""  # the only metric; empty as above
+    error: float  # declared probability of a wrong answer
+    pairs: int  # no step is begun after so many
+    recipe: str  # digest of how commits are built
+    seed: int  # the first step's; each later one takes the next number
 
     @property
     def last(self) -> int:
@@ -88,40 +73,27 @@ class Bisection(Frozen):
         return Limits(self.error, self.pairs)
 
 
+# Reason codes of a build that cannot be measured, whatever the machine is like
 OF_THE_BUILD = ("build-failed", "subject-not-found", "engine-import-failed")
-"""Reason codes of a build that cannot be measured, whatever the machine is like."""
 
 
 class Skipped(Note):
-    """Why a commit is left out.
-
-    Args:
-        after: How many steps were begun before.
-    """
+    """Why a commit is left out."""
 
     format: Literal["perfgate-bisect-skipped/1"] = "perfgate-bisect-skipped/1"
-    after: int = 0
+    after: int = 0  # how many steps were begun before
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A step that was begun.
+    """A step that was begun."""
 
-    Args:
-        folder: Its run folder.
-        purpose: What for.
-        base: Number of the commit on the base's side.
-        head: Number of the other.
-        run: The run's manifest.
-        records: Its records by cell.
-    """
-
-    folder: Path
-    purpose: Purpose
-    base: int
-    head: int
-    run: Run
-    records: Mapping[str, Record]
+    folder: Path  # its run folder
+    purpose: Purpose  # what for
+    base: int  # number of the commit on the base's side
+    head: int  # number of the other
+    run: Run  # the run's manifest
+    records: Mapping[str, Record]  # its records by cell
 
     @cached_property
     def is_open(self) -> bool:
@@ -137,16 +109,11 @@ class Taken:
 
 @dataclass(frozen=True)
 class State:
-    """A search as its folders tell it.
+    """A search as its folders tell it."""
 
-    Args:
-        bisection: What it is about.
-        taken: The steps that were begun, in order.
-        skipped: Commits that are left out, by number, with the reason.
-    """
-
-    bisection: Bisection
-    taken: tuple[Taken, ...] = ()
+    bisection: Bisection  # what it is about
+    taken: tuple[Taken, ...] = ()  # the steps that were begun, in order
+    # Commits that are left out, by number, with the reason
     skipped: Mapping[int, Skipped] = field(default_factory=dict)
 
     @property

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from perfgate.capture.job import Collector
     from perfgate.scenario.subject import Subject
 
-ABORT = 128
-"""git bisect run stops at this status; from 1 to 127 it would take the commit for a bad one."""
-GOOD, BAD, SKIP = 0, 1, 125
-"""What ``git bisect run`` is told of a commit."""
+ABORT = 128  # git bisect run stops at this status; from 1 to 127 it would take the commit for a bad one
+GOOD, BAD, SKIP = 0, 1, 125  # what `git bisect run` is told of a commit
 
 
 class _Bisect(click.Command):

@@ -10,8 +10,7 @@ from perfgate.judge.outcome import Outcome
 from perfgate.scenario.declaration import LoadedScenario, dump, loads
 from perfgate.scenario.plan import Cell, resolve_cells
 
-LEAST_DIGITS = 8
-"""Of a cell's identity, that are enough to name it."""
+LEAST_DIGITS = 8  # of a cell's identity, that are enough to name it
 
 
 def chosen(loaded: LoadedScenario, name: str, metric: str) -> tuple[list[Cell], list[str]]:

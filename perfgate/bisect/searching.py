@@ -38,14 +38,12 @@ from perfgate.scenario.declaration import LoadedScenario, load
 from perfgate.scenario.plan import ALPHA
 from perfgate.scenario.subject import SHOWN, Subject
 
-MOST_COMMITS = 2000
-"""Of one line; the time that a choice takes grows with its square."""
+MOST_COMMITS = 2000  # of one line; the time that a choice takes grows with its square
 LARGEST_ERROR = 0.5
+# So many commits, one after the other, that cannot be measured for the first time: then what builds them is broken
 IN_A_ROW = 3
-"""So many commits, one after the other, that cannot be measured for the first time: then what builds them is broken."""
 
-Build = Callable[[str], Subject]
-"""Makes the build of a commit, or finds it in the cache."""
+Build = Callable[[str], Subject]  # makes the build of a commit, or finds it in the cache
 
 
 def begin(  # noqa: PLR0913 (what a search is about, by name)

@@ -15,11 +15,11 @@ from perfgate.scenario.margins import Gate
 from perfgate.scenario.subject import Subject
 
 Said = Literal["good", "bad", "unknown"]
+# Reason codes of a commit that builds and does not run
 OF_THE_COMMIT = (
     "engine-import-failed", "engine-start-failed", "engine-start-timeout", "engine-failed", "request-failed",
     "preempted", "one-sided-failures", "metric-missing",
 )  # fmt: skip
-"""Reason codes of a commit that builds and does not run."""
 
 
 def compare_one(scenario: Path, subjects: Mapping[Side, Subject], cell: str, metric: str, loss: float | None,

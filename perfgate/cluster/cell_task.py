@@ -33,33 +33,25 @@ from perfgate.project.config import load_config
 from perfgate.record.run_names import run_below
 from perfgate.run_steps import RunStep
 
+# How the variables begin that Ray sets for its workers. An engine that saw them would choose Ray to start its ranks
+# (vllm/config/parallel.py asks `ray.is_initialized()`), and one thread for its kernels on the CPU.
 SET_BY_RAY: Final = ("RAY_", "OMP_NUM_THREADS")
-"""How the variables begin that Ray sets for its workers. An engine that saw them would choose Ray to start its ranks
-(vllm/config/parallel.py asks ``ray.is_initialized()``), and one thread for its kernels on the CPU."""
+# Reasons for which another node may measure what this one cannot
 OF_THE_NODE: Final = frozenset({
     "storage-failed", "subject-not-found", "engine-import-failed", "shard-foreign", "different-machines",
     "gpu-lost", "gpu-missing", "gpu-unreadable", "build-failed", "subject-changed",
 })  # fmt: skip
-"""Reasons for which another node may measure what this one cannot."""
-RAYLET: Final = "RAY_RAYLET_PID"
-"""The variable in which a worker is told the process of its node."""
-PLACE: Final = "perfgate-cell-"
-"""How the names of folders begin in which tasks measure, below that for temporary files."""
+RAYLET: Final = "RAY_RAYLET_PID"  # the variable in which a worker is told the process of its node
+PLACE: Final = "perfgate-cell-"  # how the names of folders begin in which tasks measure, below that for temporary files
 
 
 @dataclass(frozen=True)
 class Here:
-    """Where a task runs.
-
-    Args:
-        host: Its name.
-        gpus: As Ray numbers them.
-        node: Ray's id of it.
-    """
+    """Where a task runs."""
 
     host: str
-    gpus: tuple[str, ...] = ()
-    node: str = ""
+    gpus: tuple[str, ...] = ()  # as Ray numbers them
+    node: str = ""  # ray's id of it
 
     def __str__(self) -> str:
         """For people: ``HOST GPU 0,1``."""

@@ -19,8 +19,7 @@ from perfgate.record.run_record import Record, Run, read_records
 
 MANIFEST: Final = "cluster.json"
 CELLS: Final = "cells"
-UNREADABLE: Final = "unreadable"
-"""Below it is what came back of cells and cannot be read."""
+UNREADABLE: Final = "unreadable"  # below it is what came back of cells and cannot be read
 
 
 class CellsFolder:

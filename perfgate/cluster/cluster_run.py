@@ -15,25 +15,17 @@ from perfgate.scenario.declaration import LoadedScenario, load
 from perfgate.scenario.presets import with_preset
 from perfgate.scenario.subject import Subject
 
-NAMESPACE: Final = "perfgate"
-"""Of the actors in the cluster."""
+NAMESPACE: Final = "perfgate"  # of the actors in the cluster
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Of a file that is too large for one message.
+    """Of a file that is too large for one message."""
 
-    Args:
-        content: The bytes.
-        begin: Where in the file they are.
-        size: Bytes of the whole file.
-        version: Of the file; the pieces of one belong together.
-    """
-
-    content: bytes
-    begin: int
-    size: int
-    version: str
+    content: bytes  # the bytes
+    begin: int  # where in the file they are
+    size: int  # bytes of the whole file
+    version: str  # of the file; the pieces of one belong together
 
     @property
     def end(self) -> int:
@@ -41,8 +33,8 @@ class Piece:
         return self.begin + len(self.content)
 
 
+# Contents by path below a folder, with forward slashes; a path that ends with one is a folder
 Files = Mapping[str, bytes | Piece]
-"""Contents by path below a folder, with forward slashes; a path that ends with one is a folder."""
 
 
 def is_last(content: bytes | Piece) -> bool:
@@ -51,26 +43,17 @@ def is_last(content: bytes | Piece) -> bool:
 
 
 class ClusterRun(Frozen):
-    """A run of which each cell is a shard that some node measures.
-
-    Args:
-        perfgate: Version that began it.
-        folder: The working directory, which every node has at the same path.
-        scenarios: Absolute paths of the scenario files.
-        scaled_to: With --preset scaling, the GPUs that each scenario is scaled to; empty without.
-        subjects: The builds by what they are called in the run; those of git refs are made on each host.
-        plan: One shard a cell.
-        ranks: How many GPUs the engines of each cell take, in the order of shards.
-    """
+    """A run of which each cell is a shard that some node measures."""
 
     format: Literal["perfgate-cluster/1"] = "perfgate-cluster/1"
-    perfgate: str
-    folder: str
-    scenarios: Annotated[tuple[str, ...], Field(min_length=1)]
-    scaled_to: tuple[int, ...] = ()
+    perfgate: str  # version that began it
+    folder: str  # the working directory, which every node has at the same path
+    scenarios: Annotated[tuple[str, ...], Field(min_length=1)]  # absolute paths of the scenario files
+    scaled_to: tuple[int, ...] = ()  # with --preset scaling, the GPUs that each scenario is scaled to; empty without
+    # The builds by what they are called in the run; those of git refs are made on each host
     subjects: dict[str, Subject]
-    plan: ShardPlan
-    ranks: tuple[int, ...]
+    plan: ShardPlan  # one shard a cell
+    ranks: tuple[int, ...]  # how many GPUs the engines of each cell take, in the order of shards
 
     @property
     def name(self) -> str:
@@ -108,32 +91,20 @@ def scaled(scenarios: Sequence[LoadedScenario], gpus: Sequence[int]) -> list[Loa
 
 @dataclass(frozen=True)
 class Begun:
-    """What a task is given when it begins to run.
+    """What a task is given when it begins to run."""
 
-    Args:
-        files: What it needs of what was measured of its cell so far.
-        seconds_left: Of the budget; infinite without one.
-        beginning: Names the beginning of the run: a build that failed since is not tried again on that host.
-    """
-
-    files: Files
-    seconds_left: float
-    beginning: str
+    files: Files  # what it needs of what was measured of its cell so far
+    seconds_left: float  # of the budget; infinite without one
+    beginning: str  # names the beginning of the run: a build that failed since is not tried again on that host
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a task ended.
+    """How a task ended."""
 
-    Args:
-        kind: ``done``; ``given-back``: somebody else measures on what it was given; ``stopped`` on request, or out of
-            budget; ``elsewhere``: its node was lost, or cannot measure it, and another may; ``failed``: no node can.
-        text: Why, where it is not done.
-        code: The reason code of that, if there is one.
-        node: Ray's id of a node that cannot measure it.
-    """
-
+    # `done`; `given-back`: somebody else measures on what it was given; `stopped` on request, or out of budget;
+    # `elsewhere`: its node was lost, or cannot measure it, and another may; `failed`: no node can
     kind: Literal["done", "given-back", "stopped", "elsewhere", "failed"]
-    text: str = ""
-    code: str = ""
-    node: str = ""
+    text: str = ""  # why, where it is not done
+    code: str = ""  # the reason code of that, if there is one
+    node: str = ""  # ray's id of a node that cannot measure it

@@ -25,25 +25,24 @@ from perfgate.errors import PerfgateError, RecordError
 from perfgate.machine.locks import hold
 from perfgate.machine.temporary_folder import left_behind
 
+# After so long a cell whose GPU was in use is submitted again, and twice as long each further time
 AGAIN_S: Final = 2.0
-"""After so long a cell whose GPU was in use is submitted again, and twice as long each further time."""
 MOST_AGAIN_S: Final = 60.0
+# So many nodes a cell may lose. One that brings down every node it runs on must not go through the cluster.
 NODES: Final = 3
-"""So many nodes a cell may lose. One that brings down every node it runs on must not go through the cluster."""
 UNBUILT: Final = "build-failed"
+# So many nodes try the builds of a cell: one may lack a compiler, and what a second one cannot build is broken
 UNBUILT_ON: Final = 2
-"""So many nodes try the builds of a cell: one may lack a compiler, and what a second one cannot build is broken."""
-NODE_WAIT_S: Final = 1800.0
-"""So long a cell waits for a node that can hold it: an autoscaler starts one in minutes."""
+NODE_WAIT_S: Final = 1800.0  # so long a cell waits for a node that can hold it: an autoscaler starts one in minutes
+# Reasons for which a cell waits for a node that is not there yet; what is set up wrongly is so on new ones, too
 OF_ONE_MACHINE: Final = frozenset({"storage-failed", "gpu-lost", "gpu-unreadable"})
-"""Reasons for which a cell waits for a node that is not there yet; what is set up wrongly is so on new ones, too."""
+# So long after the budget a task is stopped that has not ended by itself: it hangs, or its trials take many times what
+# they took before
 OVERTIME_S: Final = 3600.0
-"""So long after the budget a task is stopped that has not ended by itself: it hangs, or its trials take many times what
-they took before."""
+# A command that has not asked for so long does not look on any longer. One that does asks twice a second.
 AWAY_S: Final = 30.0
-"""A command that has not asked for so long does not look on any longer. One that does asks twice a second."""
+# How the names of the folders begin in which actors keep what came back, below that for temporary files
 PLACE: Final = "perfgate-cluster-"
-"""How the names of the folders begin in which actors keep what came back, below that for temporary files."""
 
 
 class Driver(Protocol):
@@ -55,89 +54,54 @@ class Driver(Protocol):
 
 @dataclass(frozen=True)
 class Order:
-    """What the driver is to do.
+    """What the driver is to do."""
 
-    Args:
-        run: What is measured.
-        open_cells: The cells that are to be measured, by number.
-        collector: Takes the trials; the real engine where there is none.
-    """
-
-    run: ClusterRun
-    open_cells: Sequence[int]
-    collector: Collector | None
+    run: ClusterRun  # what is measured
+    open_cells: Sequence[int]  # the cells that are to be measured, by number
+    collector: Collector | None  # takes the trials; the real engine where there is none
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A task that is to be submitted.
+    """A task that is to be submitted."""
 
-    Args:
-        number: Which attempt at its cell it is, from 1.
-        avoided: Ray's ids of the nodes that cannot measure the cell.
-    """
-
-    number: int
-    avoided: frozenset[str]
+    number: int  # which attempt at its cell it is, from 1
+    avoided: frozenset[str]  # ray's ids of the nodes that cannot measure the cell
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to end.
+    """What is to end."""
 
-    Args:
-        over: Whether nothing is to begin any more.
-        stopped: Whether what runs is to end as well.
-        running: The cells whose tasks have begun.
-    """
-
-    over: bool
-    stopped: bool
-    running: frozenset[int]
+    over: bool  # whether nothing is to begin any more
+    stopped: bool  # whether what runs is to end as well
+    running: frozenset[int]  # the cells whose tasks have begun
 
 
 @dataclass(frozen=True)
 class News:
-    """What a command that looks on is told.
+    """What a command that looks on is told."""
 
-    Args:
-        seen: The number of the last file or sentence in it, to ask for what comes after.
-        files: By number of the cell.
-        told: Steps and sentences.
-        endings: How cells ended, by number.
-        finished: Whether every cell has ended and everything is in this answer or an earlier one.
-        fault: Why no further cell is measured, where that is not because all have ended.
-    """
-
-    seen: int
-    files: Mapping[int, Files]
-    told: Sequence[Step | str]
-    endings: Mapping[int, Ending]
-    finished: bool
-    fault: str
+    seen: int  # the number of the last file or sentence in it, to ask for what comes after
+    files: Mapping[int, Files]  # by number of the cell
+    told: Sequence[Step | str]  # steps and sentences
+    endings: Mapping[int, Ending]  # how cells ended, by number
+    finished: bool  # whether every cell has ended and everything is in this answer or an earlier one
+    fault: str  # why no further cell is measured, where that is not because all have ended
 
 
 @dataclass
 class _Cell:
-    """What is known of a cell.
+    """What is known of a cell."""
 
-    Args:
-        attempt: How often it was submitted.
-        running: Whether that task has begun.
-        lost: How often its node was lost.
-        avoided: How it ended on nodes that cannot measure it, by Ray's id.
-        wait_s: How long it waits where its GPU is in use once more.
-        homeless: Why no node can hold it; empty where one can.
-        homeless_s: Since when that is so.
-    """
-
-    attempt: int = 0
-    running: bool = False
-    lost: int = 0
+    attempt: int = 0  # how often it was submitted
+    running: bool = False  # whether that task has begun
+    lost: int = 0  # how often its node was lost
+    # How it ended on nodes that cannot measure it, by Ray's id
     avoided: dict[str, Ending] = field(default_factory=dict)
-    wait_s: float = AGAIN_S
-    homeless: str = ""
-    homeless_s: float = 0.0
+    wait_s: float = AGAIN_S  # how long it waits where its GPU is in use once more
+    homeless: str = ""  # why no node can hold it; empty where one can
+    homeless_s: float = 0.0  # since when that is so
 
 
 @dataclass

@@ -8,26 +8,19 @@ from typing import Final
 
 from perfgate.units import listed
 
+# What a cell of the CPU takes of a node's memory, as Ray counts it, so that no second one is there: Ray lends out the
+# cores of a task that waits for an answer, and neither its memory nor its GPUs
 MEMORY: Final = 0.6
-"""What a cell of the CPU takes of a node's memory, as Ray counts it, so that no second one is there: Ray lends out the
-cores of a task that waits for an answer, and neither its memory nor its GPUs."""
-NAMED: Final = 8
-"""So many nodes are named in a sentence."""
+NAMED: Final = 8  # so many nodes are named in a sentence
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node that is alive.
+    """A node that is alive."""
 
-    Args:
-        id: Ray's.
-        name: Of its host.
-        resources: What it has in all, as Ray counts it; memory in bytes.
-    """
-
-    id: str
-    name: str
-    resources: Mapping[str, float]
+    id: str  # ray's
+    name: str  # of its host
+    resources: Mapping[str, float]  # what it has in all, as Ray counts it; memory in bytes
 
     def has(self, resource: str) -> float:
         """How much it has of a resource."""
@@ -44,19 +37,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Need:
-    """What a cell is to have.
+    """What a cell is to have."""
 
-    Args:
-        machine: The class of machines; empty where any will do.
-        cores: Logical cores, as Ray counts them.
-        gpus: Whole ones.
-        memory: Bytes.
-    """
-
-    machine: str
-    cores: float
-    gpus: int = 0
-    memory: float = 0.0
+    machine: str  # the class of machines; empty where any will do
+    cores: float  # logical cores, as Ray counts them
+    gpus: int = 0  # whole ones
+    memory: float = 0.0  # bytes
 
     def fits(self, node: Node, times: int = 1) -> bool:
         """Whether a node that runs nothing else holds so many of it at once."""

@@ -23,17 +23,15 @@ from perfgate.cluster.cluster_run import Ending
 from perfgate.cluster.coordinator import Attempt, Order
 from perfgate.cluster.placement import Need, Node
 
-SHARE: Final = 0.001
-"""What a cell takes of the resource that a class of machines is: any number of them is on one node."""
+SHARE: Final = 0.001  # what a cell takes of the resource that a class of machines is: any number of them is on one node
+# Why a task did not end by itself
 WHY_LOST: Final[dict[type[RayError], str]] = {
     NodeDiedError: "its node was lost",
     LocalRayletDiedError: "its node was lost",
     OutOfMemoryError: "its node had hardly any memory left, so Ray killed the cell's worker there",
     WorkerCrashedError: "its worker died, and its node did not: it crashed, or was killed (dmesg tells of memory)",
 }
-"""Why a task did not end by itself."""
-NODE: Final = "ray.io/node-id"
-"""The label that Ray gives each node."""
+NODE: Final = "ray.io/node-id"  # the label that Ray gives each node
 
 
 def alive_nodes() -> list[Node]:

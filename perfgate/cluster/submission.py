@@ -35,8 +35,7 @@ from perfgate.gate import Finished
 from perfgate.machine.locks import hold
 from perfgate.report.run_folders import LATEST
 
-SUFFIX: Final = ".cluster"
-"""Of the folder beside the joined run's that holds the run folder of each cell."""
+SUFFIX: Final = ".cluster"  # of the folder beside the joined run's that holds the run folder of each cell
 POLL_S: Final = 0.5
 
 

@@ -24,13 +24,12 @@ from perfgate.cluster.placement import Need, Node, counted, need_of
 from perfgate.cluster.ray_tasks import RayTasks
 
 POLL_S: Final = 0.5
+# So long after its submission, or after the last cell of its class, it is said that a cell waits for room
 ROOM_WAIT_S: Final = 60.0
-"""So long after its submission, or after the last cell of its class, it is said that a cell waits for room."""
-END_S: Final = 30.0
-"""How long a task is given to end its engine; then its worker is killed."""
+END_S: Final = 30.0  # how long a task is given to end its engine; then its worker is killed
+# Variables of a worker that a driver started by it must not have; Ray's own jobs leave out the same (job_supervisor).
+# Others, of TLS and tokens for instance, are how it reaches the cluster.
 OF_ONE_PROCESS: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
-"""Variables of a worker that a driver started by it must not have; Ray's own jobs leave out the same (job_supervisor).
-Others, of TLS and tokens for instance, are how it reaches the cluster."""
 
 
 class Tasks(Protocol):
@@ -46,23 +45,14 @@ class Tasks(Protocol):
 
 @dataclass
 class _Submitted:
-    """A task that has not ended.
+    """A task that has not ended."""
 
-    Args:
-        number: Of its cell.
-        attempt: See :class:`perfgate.cluster.coordinator.Attempt`.
-        need: What it asks for.
-        since_s: Since when it waits while no cell of its class is measured.
-        asked_s: When it was asked to end.
-        again: Whether that was to submit it anew.
-    """
-
-    number: int
-    attempt: Attempt
-    need: Need
-    since_s: float
-    asked_s: float | None = None
-    again: bool = False
+    number: int  # of its cell
+    attempt: Attempt  # see :class:`perfgate.cluster.coordinator.Attempt`
+    need: Need  # what it asks for
+    since_s: float  # since when it waits while no cell of its class is measured
+    asked_s: float | None = None  # when it was asked to end
+    again: bool = False  # whether that was to submit it anew
 
 
 class TaskDriver:

@@ -28,107 +28,64 @@ from perfgate.stats.rates import rate_bounds
 
 BOARD = "board.json"
 MINUTE_NS = 60e9
-DECIDED = ("as-expected", "false-block", "undecided")
-"""Results of a run of one build that came to its end."""
+DECIDED = ("as-expected", "false-block", "undecided")  # results of a run of one build that came to its end
 
-FIGURES = ("change", "change_low", "change_high", "must_catch", "pair_sd")
-"""What a row has of its gate."""
+FIGURES = ("change", "change_low", "change_high", "must_catch", "pair_sd")  # what a row has of its gate
 
 PASSES: tuple[Verdict, ...] = ("pass", "improved")
 WORST = tuple(WORST_FIRST)
 
+# What became of an exercise. `elsewhere`: blocked by another gate than the plant's. `small`: it passed, and is smaller
+# than the gate must catch. `open`: nothing has been decided yet.
 Result = Literal["as-expected", "missed", "small", "undecided", "elsewhere", "false-block", "not-measured", "open"]
-"""What became of an exercise. ``elsewhere``: blocked by another gate than the plant's. ``small``: it passed, and is
-smaller than the gate must catch. ``open``: nothing has been decided yet."""
 
 
 class BoardRow(Frozen):
-    """One exercise.
-
-    Args:
-        exercise: Its name.
-        plant: Empty for one build against itself.
-        family: The plant's.
-        size: Of its dial with the unit; empty where it has none.
-        expected: The metric whose gate must block it, or what must be seen in its place.
-        result: What became of it.
-        verdict: The run's; ``None`` where there is none.
-        gate: The gate that the figures are of.
-        true_size: Slowdown by construction, a ratio minus one; ``None`` where it is only measured.
-        change: Of the gate's metric, head over base minus one.
-        change_low: End of its interval.
-        change_high: The other end.
-        must_catch: The gate's margin.
-        pair_sd: Standard deviation of its pairs' log ratios.
-        pairs: Pairs of timed trials.
-        minutes: That the trials took.
-        cause: Whether the cause was named; ``None`` where none was to be.
-        told: The sentence that named it, or those that did not.
-        why: Why it was not measured, or decided.
-    """
+    """One exercise."""
 
     exercise: str
-    plant: str = ""
+    plant: str = ""  # empty for one build against itself
     family: str = ""
-    size: str = ""
-    expected: str = ""
+    size: str = ""  # of its dial with the unit; empty where it has none
+    expected: str = ""  # the metric whose gate must block it, or what must be seen in its place
     result: Result = "open"
-    verdict: Verdict | None = None
-    gate: str = ""
-    true_size: float | None = None
-    change: float | None = None
-    change_low: float | None = None
+    verdict: Verdict | None = None  # the run's; `None` where there is none
+    gate: str = ""  # the gate that the figures are of
+    true_size: float | None = None  # slowdown by construction, a ratio minus one; `None` where it is only measured
+    change: float | None = None  # of the gate's metric, head over base minus one
+    change_low: float | None = None  # end of its interval
     change_high: float | None = None
-    must_catch: float | None = None
-    pair_sd: float | None = None
-    pairs: int = 0
-    minutes: float = 0.0
-    cause: bool | None = None
-    told: str = ""
-    why: str = ""
+    must_catch: float | None = None  # the gate's margin
+    pair_sd: float | None = None  # standard deviation of its pairs' log ratios
+    pairs: int = 0  # pairs of timed trials
+    minutes: float = 0.0  # that the trials took
+    cause: bool | None = None  # whether the cause was named; `None` where none was to be
+    told: str = ""  # the sentence that named it, or those that did not
+    why: str = ""  # why it was not measured, or decided
 
 
 class Board(Frozen):
-    """A campaign's results; ``board.json``.
-
-    Args:
-        perfgate: The version that judged.
-        name: The campaign's.
-        scenario: Names of its cells.
-        machine_class: The machines that measured; empty before one has.
-        alpha: The declared rate of false blocks of a run.
-        beta: The declared rate of missed regressions of a gate.
-        rows: In the order of the campaign.
-        left_out: Plants that were asked for and not run, and why.
-    """
+    """A campaign's results; ``board.json``."""
 
     format: Literal["perfgate-board/1"] = "perfgate-board/1"
-    perfgate: str
+    perfgate: str  # the version that judged
     name: str
-    scenario: tuple[str, ...]
-    machine_class: str
-    alpha: float
-    beta: float
-    rows: tuple[BoardRow, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    scenario: tuple[str, ...]  # names of its cells
+    machine_class: str  # the machines that measured; empty before one has
+    alpha: float  # the declared rate of false blocks of a run
+    beta: float  # the declared rate of missed regressions of a gate
+    rows: tuple[BoardRow, ...]  # in the order of the campaign
+    left_out: tuple[LeftOut, ...] = ()  # plants that were asked for and not run, and why
 
 
 class FalseBlocks(Frozen):
-    """How often one build was blocked against itself.
+    """How often one build was blocked against itself."""
 
-    Args:
-        boards: Names of the campaigns whose runs are counted.
-        verdicts: Runs of one build against itself that ended in a verdict.
-        blocked: Those that ended regressed.
-        at_least: Exact lower bound of the rate, one-sided at 95 %.
-        at_most: Exact upper bound; 1 where there is no run.
-    """
-
-    boards: tuple[str, ...]
-    verdicts: int
-    blocked: int
-    at_least: float
-    at_most: float
+    boards: tuple[str, ...]  # names of the campaigns whose runs are counted
+    verdicts: int  # runs of one build against itself that ended in a verdict
+    blocked: int  # those that ended regressed
+    at_least: float  # exact lower bound of the rate, one-sided at 95 %
+    at_most: float  # exact upper bound; 1 where there is no run
 
 
 def read_board(file: Path) -> Board:

@@ -16,21 +16,15 @@ RESULTS = {
     "elsewhere": "blocked by another gate", "false-block": "FALSE BLOCK", "not-measured": "not measured",
     "open": "not finished",
 }  # fmt: skip
-TOLD = ("missed", "undecided", "elsewhere", "false-block", "not-measured")
-"""Results that are explained below the table."""
+TOLD = ("missed", "undecided", "elsewhere", "false-block", "not-measured")  # results that are explained below the table
 
 
 @dataclass(frozen=True)
 class BoardReport:
-    """What is reported of a campaign.
-
-    Args:
-        board: Its board.
-        pooled: False blocks over all boards of this scenario and class of machines.
-    """
+    """What is reported of a campaign."""
 
     board: Board
-    pooled: FalseBlocks
+    pooled: FalseBlocks  # false blocks over all boards of this scenario and class of machines
 
 
 def board_document(report: BoardReport) -> Document:

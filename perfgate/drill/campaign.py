@@ -42,24 +42,17 @@ from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Subject
 
-SAME = "same-build"
-"""Exercises of one build against itself are called so, and numbered."""
+SAME = "same-build"  # exercises of one build against itself are called so, and numbered
 REFUSED = "refused.json"
 LONGEST_NAME = 120
 
 
 class Exercise(Frozen):
-    """One run of a campaign.
+    """One run of a campaign."""
 
-    Args:
-        name: Of its folder.
-        plant: What the head has more than the base; ``None`` for one build against itself.
-        size: Of the plant's dial; ``None`` where it has none.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
-    plant: Plant | None = None
-    size: str | None = None
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]  # of its folder
+    plant: Plant | None = None  # what the head has more than the base; `None` for one build against itself
+    size: str | None = None  # of the plant's dial; `None` where it has none
 
     def sides(self, build: Subject) -> dict[Side, Subject]:
         """What is measured on both sides of a build: a plant's feature is switched on for both."""
@@ -80,28 +73,17 @@ class LeftOut(Note):
 
 
 class Drill(Frozen):
-    """What a campaign runs; ``drill.json``.
-
-    Args:
-        name: Of its folder.
-        scenario: The scenario's file.
-        cells: The cells that it had when the campaign began.
-        base: The build.
-        device: What its engines run on.
-        exercises: In the order they are begun.
-        left_out: Plants that were asked for and are not run.
-        seed: The first exercise's; each later one takes the next number.
-    """
+    """What a campaign runs; ``drill.json``."""
 
     format: Literal["perfgate-drill/1"] = "perfgate-drill/1"
-    name: str
-    scenario: Path
-    cells: tuple[str, ...]
-    base: Subject
-    device: Device
-    exercises: tuple[Exercise, ...]
-    left_out: tuple[LeftOut, ...] = ()
-    seed: int
+    name: str  # of its folder
+    scenario: Path  # the scenario's file
+    cells: tuple[str, ...]  # the cells that it had when the campaign began
+    base: Subject  # the build
+    device: Device  # what its engines run on
+    exercises: tuple[Exercise, ...]  # in the order they are begun
+    left_out: tuple[LeftOut, ...] = ()  # plants that were asked for and are not run
+    seed: int  # the first exercise's; each later one takes the next number
 
     @model_validator(mode="after")
     def _each_once(self) -> Drill:

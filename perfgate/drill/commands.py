@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from perfgate.capture.job import Collector
     from perfgate.drill.plants import Plant
 
-PLANTS = Path("drills")
-"""Where the catalogue is, unless another folder is named."""
+PLANTS = Path("drills")  # where the catalogue is, unless another folder is named
 
 
 @click.command()
@@ -115,6 +114,7 @@ def drill(  # noqa: PLR0913 (options by name)
     click.get_current_context().exit(exit_status(board, report.pooled))
 
 
+# What each way of calling the command takes beside the options for its report, and what is said of anything else
 TAKES = {
     "new": ({"scenario", "base_words", "same_build", "plants", "no_plants", "catalogue", "seed", "pool", "runs",
              "budget_s"}, "a new campaign does not take it: --only goes with --resume, --draws with --replay"),
@@ -123,7 +123,6 @@ TAKES = {
     "replay": ({"scenario", "replays", "draws", "seed"},
                "--replay measures nothing: it takes a scenario, --draws and --seed"),
 }  # fmt: skip
-"""What each way of calling the command takes beside the options for its report, and what is said of anything else."""
 
 
 def refuse_ignored(way: Literal["new", "resume", "replay"]) -> None:

@@ -14,26 +14,17 @@ from perfgate.models import Frozen
 from perfgate.stats.estimate import Floats
 from perfgate.stats.sequential import PASS, REGRESSED
 
-RESAMPLED = 200
-"""Draws for rules that resample themselves."""
+RESAMPLED = 200  # draws for rules that resample themselves
 
 
 class PeerCase(Frozen):
-    """What a rule made of one slowdown of the decode step.
+    """What a rule made of one slowdown of the decode step."""
 
-    Args:
-        size: A ratio minus one.
-        error: Whether such a slowdown must not be blocked, or must not pass.
-        blocked: Draws it calls slower.
-        passed: Draws it calls not slower; what is left it cannot tell.
-        starts: Engine starts of a comparison on average; what was stored before counts as none.
-    """
-
-    size: float
-    error: ErrorKind
-    blocked: Share
-    passed: Share
-    starts: float
+    size: float  # a ratio minus one
+    error: ErrorKind  # whether such a slowdown must not be blocked, or must not pass
+    blocked: Share  # draws it calls slower
+    passed: Share  # draws it calls not slower; what is left it cannot tell
+    starts: float  # engine starts of a comparison on average; what was stored before counts as none
 
     @property
     def wrong(self) -> Share:
@@ -42,19 +33,12 @@ class PeerCase(Frozen):
 
 
 class PeerRow(Frozen):
-    """One rule.
-
-    Args:
-        rule: Its name.
-        given: What it is given, in words.
-        source: Where it is described; empty for ours.
-        cases: A slowdown each; none where the recordings do not have what it is given.
-    """
+    """One rule."""
 
     rule: str
-    given: str
-    source: str = ""
-    cases: tuple[PeerCase, ...] = ()
+    given: str  # what it is given, in words
+    source: str = ""  # where it is described; empty for ours
+    cases: tuple[PeerCase, ...] = ()  # a slowdown each; none where the recordings do not have what it is given
 
 
 def peers(replay: Replay, rules: Sequence[PeerRule] = PEERS, seed: int = 0) -> tuple[PeerRow, ...]:

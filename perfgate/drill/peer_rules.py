@@ -22,15 +22,12 @@ from perfgate.stats.sequential import INCONCLUSIVE, PASS, REGRESSED
 Codes = NDArray[np.int8]
 Decide = Callable[[Floats, Floats, np.random.Generator], Codes]
 
-KEPT = 20
-"""Iterations of a process, where a tool does not ask for another number."""
-U_ALPHA = 0.05
-"""Of benchstat and of google/benchmark's U test."""
+KEPT = 20  # iterations of a process, where a tool does not ask for another number
+U_ALPHA = 0.05  # of benchstat and of google/benchmark's U test
 U_EXACT = 20
 ASV_ALPHA = 0.002
 CRITERION_ALPHA, CRITERION_NOISE, CRITERION_CONFIDENCE = 0.05, 0.01, 0.95
-CRITERION_RESAMPLES = 1000
-"""The tool takes 100,000; a thousand settle 5 % well enough here."""
+CRITERION_RESAMPLES = 1000  # the tool takes 100,000; a thousand settle 5 % well enough here
 NVBENCH_GAP, NVBENCH_CENTRE, NVBENCH_OVERLAP, NVBENCH_DISPERSION = 0.005, 0.005, 0.5, 0.02
 ROLLING_DAYS = 3
 LOW_PERCENTILE = 5
@@ -168,31 +165,18 @@ def rolling_baseline(daily: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class PeerRule:
-    """A rule and the measurement it is given.
+    """A rule and the measurement it is given."""
 
-    Args:
-        name: For tables.
-        source: ``owner/repo:path`` of its description.
-        plan: What is measured, in words.
-        decide: Takes base, head and a generator.
-        base: Processes of the base.
-        head: Processes of the head.
-        iterations: Kept in each process.
-        pools: It looks at single iterations, not at one value a process.
-        stored: The base was measured earlier, each process on a visit of its own.
-        resamples: It takes milliseconds a comparison.
-    """
-
-    name: str
-    source: str
-    plan: str
-    decide: Decide
-    base: int = 1
-    head: int = 1
-    iterations: int = KEPT
-    pools: bool = False
-    stored: bool = False
-    resamples: bool = False
+    name: str  # for tables
+    source: str  # `owner/repo:path` of its description
+    plan: str  # what is measured, in words
+    decide: Decide  # takes base, head and a generator
+    base: int = 1  # processes of the base
+    head: int = 1  # processes of the head
+    iterations: int = KEPT  # kept in each process
+    pools: bool = False  # it looks at single iterations, not at one value a process
+    stored: bool = False  # the base was measured earlier, each process on a visit of its own
+    resamples: bool = False  # it takes milliseconds a comparison
 
     @property
     def starts(self) -> int:

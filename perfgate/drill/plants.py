@@ -28,12 +28,9 @@ from perfgate.scenario.subject import Subject
 from perfgate.scenario.yaml_document import did_you_mean, read_document, read_text, whole_file_error
 
 FILE = "plant.yaml"
-OWN = "PERFGATE_PLANT_"
-"""What variables that a plant reads itself begin with; others are the engine's."""
-PLUGINS = "vllm.general_plugins"
-"""The group of entry points that vLLM calls in each of its processes."""
-WHOLE = re.compile(r"[1-9][0-9]{0,17}")
-"""A size that is a number."""
+OWN = "PERFGATE_PLANT_"  # what variables that a plant reads itself begin with; others are the engine's
+PLUGINS = "vllm.general_plugins"  # the group of entry points that vLLM calls in each of its processes
+WHOLE = re.compile(r"[1-9][0-9]{0,17}")  # a size that is a number
 Device = Literal["cpu", "cuda"]
 Family = Literal[
     "device-compute", "memory-traffic", "launch-and-graph", "host-work", "communication", "cache", "scheduler",
@@ -43,30 +40,20 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class Recreated(Strict):
-    """A regression that happened.
+    """A regression that happened."""
 
-    Args:
-        issue: Where it was reported, ``owner/name#number``.
-        mechanism: What caused it, and how much of that the plant does.
-    """
-
+    # Where it was reported, `owner/name#number`
     issue: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+#\d+$")]
-    mechanism: Text
+    mechanism: Text  # what caused it, and how much of that the plant does
 
 
 class Dial(Strict):
-    """What sets a plant's size.
+    """What sets a plant's size."""
 
-    Args:
-        variable: An environment variable of the plant; or
-        argument: an engine argument, whose sizes are written as JSON.
-        unit: Of what the sizes are.
-        sizes: By device, the first one the default.
-    """
-
-    variable: VariableName | None = None
-    argument: ArgumentName | None = None
-    unit: Text
+    variable: VariableName | None = None  # an environment variable of the plant; or
+    argument: ArgumentName | None = None  # an engine argument, whose sizes are written as JSON
+    unit: Text  # of what the sizes are
+    # By device, the first one the default
     sizes: dict[Device, Annotated[tuple[Text, ...], Field(min_length=1), Listed]]
 
     @model_validator(mode="after")
@@ -113,23 +100,16 @@ def _value(text: str) -> Any:
 
 
 class Expected(Strict):
-    """What the gate must say of a plant.
+    """What the gate must say of a plant."""
 
-    Args:
-        metric: The gate that decides: a metric, or a pattern like ``kernel_time_per_step[*]``.
-        verdict: ``regressed``; ``pass`` with a caution; ``not-measured`` for a reason.
-        caution: The code of the caution that a ``pass`` must carry.
-        reason: The reason code of ``not-measured``.
-        step_us_per_unit: By device, the microseconds that one unit of the dial adds to a decode step, where that is so
-            by construction.
-        cause: By device, an expression, upper or lower case, that a sentence about the cause must match.
-    """
-
-    metric: str = "*"
+    metric: str = "*"  # the gate that decides: a metric, or a pattern like `kernel_time_per_step[*]`
+    # `regressed`; `pass` with a caution; `not-measured` for a reason
     verdict: Literal["regressed", "pass", "not-measured"] = "regressed"
-    caution: CurrentCode | None = None
-    reason: CurrentCode | None = None
+    caution: CurrentCode | None = None  # the code of the caution that a `pass` must carry
+    reason: CurrentCode | None = None  # the reason code of `not-measured`
+    # By device, the microseconds that one unit of the dial adds to a decode step, where that is so by construction
     step_us_per_unit: dict[Device, Annotated[float, Field(gt=0)]] = {}
+    # By device, an expression, upper or lower case, that a sentence about the cause must match
     cause: dict[Device, Expression] = {}
 
     @field_validator("metric")
@@ -158,35 +138,22 @@ class Expected(Strict):
 
 
 class PlantFile(Strict):
-    """What ``plant.yaml`` says.
+    """What ``plant.yaml`` says."""
 
-    Args:
-        version: Version of this format, written ``schema: 1``.
-        name: The folder's.
-        family: What kind of thing gets worse.
-        what: What the plant does, in one sentence.
-        recreates: The regressions that it does again.
-        runs_on: Devices on which it does what it says.
-        gpus: How many its engine arguments take.
-        env: Environment variables of the head.
-        args: Engine arguments of the head.
-        base_args: Engine arguments of both sides, where the plant needs a feature switched on.
-        dial: What sets the plant's size.
-        expect: What the gate must say.
-    """
-
+    # Version of this format, written `schema: 1`
     version: Annotated[Literal[1], BeforeValidator(whole_number), Field(alias="schema", examples=[1])]
-    name: Name
-    family: Family
-    what: Text
-    recreates: Annotated[tuple[Recreated, ...], Listed] = ()
-    runs_on: Annotated[tuple[Device, ...], Field(min_length=1), Listed]
-    gpus: Positive = 1
-    env: Variables = {}
-    args: dict[ArgumentName, JsonValue] = {}
+    name: Name  # the folder's
+    family: Family  # what kind of thing gets worse
+    what: Text  # what the plant does, in one sentence
+    recreates: Annotated[tuple[Recreated, ...], Listed] = ()  # the regressions that it does again
+    runs_on: Annotated[tuple[Device, ...], Field(min_length=1), Listed]  # devices on which it does what it says
+    gpus: Positive = 1  # how many its engine arguments take
+    env: Variables = {}  # environment variables of the head
+    args: dict[ArgumentName, JsonValue] = {}  # engine arguments of the head
+    # Engine arguments of both sides, where the plant needs a feature switched on
     base_args: dict[ArgumentName, JsonValue] = {}
-    dial: Dial | None = None
-    expect: Expected
+    dial: Dial | None = None  # what sets the plant's size
+    expect: Expected  # what the gate must say
 
     @model_validator(mode="after")
     def _devices_agree(self) -> PlantFile:
@@ -204,15 +171,11 @@ class PlantFile(Strict):
 
 
 class Plant(PlantFile):
-    """A plant as it was found.
+    """A plant as it was found."""
 
-    Args:
-        path: Folders to put on the module path of the head: its own, where it is a plugin.
-        digest: SHA-256 of its module; empty where it has none, or that is not known.
-    """
-
+    # Folders to put on the module path of the head: its own, where it is a plugin
     path: Annotated[tuple[str, ...], Listed] = ()
-    digest: str = ""
+    digest: str = ""  # SHA-256 of its module; empty where it has none, or that is not known
 
     @property
     def changed(self) -> bool:

@@ -29,40 +29,32 @@ from perfgate.record.run_record import Record, read_records
 from perfgate.scenario.subject_words import same_build
 from perfgate.units import NS_PER_S
 
-STEP = "itl_median"
-"""The metric that is kept by iteration."""
+STEP = "itl_median"  # the metric that is kept by iteration
+# Metrics that are the median of a column with a value an iteration
 BY_ITERATION = {STEP: "itl_ns", "ttft_median": "ttft_ns"}
-"""Metrics that are the median of a column with a value an iteration."""
 NEEDED = ("run", "pair", "subject", "iteration", "itl_ns")
 LONGEST_NS = 24 * 3600 * 10**9
+# In the name of a recording in a CSV, which does not say otherwise what its sides were
 SAME_BUILD = re.compile(r"\bsame[ -]build\b")
-"""In the name of a recording in a CSV, which does not say otherwise what its sides were."""
+# Trials of a recording with its iterations and one without agree within this if they are one run: the median of
+# iterations and that of all steps differ a little
 SAME_TRIAL = 5e-4
-"""Trials of a recording with its iterations and one without agree within this if they are one run: the median of
-iterations and that of all steps differ a little."""
+# Where both or neither have them nothing differs but digits: a few quiet trials of two runs are soon alike
 SAME_VALUE = 1e-6
-"""Where both or neither have them nothing differs but digits: a few quiet trials of two runs are soon alike."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The pairs of one run.
-
-    Args:
-        name: Of the run.
-        kind: What was measured on which class of machine: pairs of one kind may be put in one sequence.
-        same_build: Whether both sides were one build.
-        metrics: By name, values of base and head in base units, entry i of both of pair i, in the order of the pairs.
-        visits: The visit of each pair, from 0.
-        iterations: Decode step of each iteration in seconds, shape (pairs, iterations), of base and head; ``None``
-            where only one value a trial was kept.
-    """
+    """The pairs of one run."""
 
     name: str
-    kind: str
-    same_build: bool
+    kind: str  # what was measured on which class of machine: pairs of one kind may be put in one sequence
+    same_build: bool  # whether both sides were one build
+    # By name, values of base and head in base units, entry i of both of pair i, in the order of the pairs
     metrics: Mapping[str, Values]
-    visits: tuple[int, ...]
+    visits: tuple[int, ...]  # the visit of each pair, from 0
+    # Decode step of each iteration in seconds, shape (pairs, iterations), of base and head; `None` where only one value
+    # a trial was kept
     iterations: tuple[stats.Floats, stats.Floats] | None = field(default=None, compare=False)
 
     @property

@@ -26,8 +26,7 @@ from perfgate.scenario.declaration import LoadedScenario
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan
 from perfgate.stats.rates import rate_bounds
 
-SIZES = (0.0005, 0.001, 0.0015, 0.0025, 0.0035, 0.005, 0.01)
-"""Slowdowns of a detection curve."""
+SIZES = (0.0005, 0.001, 0.0015, 0.0025, 0.0035, 0.005, 0.01)  # slowdowns of a detection curve
 DRAWS = 2000
 PASSES = ("pass", "improved")
 NOT_REPLAYED = Note(code="metric-missing", text="not in every recording")
@@ -37,21 +36,13 @@ ErrorKind = Literal["", "false-blocks", "false-passes"]
 
 @dataclass(frozen=True)
 class Declared:
-    """What a run of one scenario declares.
-
-    Args:
-        name: The scenario's.
-        gates: All of them.
-        schedule: When timed pairs are looked at.
-        alpha: Probability of any false block.
-        beta: Probability of passing a gate slower by ``must_catch``.
-    """
+    """What a run of one scenario declares."""
 
     name: str
     gates: tuple[GatePlan, ...]
-    schedule: stats.Schedule
-    alpha: float = ALPHA
-    beta: float = BETA
+    schedule: stats.Schedule  # when timed pairs are looked at
+    alpha: float = ALPHA  # probability of any false block
+    beta: float = BETA  # probability of passing a gate slower by `must_catch`
 
     @classmethod
     def of(cls, loaded: LoadedScenario) -> Declared:
@@ -63,33 +54,20 @@ class Declared:
 
 @dataclass(frozen=True)
 class Truth:
-    """How much slower the head is.
-
-    Args:
-        name: In words.
-        sizes: Slowdowns as ratios minus one, by gate; 0 for others.
-        slowed: The gate whose curve this is a point of, empty for none or for all of them.
-    """
+    """How much slower the head is."""
 
     name: str
-    sizes: Mapping[str, float] = field(default_factory=dict)
-    slowed: str = ""
+    sizes: Mapping[str, float] = field(default_factory=dict)  # slowdowns as ratios minus one, by gate; 0 for others
+    slowed: str = ""  # the gate whose curve this is a point of, empty for none or for all of them
 
 
 class Share(Frozen):
-    """A counted rate.
-
-    Args:
-        events: How often.
-        trials: Of how many draws.
-        at_least: Exact lower bound of the rate, one-sided at 95 %.
-        at_most: Exact upper bound.
-    """
+    """A counted rate."""
 
     events: int
-    trials: int
-    at_least: float
-    at_most: float
+    trials: int  # of how many draws
+    at_least: float  # exact lower bound of the rate, one-sided at 95 %
+    at_most: float  # exact upper bound
 
     @classmethod
     def counted(cls, events: int, trials: int) -> Share:
@@ -104,32 +82,19 @@ class Share(Frozen):
 
 
 class ReplayRow(Frozen):
-    """What the rule made of one truth.
-
-    Args:
-        truth: In words.
-        slowed: The gate that is slower; empty where none or all are.
-        size: By how much, a ratio minus one; ``None`` where every gate has its own.
-        regressed: Draws that were blocked.
-        passed: Draws that passed.
-        inconclusive: The others.
-        missed: Draws in which the slowed gate had passed when they ended.
-        pairs: Taken on average.
-        error: The error whose rate is declared for this truth.
-        declared: That rate.
-        promised: Share that is blocked at least if pairs were normal and spread like these; ``None`` without a size.
-    """
+    """What the rule made of one truth."""
 
     truth: str
-    slowed: str = ""
-    size: float | None = 0.0
-    regressed: Share
-    passed: Share
+    slowed: str = ""  # the gate that is slower; empty where none or all are
+    size: float | None = 0.0  # by how much, a ratio minus one; `None` where every gate has its own
+    regressed: Share  # draws that were blocked
+    passed: Share  # draws that passed
     inconclusive: Share
-    missed: Share | None = None
-    pairs: float
-    error: ErrorKind = ""
-    declared: float | None = None
+    missed: Share | None = None  # draws in which the slowed gate had passed when they ended
+    pairs: float  # taken on average
+    error: ErrorKind = ""  # the error whose rate is declared for this truth
+    declared: float | None = None  # that rate
+    # Share that is blocked at least if pairs were normal and spread like these; `None` without a size
     promised: float | None = None
 
     @property
@@ -149,17 +114,11 @@ class ReplayRow(Frozen):
 
 @dataclass(frozen=True)
 class Replay:
-    """Runs of a scenario's gates, resampled from recordings; the same seed gives the same draws.
+    """Runs of a scenario's gates, resampled from recordings; the same seed gives the same draws."""
 
-    Args:
-        declared: Gates, looks and error rates.
-        pool: The recorded pairs.
-        drawn: Which of them each run has.
-    """
-
-    declared: Declared
-    pool: Pool
-    drawn: Drawn
+    declared: Declared  # gates, looks and error rates
+    pool: Pool  # the recorded pairs
+    drawn: Drawn  # which of them each run has
 
     @classmethod
     def of(cls, recordings: Sequence[Recording], declared: Declared, draws: int = DRAWS, seed: int = 0) -> Replay:

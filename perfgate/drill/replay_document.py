@@ -18,56 +18,33 @@ from perfgate.units import percent, plural
 
 
 class RecordedRow(Frozen):
-    """A recording that was drawn from.
-
-    Args:
-        name: Of the run.
-        kind: What was measured on which class of machine.
-        pairs: How many.
-        visits: How many.
-        same_build: Whether both sides were one build.
-        pair_sd: Standard deviation of its pairs' log ratios of the decode step; ``None`` where it is not known.
-    """
+    """A recording that was drawn from."""
 
     name: str
-    kind: str
+    kind: str  # what was measured on which class of machine
     pairs: int
     visits: int
-    same_build: bool
+    same_build: bool  # whether both sides were one build
+    # Standard deviation of its pairs' log ratios of the decode step; `None` where it is not known
     pair_sd: float | None
 
 
 class ReplayReport(Frozen):
-    """What replaying recordings showed.
-
-    Args:
-        perfgate: The version whose rule decided.
-        scenario: Whose gates and looks.
-        seed: Of the draws.
-        draws: Of each row.
-        alpha: Declared rate of false blocks of a run.
-        beta: Declared rate of missed regressions of a gate.
-        pair_sd: Spread of all pairs drawn from, by gate that was replayed.
-        not_replayed: Gates whose metric was not recorded everywhere.
-        recordings: What was drawn from.
-        left_out: Recordings that were not, and why.
-        rows: What the rule made of each truth.
-        peers: What other rules made of the same draws.
-    """
+    """What replaying recordings showed."""
 
     format: Literal["perfgate-replay/1"] = "perfgate-replay/1"
-    perfgate: str
-    scenario: str
-    seed: int
-    draws: int
-    alpha: float
-    beta: float
-    pair_sd: dict[str, float]
-    not_replayed: tuple[str, ...]
-    recordings: tuple[RecordedRow, ...]
-    left_out: tuple[str, ...]
-    rows: tuple[ReplayRow, ...]
-    peers: tuple[PeerRow, ...] = ()
+    perfgate: str  # the version whose rule decided
+    scenario: str  # whose gates and looks
+    seed: int  # of the draws
+    draws: int  # of each row
+    alpha: float  # declared rate of false blocks of a run
+    beta: float  # declared rate of missed regressions of a gate
+    pair_sd: dict[str, float]  # spread of all pairs drawn from, by gate that was replayed
+    not_replayed: tuple[str, ...]  # gates whose metric was not recorded everywhere
+    recordings: tuple[RecordedRow, ...]  # what was drawn from
+    left_out: tuple[str, ...]  # recordings that were not, and why
+    rows: tuple[ReplayRow, ...]  # what the rule made of each truth
+    peers: tuple[PeerRow, ...] = ()  # what other rules made of the same draws
 
     @property
     def broken(self) -> tuple[str, ...]:

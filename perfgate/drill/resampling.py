@@ -31,32 +31,20 @@ Numbers = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Drawn:
-    """Pairs of resampled runs.
+    """Pairs of resampled runs."""
 
-    Args:
-        pairs: Which of the pool's pairs, shape (draws, pairs).
-        swapped: Whether its base is the head, of the same shape.
-        levelled: Whether later visits are brought to the level of a draw's first.
-    """
-
-    pairs: Numbers
-    swapped: NDArray[np.bool_]
-    levelled: bool = True
+    pairs: Numbers  # which of the pool's pairs, shape (draws, pairs)
+    swapped: NDArray[np.bool_]  # whether its base is the head, of the same shape
+    levelled: bool = True  # whether later visits are brought to the level of a draw's first
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The pairs of several recordings, one after another, without what their builds differed by.
+    """The pairs of several recordings, one after another, without what their builds differed by."""
 
-    Args:
-        recordings: Those whose pairs are drawn.
-        left_out: Those that are too few of their kind, and why, in words.
-        least: Pairs that a draw has.
-    """
-
-    recordings: tuple[Recording, ...]
-    left_out: tuple[str, ...]
-    least: int
+    recordings: tuple[Recording, ...]  # those whose pairs are drawn
+    left_out: tuple[str, ...]  # those that are too few of their kind, and why, in words
+    least: int  # pairs that a draw has
 
     @classmethod
     def of(cls, recordings: Sequence[Recording], least: int) -> Pool:

@@ -18,10 +18,8 @@ from perfgate.capture.pace import Progress
 from perfgate.errors import InterruptedRunError
 from perfgate.units import plural
 
-LOG = "perfgate.log"
-"""In the folder of an exercise: what its process says."""
-LOOK_S = 0.5
-"""How often processes side by side are looked at."""
+LOG = "perfgate.log"  # in the folder of an exercise: what its process says
+LOOK_S = 0.5  # how often processes side by side are looked at
 
 
 def run_side_by_side(

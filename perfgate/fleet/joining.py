@@ -29,25 +29,18 @@ from perfgate.record.shards import ShardPlan
 from perfgate.scenario.part import Part, plan_digest
 from perfgate.scenario.subject import Subject
 
+# Verdicts of a cell that was measured: it is not measured again, so that no gate has two chances
 DECIDED: tuple[Verdict, ...] = ("pass", "improved", "regressed", "inconclusive", "internal-error")
-"""Verdicts of a cell that was measured: it is not measured again, so that no gate has two chances."""
 
 
 @dataclass(frozen=True)
 class MeasuredPart:
-    """One part of a plan as it was measured.
+    """One part of a plan as it was measured."""
 
-    Args:
-        folder: Its run folder.
-        run: Its manifest.
-        part: Which one it is.
-        records: What was measured.
-    """
-
-    folder: Path
-    run: Run
-    part: Part
-    records: tuple[Record, ...]
+    folder: Path  # its run folder
+    run: Run  # its manifest
+    part: Part  # which one it is
+    records: tuple[Record, ...]  # what was measured
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -113,17 +106,11 @@ class MeasuredPart:
 
 @dataclass(frozen=True)
 class Given:
-    """What was given to be joined.
+    """What was given to be joined."""
 
-    Args:
-        parts: Those that are taken, in the plan's order.
-        faults: Why first tries are not, and then nothing passes.
-        aside: Why second tries are not; what the others hold is judged without them.
-    """
-
-    parts: tuple[MeasuredPart, ...]
-    faults: tuple[Note, ...]
-    aside: tuple[Note, ...]
+    parts: tuple[MeasuredPart, ...]  # those that are taken, in the plan's order
+    faults: tuple[Note, ...]  # why first tries are not, and then nothing passes
+    aside: tuple[Note, ...]  # why second tries are not; what the others hold is judged without them
 
 
 def _builds(built: Mapping[Any, Subject]) -> str:

@@ -42,32 +42,24 @@ from perfgate.scenario.subject import Subject
 
 MANIFEST = NIGHT
 REFERENCE, HEAD = "reference", "head"
+# The halves in order: the folder of each, and what its cells are called by in the report
 HALVES = {REFERENCE: "reference against itself", HEAD: "head against reference"}
-"""The halves in order: the folder of each, and what its cells are called by in the report."""
+# The visits beside an anchor, after the halves: the folder of each, and what is measured there
 BESIDE = {"anchored-reference": REFERENCE, "anchored-head": HEAD}
-"""The visits beside an anchor, after the halves: the folder of each, and what is measured there."""
-BASELINES = Path("baselines")
-"""What they are held against, from the working directory."""
+BASELINES = Path("baselines")  # what they are held against, from the working directory
 
 
 class Night(Frozen):
-    """What one command measures in two runs; ``night.json``.
-
-    Args:
-        name: Of its folder.
-        scenarios: Scenario files, from the working directory.
-        subjects: ``base`` is the reference.
-        seed: Draws the order within pairs; each further part takes the next number.
-        anchor: What both are measured beside; ``None`` where there is none, and then not written.
-        shard: The part of a plan that is measured here; ``None`` for a whole night, and then not written.
-    """
+    """What one command measures in two runs; ``night.json``."""
 
     format: Literal["perfgate-night/1"] = "perfgate-night/1"
-    name: str
-    scenarios: tuple[Path, ...]
-    subjects: dict[Side, Subject]
-    seed: int
+    name: str  # of its folder
+    scenarios: tuple[Path, ...]  # scenario files, from the working directory
+    subjects: dict[Side, Subject]  # `base` is the reference
+    seed: int  # draws the order within pairs; each further part takes the next number
+    # What both are measured beside; `None` where there is none, and then not written
     anchor: Subject | None = Field(default=None, exclude_if=absent)
+    # The part of a plan that is measured here; `None` for a whole night, and then not written
     shard: Assigned | None = Field(default=None, exclude_if=absent)
 
     @property

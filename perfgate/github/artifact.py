@@ -16,33 +16,23 @@ from perfgate.errors import RecordError
 from perfgate.github.api import Api, WorkflowRun
 from perfgate.github.workflow_job import GithubJob
 
-VERDICT = "perfgate-verdict"
-"""The small artifact that the comment is made from."""
+VERDICT = "perfgate-verdict"  # the small artifact that the comment is made from
 MEMBERS = 50_000
+# How GitHub packs; of other ways nothing good is to be had but more that can go wrong
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""How GitHub packs; of other ways nothing good is to be had but more that can go wrong."""
+# What zipfile raises of archives that are none, are encrypted, are cut, lie, or hold a file below a file
 _MALFORMED = (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError, zlib.error)
-"""What zipfile raises of archives that are none, are encrypted, are cut, lie, or hold a file below a file."""
-RUN_BYTES = 4 * 1024**3
-"""No run folder is larger; it is unpacked on the measuring machine."""
+RUN_BYTES = 4 * 1024**3  # no run folder is larger; it is unpacked on the measuring machine
 
 
 class UploadedArtifact(BaseModel):
-    """An artifact as GitHub lists it.
+    """An artifact as GitHub lists it."""
 
-    Args:
-        id: GitHub's number.
-        name: Its name, unique within an attempt of a run.
-        size_in_bytes: Packed.
-        created_at: When it was uploaded.
-        expired: Whether it was removed since.
-    """
-
-    id: int
-    name: str
-    size_in_bytes: int
-    created_at: AwareDatetime
-    expired: bool
+    id: int  # GitHub's number
+    name: str  # its name, unique within an attempt of a run
+    size_in_bytes: int  # packed
+    created_at: AwareDatetime  # when it was uploaded
+    expired: bool  # whether it was removed since
 
 
 def of_run(api: Api, repository: str, run_id: int, name: str) -> UploadedArtifact | None:

@@ -21,36 +21,25 @@ from perfgate.report.outcome_lines import gate_name, gate_row, notes, run_notes,
 from perfgate.report.text import to_text
 from perfgate.units import signed_percent
 
+# A step's summary; a larger one is dropped whole (GitHub's documentation, "Workflow commands", job summaries)
 SUMMARY_BYTES = 1024 * 1024
-"""A step's summary; a larger one is dropped whole (GitHub's documentation, "Workflow commands", job summaries)."""
-COMMENT_BYTES = 65_536
-"""A comment may have so many characters; bytes are counted here, which are never fewer."""
-ANNOTATIONS = 10
-"""Of each level in a step; GitHub drops further ones."""
+COMMENT_BYTES = 65_536  # a comment may have so many characters; bytes are counted here, which are never fewer
+ANNOTATIONS = 10  # of each level in a step; GitHub drops further ones
 
-DRAWN = 3
-"""How important the intervals are: tables and reasons of what did not pass come first."""
+DRAWN = 3  # how important the intervals are: tables and reasons of what did not pass come first
 
 Level = Literal["error", "warning", "notice"]
 
 
 @dataclass(frozen=True)
 class Annotation:
-    """A message on a line of a file.
+    """A message on a line of a file."""
 
-    Args:
-        level: How GitHub shows it.
-        title: Shown in bold.
-        text: What was found.
-        file: The file, from the repository's root; empty where there is none.
-        line: From 1; 0 for the file as a whole.
-    """
-
-    level: Level
-    title: str
-    text: str
-    file: str = ""
-    line: int = 0
+    level: Level  # how GitHub shows it
+    title: str  # shown in bold
+    text: str  # what was found
+    file: str = ""  # the file, from the repository's root; empty where there is none
+    line: int = 0  # from 1; 0 for the file as a whole
 
     def __str__(self) -> str:
         """The workflow command."""

@@ -22,10 +22,8 @@ from perfgate.report.html import run_html
 from perfgate.report.run_page import MeasuredRun
 from perfgate.report.text import to_text
 
-PAGE = "report.html"
-"""In the run folder."""
-BODY_CHARACTERS = 60_000
-"""Of a pull request's body that tell what moved; GitHub takes 65,536 in all."""
+PAGE = "report.html"  # in the run folder
+BODY_CHARACTERS = 60_000  # of a pull request's body that tell what moved; GitHub takes 65,536 in all
 
 
 def fetch_earlier(job: GithubJob, plan: JobPlan) -> None:

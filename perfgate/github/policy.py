@@ -29,10 +29,9 @@ from perfgate.scenario.plan import resolve_cells
 from perfgate.scenario.subject_words import anchored
 
 Against = Literal["merge-base", "baseline"]
-ALWAYS = ("perfgate.toml", "baselines")
-"""What decides beside the scenarios and what is in their folders."""
+ALWAYS = ("perfgate.toml", "baselines")  # what decides beside the scenarios and what is in their folders
+# Words of a ref that depends on what is checked out: `.`, `main...`, `HEAD~1`
 _OF_THE_TREE = re.compile(r"ref=(\.|.*\.\.\.|(.*[^\w/-])?(HEAD|@)([^\w/-].*)?)")
-"""Words of a ref that depends on what is checked out: ``.``, ``main...``, ``HEAD~1``."""
 
 
 class _Branch(BaseModel):
@@ -44,31 +43,20 @@ _Answer = TypeVar("_Answer", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a workflow asks for.
+    """What a workflow asks for."""
 
-    Args:
-        scenarios: Patterns of scenario files, from the root of the repository.
-        command: What of perfgate measures.
-        against: What the head is compared with.
-        base: Words of the base's subject, paths from the checkout; the merge base's build where there are none.
-        head: Words of the head's subject, paths from the checkout; the head's build where there are none.
-        more: Further words of ``perfgate run``.
-        shard: ``K/N``, where the job measures one shard.
-        plan: What ``perfgate plan`` printed, where the job measures or judges shards.
-        shards: Folder of the shards that the job judges.
-        left: What ``perfgate plan --left`` printed, where of the shard only that is measured.
-    """
-
-    scenarios: tuple[str, ...]
-    command: Command = "run"
-    against: Against = "merge-base"
+    scenarios: tuple[str, ...]  # patterns of scenario files, from the root of the repository
+    command: Command = "run"  # what of perfgate measures
+    against: Against = "merge-base"  # what the head is compared with
+    # Words of the base's subject, paths from the checkout; the merge base's build where there are none
     base: tuple[str, ...] = ()
+    # Words of the head's subject, paths from the checkout; the head's build where there are none
     head: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
-    shard: str = ""
-    plan: str = ""
-    shards: str = ""
-    left: str = ""
+    more: tuple[str, ...] = ()  # further words of `perfgate run`
+    shard: str = ""  # `K/N`, where the job measures one shard
+    plan: str = ""  # what `perfgate plan` printed, where the job measures or judges shards
+    shards: str = ""  # folder of the shards that the job judges
+    left: str = ""  # what `perfgate plan --left` printed, where of the shard only that is measured
 
 
 def make_plan(job: GithubJob, api: Api, wanted: Wanted, tree: Path) -> JobPlan:

@@ -13,23 +13,16 @@ from perfgate.errors import UsageError
 from perfgate.github.api import Api, ApiError, PullRequest
 from perfgate.project.git import Git
 
-BRANCH = "perfgate/baselines"
-"""Of the pull request; it holds one proposal alone, so an older one is replaced."""
+BRANCH = "perfgate/baselines"  # of the pull request; it holds one proposal alone, so an older one is replaced
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What is proposed.
+    """What is proposed."""
 
-    Args:
-        base: The branch it aims at.
-        title: Of the pull request and its commit.
-        body: Markdown.
-    """
-
-    base: str
-    title: str
-    body: str
+    base: str  # the branch it aims at
+    title: str  # of the pull request and its commit
+    body: str  # markdown
 
 
 class _Object(BaseModel):

@@ -19,13 +19,11 @@ from perfgate.report.document import printable
 
 LIMIT_BYTES = VERDICT.mib << 20
 DEPTH = 24
-TEXT = 20_000
-"""Characters of one text; an engine's last lines are fewer."""
+TEXT = 20_000  # characters of one text; an engine's last lines are fewer
 LARGEST = 1e18
-BREAK = "\u200b"
-"""A space without width: invisible, and no link goes on behind it."""
+BREAK = "\u200b"  # a space without width: invisible, and no link goes on behind it
+# Each match is broken before its last character
 _LINKS = re.compile(r"(?i):/(?=/)|www\.|#\w|gh-(?=\d)")
-"""Each match is broken before its last character."""
 
 
 def read_verdict(data: bytes, where: str) -> Outcome:

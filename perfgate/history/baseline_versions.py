@@ -14,13 +14,10 @@ from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import BASELINE
 from perfgate.project.git import Git, NoGitError
 
-FORMATTED = f'"format": "{FORMAT.partition("/")[0]}/'
-"""What every baseline's file says of itself."""
-MOST_VERSIONS = 20_000
-"""Of all files of a source; a promotion a night for fifty years."""
+FORMATTED = f'"format": "{FORMAT.partition("/")[0]}/'  # what every baseline's file says of itself
+MOST_VERSIONS = 20_000  # of all files of a source; a promotion a night for fifty years
 AT_ONCE = 16
-MOST_NAMED = 10
-"""Of versions that git does not give: a partial clone may lack all of them."""
+MOST_NAMED = 10  # of versions that git does not give: a partial clone may lack all of them
 _DIGEST = re.compile(r'"(?:digest|tip)": "([0-9a-f]{64})"')
 _TIP = re.compile(r'"tip": "([0-9a-f]{64})"\s*}\s*$')
 _CHANGE = re.compile(r":\d+ \d+ ([0-9a-f]{40,64}) ([0-9a-f]{40,64}) \w+\0([^\0]*)\0")
@@ -28,17 +25,11 @@ _CHANGE = re.compile(r":\d+ \d+ ([0-9a-f]{40,64}) ([0-9a-f]{40,64}) \w+\0([^\0]*
 
 @dataclass(frozen=True)
 class Version:
-    """A file as it was at some commit.
+    """A file as it was at some commit."""
 
-    Args:
-        path: Of the file, in its repository.
-        blob: What git calls its content.
-        text: All of it.
-    """
-
-    path: str
-    blob: str
-    text: str
+    path: str  # of the file, in its repository
+    blob: str  # what git calls its content
+    text: str  # all of it
 
     @property
     def digest(self) -> str:

@@ -14,8 +14,7 @@ import click
 
 from perfgate.errors import ExitStatus, UsageError
 
-NEEDED = ("duckdb", "ruptures")
-"""Of the extra ``history``."""
+NEEDED = ("duckdb", "ruptures")  # of the extra `history`
 
 
 @click.command()

@@ -16,10 +16,8 @@ from perfgate.units import format_value, percent, plural, signed_percent
 
 LEFT, RIGHT = 74.0, WIDTH - 16.0
 TOP, MIDDLE, GAP, BOTTOM = 22.0, 196.0, 60.0, 352.0
-LONGEST_BUILD = 90
-"""Characters of a build's name; whoever made it may have made it long."""
-MANY = 150
-"""Nights whose dots are drawn small."""
+LONGEST_BUILD = 90  # characters of a build's name; whoever made it may have made it long
+MANY = 150  # nights whose dots are drawn small
 CARD_COLOURS = 7
 LOOKS = {"slow": "slow", "fast": "fast", "both": "mixed"}
 HEADING = ("night", "beside the anchor", "interval", "value", "anchor", "restarts", "card", "state", "verdict",

@@ -19,15 +19,11 @@ from perfgate.stats.estimate import to_ratio
 from perfgate.units import format_value, percent, plural, signed_percent
 
 INDEX = "index.html"
-TOLD = 1_600
-"""Points of a page that are told one by one, of all its series together; a page has at most 2 MB."""
-MOST_TOLD = 400
-"""Of one series."""
+TOLD = 1_600  # points of a page that are told one by one, of all its series together; a page has at most 2 MB
+MOST_TOLD = 400  # of one series
 MOST_PROMOTIONS = 60
-MOST_LINKS = 60
-"""To pages of other cells, of a page that is not the first."""
-MOST_FAULTS = 150
-"""Shown; the command prints all."""
+MOST_LINKS = 60  # to pages of other cells, of a page that is not the first
+MOST_FAULTS = 150  # shown; the command prints all
 NO_DATA = "No data: nothing that was named holds a measurement."
 SOURCE = "the records of its runs and the entries of its baselines"
 CHANGES = ("when", "what", "change (95 %)", "between")

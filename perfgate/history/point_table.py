@@ -18,11 +18,10 @@ from perfgate import __version__
 from perfgate.errors import UsageError
 from perfgate.history.points import Point, Role
 
-READER = f"2 {__version__}"
-"""What a file was read by: another version may see other things in the same record."""
+READER = f"2 {__version__}"  # what a file was read by: another version may see other things in the same record
 _TYPES = {"str": "VARCHAR", "Role": "VARCHAR", "int": "INTEGER", "bool": "BOOLEAN"}
+# Of points, in the order of their fields; what may be missing is a figure
 _COLUMNS = {one.name: _TYPES.get(str(one.type), "DOUBLE") for one in fields(Point)}
-"""Of points, in the order of their fields; what may be missing is a figure."""
 _TABLES = {
     "reader": "version VARCHAR",
     "files": "path VARCHAR PRIMARY KEY, state VARCHAR, digest VARCHAR",

@@ -20,77 +20,43 @@ from perfgate.metrics.catalogue import Metric, find_metric
 from perfgate.metrics.sides import Side
 from perfgate.record.run_record import Record, Run, record_digest
 
-Role = Literal["head", "reference"]
-"""A build that changes from night to night, or one that is measured again and again."""
-LEAST, LARGEST = 1e-18, 1e18
-"""Of a value; what is beyond was not measured."""
-YEARS = range(2000, 2200)
-"""Of a visit."""
-MISSED = 0.05
-"""Of intervals at most so many miss the median."""
+Role = Literal["head", "reference"]  # a build that changes from night to night, or one that is measured again and again
+LEAST, LARGEST = 1e-18, 1e18  # of a value; what is beyond was not measured
+YEARS = range(2000, 2200)  # of a visit
+MISSED = 0.05  # of intervals at most so many miss the median
 
 
 @dataclass(frozen=True)
 class Point:
-    """A visit of one build and one metric; plain values, as they are in the cache.
+    """A visit of one build and one metric; plain values, as they are in the cache."""
 
-    Args:
-        cell_id: The cell.
-        cell: Its name.
-        machine: The machine class.
-        metric: Name of the metric.
-        t0_utc: When the visit began, ISO 8601 in UTC.
-        record: Digest of the record that its values come from.
-        role: What is measured, as far as its source tells.
-        build: The build, as JSON of :class:`~perfgate.baseline.stored_visit.Build`.
-        value: Median of the restarts, in the metric's base unit.
-        low: Lower end of its interval; ``None`` where there are too few restarts for one.
-        high: Upper end.
-        restarts: How many there are.
-        beside: The build that was measured in pairs with it, as ``build``; empty where it was measured alone.
-        pinned: Whether that is an anchor.
-        ratio: Median of ln(build / beside), positive is worse; ``None`` without pairs.
-        ratio_low: Lower end of its interval.
-        ratio_high: Upper end.
-        beside_value: Median of what that build took.
-        card: Digest of the GPUs by the salt of the baseline that it is of; empty without one.
-        devices: Ids of the GPUs, for a record; they are never shown.
-        state: Of the machine, where it has two: ``slow``, ``fast`` or ``both``.
-        verdict: Of the metric's gate; empty where it is not gated, or a baseline tells of it alone.
-        change: What the gate says of head beside base; ``None`` without a verdict.
-        gated: Whether the cell has a gate of the metric.
-        promoted: Kind of the promotion that took it into a baseline; empty where none did.
-        author: Who promoted it.
-        reason: Why.
-    """
-
-    cell_id: str
+    cell_id: str  # the cell
     cell: str
-    machine: str
-    metric: str
-    t0_utc: str
-    record: str
-    role: Role
-    build: str
-    value: float
-    low: float | None
-    high: float | None
-    restarts: int
-    beside: str = ""
-    pinned: bool = False
-    ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    beside_value: float | None = None
-    card: str = ""
-    devices: str = ""
-    state: str = ""
-    verdict: str = ""
-    change: float | None = None
-    gated: bool = False
-    promoted: str = ""
-    author: str = ""
-    reason: str = ""
+    machine: str  # the machine class
+    metric: str  # name of the metric
+    t0_utc: str  # when the visit began, ISO 8601 in UTC
+    record: str  # digest of the record that its values come from
+    role: Role  # what is measured, as far as its source tells
+    build: str  # the build, as JSON of :class:`~perfgate.baseline.stored_visit.Build`
+    value: float  # median of the restarts, in the metric's base unit
+    low: float | None  # lower end of its interval; `None` where there are too few restarts for one
+    high: float | None  # upper end
+    restarts: int  # how many there are
+    beside: str = ""  # the build that was measured in pairs with it, as `build`; empty where it was measured alone
+    pinned: bool = False  # whether that is an anchor
+    ratio: float | None = None  # median of ln(build / beside), positive is worse; `None` without pairs
+    ratio_low: float | None = None  # lower end of its interval
+    ratio_high: float | None = None  # upper end
+    beside_value: float | None = None  # median of what that build took
+    card: str = ""  # digest of the GPUs by the salt of the baseline that it is of; empty without one
+    devices: str = ""  # ids of the GPUs, for a record; they are never shown
+    state: str = ""  # of the machine, where it has two: `slow`, `fast` or `both`
+    verdict: str = ""  # of the metric's gate; empty where it is not gated, or a baseline tells of it alone
+    change: float | None = None  # what the gate says of head beside base; `None` without a verdict
+    gated: bool = False  # whether the cell has a gate of the metric
+    promoted: str = ""  # kind of the promotion that took it into a baseline; empty where none did
+    author: str = ""  # who promoted it
+    reason: str = ""  # why
 
 
 @functools.cache

@@ -17,36 +17,24 @@ from perfgate.metrics.catalogue import Metric
 from perfgate.stats.change_points import Change, Course, course
 from perfgate.stats.drift import moved
 
-USUAL = ("itl_median", "tpot_mean", "ttft_median", "output_throughput")
-"""Shown of a cell of which no gate is known."""
-FEWEST_BESIDE = 2
-"""Visits beside one build that make it something that ratios are told to."""
+USUAL = ("itl_median", "tpot_mean", "ttft_median", "output_throughput")  # shown of a cell of which no gate is known
+FEWEST_BESIDE = 2  # visits beside one build that make it something that ratios are told to
 
 
 @dataclass(frozen=True)
 class MeasuredNight(Night):
-    """A night of a series, with the point that it is.
+    """A night of a series, with the point that it is."""
 
-    Args:
-        point: As it was measured; :attr:`level` may be beside a later anchor.
-    """
-
-    point: Point
+    point: Point  # as it was measured; :attr:`level` may be beside a later anchor
 
 
 @dataclass(frozen=True)
 class Series:
-    """One metric of one cell on one class of machines.
+    """One metric of one cell on one class of machines."""
 
-    Args:
-        points: In order of time, each visit once.
-        nights: Those of them that were measured beside one anchor or linked to it, one a day.
-        course: What the nights say together: no change is sought between nights beside different anchors.
-    """
-
-    points: tuple[Point, ...]
-    nights: tuple[MeasuredNight, ...]
-    course: Course
+    points: tuple[Point, ...]  # in order of time, each visit once
+    nights: tuple[MeasuredNight, ...]  # those of them that were measured beside one anchor or linked to it, one a day
+    course: Course  # what the nights say together: no change is sought between nights beside different anchors
 
     @property
     def cell_id(self) -> str:

@@ -29,30 +29,21 @@ from perfgate.record.run_names import DRILL, NIGHT, RUN
 from perfgate.record.run_record import read_records, read_run, record_digest
 from perfgate.report.document import printable
 
-ARTIFACT_BYTES = 1024**3
-"""Of what is unpacked from one artifact; traces and timelines stay packed."""
-DEEPEST = 12
-"""Folders below a source; ours are at most seven deep."""
+ARTIFACT_BYTES = 1024**3  # of what is unpacked from one artifact; traces and timelines stay packed
+DEEPEST = 12  # folders below a source; ours are at most seven deep
 VERDICT_FILE = "verdict.json"
 _WANTED = re.compile(rf"(?:^|/)(?:{RUN}|{NIGHT}|{DRILL}|{VERDICT_FILE}|records/[^/]+\.json)$")
 _OF_THE_REFERENCE = {REFERENCE, *(part for part, measured in BESIDE.items() if measured == REFERENCE)}
-_PASSED_BY = {NIGHT, VERDICT_FILE, "job.json"}
-"""Files beside runs that tell nothing more."""
-_AHEAD = timedelta(days=1)
-"""By which the clock of a machine may be ahead of this one's."""
+_PASSED_BY = {NIGHT, VERDICT_FILE, "job.json"}  # files beside runs that tell nothing more
+_AHEAD = timedelta(days=1)  # by which the clock of a machine may be ahead of this one's
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that was left out.
+    """Something that was left out."""
 
-    Args:
-        where: Its path, as it was found, in one line.
-        why: What is wrong with it, in one line.
-    """
-
-    where: str
-    why: str
+    where: str  # its path, as it was found, in one line
+    why: str  # what is wrong with it, in one line
 
     @classmethod
     def of(cls, where: str, why: str) -> Fault:
@@ -62,34 +53,22 @@ class Fault:
 
 @dataclass(frozen=True)
 class Found:
-    """Something that may be read.
+    """Something that may be read."""
 
-    Args:
-        name: Its path, for people.
-        files: What it consists of.
-        load: Reads it.
-        role: Of what it measured, where its place tells.
-    """
-
-    name: str
-    files: tuple[Path, ...]
-    load: Callable[[], list[Point]]
-    role: Role | None = None
+    name: str  # its path, for people
+    files: tuple[Path, ...]  # what it consists of
+    load: Callable[[], list[Point]]  # reads it
+    role: Role | None = None  # of what it measured, where its place tells
 
 
 @dataclass
 class Sources:
-    """What was read so far.
+    """What was read so far."""
 
-    Args:
-        table: Where points are kept.
-        roles: Digest of each source, with the role of what it measured where its place tells.
-        faults: What was left out.
-    """
-
-    table: PointTable
+    table: PointTable  # where points are kept
+    # Digest of each source, with the role of what it measured where its place tells
     roles: dict[str, Role | None] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)  # what was left out
 
     def add(self, path: Path) -> None:
         """Read a folder of runs, nights, artifacts or baselines, or one of these.

@@ -19,12 +19,10 @@ from perfgate.imports.load_tools import ABSENT, ROUNDED, Content, Format, at
 
 Times = Mapping[str, Mapping[str, float]]
 
-FEWEST_TOKENS: Final = 8
-"""Below so many tokens an answer the first ones, which TPOT leaves out, are too much of it."""
+FEWEST_TOKENS: Final = 8  # below so many tokens an answer the first ones, which TPOT leaves out, are too much of it
+# Means over requests and over tokens may be so far apart, beyond what the quantiles say of the requests
 UNEVEN: Final = 1.25
-"""Means over requests and over tokens may be so far apart, beyond what the quantiles say of the requests."""
-HIGH_QUANTILE: Final = 90.0
-"""Without a quantile from this one on nobody knows how far apart requests are."""
+HIGH_QUANTILE: Final = 90.0  # without a quantile from this one on nobody knows how far apart requests are
 
 
 def contradictions(tool: Format, content: Content, times: Times, tokens: Mapping[str, float]) -> list[str]:

@@ -20,53 +20,35 @@ from perfgate.imports.load_tools import ABSENT, FORMATS, Content, Format, at
 from perfgate.imports.run_settings import Settings, leaves, settings_of
 from perfgate.machine.json_text import JsonError, Size, parse_documents
 
-RESULT: Final = Size(64, 4_000_000)
-"""``vllm bench serve --save-detailed`` keeps every gap between tokens."""
+RESULT: Final = Size(64, 4_000_000)  # `vllm bench serve --save-detailed` keeps every gap between tokens
 MOST_RUNS: Final = 256
-MOST_SHOWN: Final = 60
-"""Characters of a value that are shown."""
+MOST_SHOWN: Final = 60  # characters of a value that are shown
 
-Result = dict[str, float]
-"""By the name of a metric its value in base units."""
+Result = dict[str, float]  # by the name of a metric its value in base units
 
 _OURS: Final = re.compile(rb'"format"\s*:\s*"perfgate-')
 _STREAMED: Final = ("ttft", "itl", "tpot")
 _OF_TOKENS: Final = ("itl", "tpot")
-BUNDLED: Final = 0.5
-"""Of TPOT. Where half of the gaps are shorter than this, tokens were read together with others."""
-SEVERAL: Final = 1.5
-"""Of TPOT. Where gaps are longer in the mean, what arrives is chunks of several tokens."""
+BUNDLED: Final = 0.5  # of TPOT. Where half of the gaps are shorter than this, tokens were read together with others.
+SEVERAL: Final = 1.5  # of TPOT. Where gaps are longer in the mean, what arrives is chunks of several tokens.
 
 
 @dataclass(frozen=True)
 class LoadRun:
-    """One run of a load driver.
+    """One run of a load driver."""
 
-    Args:
-        where: The file, and the line where it holds several results.
-        path: The run in it.
-        tool: What wrote it.
-        content: As it was written.
-        settings: What was asked for.
-        figures: In base units.
-        requests: How many requests were asked for, were answered, failed, and were cut off at the end, as far as told.
-        tokens: Tokens a request in the mean, of prompts and of answers.
-        streamed: Whether answers came token by token.
-        left_out: Which figures are not used, and why.
-        contradictions: Which figures cannot all be right.
-    """
-
-    where: str
-    path: str
-    tool: Format
-    content: Content
-    settings: Settings
-    figures: Result
+    where: str  # the file, and the line where it holds several results
+    path: str  # the run in it
+    tool: Format  # what wrote it
+    content: Content  # as it was written
+    settings: Settings  # what was asked for
+    figures: Result  # in base units
+    # How many requests were asked for, were answered, failed, and were cut off at the end, as far as told
     requests: Mapping[str, int]
-    tokens: Mapping[str, float]
-    streamed: bool = True
-    left_out: tuple[str, ...] = ()
-    contradictions: tuple[str, ...] = ()
+    tokens: Mapping[str, float]  # tokens a request in the mean, of prompts and of answers
+    streamed: bool = True  # whether answers came token by token
+    left_out: tuple[str, ...] = ()  # which figures are not used, and why
+    contradictions: tuple[str, ...] = ()  # which figures cannot all be right
 
     @property
     def asked(self) -> Mapping[str, Any]:

@@ -20,11 +20,10 @@ from perfgate.models import Note
 from perfgate.scenario.plan import Plan
 from perfgate.units import plural
 
-NEGLIGIBLE: Final = 0.01
-"""One in a hundred, as for requests that a server of our own drops: docs/load.md."""
+NEGLIGIBLE: Final = 0.01  # one in a hundred, as for requests that a server of our own drops: docs/load.md
 MOST_NAMED: Final = 8
+# What a run is asked, as a key or a kind, that ends by the clock: how many requests it has depends on the server
 TIMED: Final = ("benchmark_duration", "duration", "max_seconds", "max_duration", "measurement_interval", "interval")
-"""What a run is asked, as a key or a kind, that ends by the clock: how many requests it has depends on the server."""
 
 Sides = Mapping[Side, Sequence[LoadRun]]
 

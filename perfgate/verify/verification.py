@@ -41,29 +41,21 @@ from perfgate.scenario.subject import SHOWN
 from perfgate.scenario.workload import AnyWorkload
 from perfgate.units import plural
 
+# Lines of a timeline beside those declared: waiting for a GPU or a server, and the windows of a search
 MOST_BESIDE = 64
-"""Lines of a timeline beside those declared: waiting for a GPU or a server, and the windows of a search."""
-MOST_A_LINE = 1024**3
-"""Bytes: a line is held in memory."""
-BYTES_A_TOKEN = 64
-"""Of a line, for each token of a window: a stamp and a count take 23."""
+MOST_A_LINE = 1024**3  # bytes: a line is held in memory
+BYTES_A_TOKEN = 64  # of a line, for each token of a window: a stamp and a count take 23
 
 Result = Literal["ok", "FAILED", "unknown"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """One thing that was looked at."""
 
-    Args:
-        result: ``ok``, ``FAILED``, or ``unknown`` where this place cannot tell.
-        what: What was looked at.
-        text: What was found.
-    """
-
-    result: Result
-    what: str
-    text: str
+    result: Result  # `ok`, `FAILED`, or `unknown` where this place cannot tell
+    what: str  # what was looked at
+    text: str  # what was found
 
 
 def verify_path(path: Path) -> Iterator[Check]:
