@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from importlib.metadata import distributions
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -80,14 +79,6 @@ class Dial(Strict):
         if all(map(WHOLE.fullmatch, self.sizes.get(device, ()))) and not all(map(WHOLE.fullmatch, sizes)):
             raise ValueError("expected whole numbers from 1")
         return sizes
-
-    def env(self, size: str) -> dict[str, str]:
-        """The environment variable that sets a size."""
-        return {self.variable: size} if self.variable else {}
-
-    def args(self, size: str) -> dict[str, JsonValue]:
-        """The engine argument that does."""
-        return {self.argument: _value(size)} if self.argument else {}
 
 
 def _value(text: str) -> Any:
@@ -212,26 +203,20 @@ class Plant(PlantFile):
         """The side without the plant: the build with the feature switched on that the plant is about."""
         return build.model_copy(update={"args": {**build.args, **self.base_args}})
 
-    def subject(self, base: Subject, size: str | None) -> Subject:
+    def subject(self, build: Subject, size: str | None) -> Subject:
         """The side with the plant, as large as the dial is set.
-
-        Args:
-            base: The build.
-            size: Of the dial; ``None`` only where there is none.
 
         Raises:
             UsageError: A size without a dial, or a dial without a size.
         """
         if (size is None) != (self.dial is None):
             raise UsageError(f"plant {self.name}: {'has no dial' if size else 'its dial needs a size'}")
-        env, args = (self.dial.env(size), self.dial.args(size)) if self.dial and size is not None else ({}, {})
-        return base.model_copy(
-            update={
-                "path": (*self.path, *base.path),
-                "env": {**base.env, **self.env, **env},
-                "args": {**base.args, **self.base_args, **self.args, **args},
-            }
-        )
+        env, args = {**build.env, **self.env}, {**build.args, **self.base_args, **self.args}
+        if size is not None and self.dial and self.dial.variable:
+            env[self.dial.variable] = size
+        if size is not None and self.dial and self.dial.argument:
+            args[self.dial.argument] = _value(size)
+        return build.model_copy(update={"path": (*self.path, *build.path), "env": env, "args": args})
 
 
 def load_plant(folder: Path) -> Plant:
@@ -260,19 +245,17 @@ def _digest(folder: Path, name: str) -> str:
 
 def _plugin(declared: PlantFile, folder: Path) -> tuple[str, ...]:
     """The folder where it is a plugin; a plant is never one that vLLM does not see."""
-    module = folder / f"{declared.name}.py"
-    entry_points = chain.from_iterable(each.entry_points for each in distributions(path=[str(folder)]))
-    named = [(entry.name, entry.value) for entry in entry_points if entry.group == PLUGINS]
-    if module.is_file() and named != [(declared.name, f"{declared.name}:register")]:
-        raise whole_file_error(folder / FILE, f"{module.name} needs a dist-info with one entry point of {PLUGINS}, "
-                                              f"{declared.name} = {declared.name}:register")  # fmt: skip
-    if module.is_file():
-        return (str(folder.absolute()),)
-    dial = declared.dial
+    name, dial = declared.name, declared.dial
+    if (folder / f"{name}.py").is_file():
+        entries = [entry for each in distributions(path=[str(folder)]) for entry in each.entry_points]
+        if [(e.name, e.value) for e in entries if e.group == PLUGINS] == [(name, f"{name}:register")]:
+            return (str(folder.absolute()),)
+        text = f"{name}.py needs a dist-info with one entry point of {PLUGINS}, {name} = {name}:register"
+        raise whole_file_error(folder / FILE, text)
     if dial and dial.variable and dial.variable.startswith(OWN):
-        raise whole_file_error(folder / FILE, f"nothing reads {dial.variable}: no {module.name} beside it")
+        raise whole_file_error(folder / FILE, f"nothing reads {dial.variable}: no {name}.py beside it")
     if not declared.env and not declared.args and not dial:
-        raise whole_file_error(folder / FILE, f"does nothing: no {module.name} beside it, no args, env or dial")
+        raise whole_file_error(folder / FILE, f"does nothing: no {name}.py beside it, no args, env or dial")
     return ()
 
 

@@ -12,7 +12,8 @@ from perfgate.cli.main import main
 from perfgate.drill.peer_rules import PEERS
 from perfgate.drill.recordings import read_recordings
 from perfgate.drill.replay import Declared, Share
-from perfgate.drill.replay_document import ReplayReport, replay_document, replay_json, replay_report
+from perfgate.drill.replay_document import ReplayReport, replay_document, replay_report
+from perfgate.report.formats import render
 from perfgate.report.markdown import to_markdown
 from perfgate.report.text import to_text
 from perfgate.scenario.declaration import load
@@ -53,7 +54,7 @@ def test_a_broken_rate_is_in_the_headline_and_named(report: ReplayReport) -> Non
 
 def test_the_report_is_read_back_from_json(report: ReplayReport) -> None:
     """Nothing is lost on the way."""
-    assert ReplayReport.model_validate_json(replay_json(report)) == report
+    assert ReplayReport.model_validate_json(render("replay", "json", report)) == report
 
 
 def test_the_command_replays_without_measuring(tmp_path: Path) -> None:
