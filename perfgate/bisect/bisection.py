@@ -33,7 +33,6 @@ from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.scenario.declaration import LoadedScenario, loads
 from perfgate.scenario.plan import Cell
-from perfgate.scenario.subject import SHOWN
 
 MANIFEST = "bisect.json"
 STEPS, SKIPPED = "steps", "skipped"  # folders of a search: of its runs, and of why commits were left out
@@ -196,27 +195,16 @@ class State:
         return Comparison(one.base, one.head, tuple(d.tolist())), series.resolution
 
 
-def read_bisection(folder: Path) -> Bisection:
-    """The manifest of a search.
-
-    Raises:
-        RecordError: There is none, or another version wrote it.
-    """
-    return read_model(Bisection, folder / MANIFEST)
-
-
 def read_state(folder: Path, before: State | None = None) -> State:
     """A search from its folders.
 
-    Args:
-        folder: The search's.
-        before: What was read of it earlier by whoever holds it; steps that were over then are not read again.
+    Steps that were over when ``before`` was read are not read again.
 
     Raises:
         RecordError: There is no search, or a run in it is not one of its steps.
         NotComparableError: ``different-machines``: its steps were measured on different ones.
     """
-    bisection = before.bisection if before else read_bisection(folder)
+    bisection = before.bisection if before else read_model(Bisection, folder / MANIFEST)
     over = {one.folder: one for one in before.taken if not one.is_open} if before else {}
     numbers = {commit.commit: number for number, commit in enumerate(bisection.commits)}
     taken = tuple(_taken(folder, bisection, numbers, over))
@@ -227,11 +215,6 @@ def read_state(folder: Path, before: State | None = None) -> State:
         if file.stem in numbers
     }
     return State(bisection, taken, skipped)
-
-
-def step_folder(number: int, step: Step, bisection: Bisection) -> str:
-    """The name of a step's folder."""
-    return f"{number:03d}-{step.purpose}-{bisection.commits[step.head].commit[:SHOWN]}"
 
 
 def _taken(

@@ -223,12 +223,7 @@ class _Beside:
 
 
 class _Kernel:
-    """What measured differences between builds have in common.
-
-    Args:
-        compared: Base and head of each difference, (measured,).
-        last: Number of the last commit.
-    """
+    """What measured differences between builds have in common."""
 
     def __init__(self, compared: Sequence[tuple[int, int]], last: int) -> None:
         self._compared = compared

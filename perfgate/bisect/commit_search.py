@@ -65,10 +65,7 @@ class Answer:
 def next_step(evidence: Evidence, limits: Limits, confirmed: frozenset[tuple[int, int]]) -> Step | Answer:
     """What is to be done with what is known.
 
-    Args:
-        evidence: Of which the bad commit was shown to be worse than the good one, if there are pairs of both.
-        limits: When to end.
-        confirmed: Base and head of the confirmations that were measured to their end.
+    ``confirmed`` are base and head of the confirmations that were measured to their end.
     """
     last = evidence.last
     if not any((one.base, one.head) == (0, last) for one in evidence.compared):
