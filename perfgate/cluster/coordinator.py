@@ -20,7 +20,7 @@ from perfgate.capture.job import Collector
 from perfgate.capture.pace import Step
 from perfgate.cluster.cells_folder import CellsFolder
 from perfgate.cluster.cluster_run import Begun, ClusterRun, Ending, Files, Piece, is_last
-from perfgate.cluster.travelling import MESSAGE_BYTES
+from perfgate.cluster.travelling import MESSAGE_BYTES, GrowingFolder, put, read_for_later_pairs, read_piece
 from perfgate.errors import PerfgateError, RecordError
 from perfgate.machine.locks import hold
 from perfgate.machine.temporary_folder import left_behind
@@ -126,26 +126,15 @@ class _Log:
 class Coordinator:
     """Looks after one run; its methods return at once.
 
-    Args:
-        run: What is measured.
-        files: What was measured earlier, by number of the cell.
-        open_cells: The cells that are to be measured, by number.
-        budget_s: For all of them together, from now on.
-        collector: Takes the trials; the real engine where there is none.
-        start_driver: Starts the driver of the tasks of the run of that name.
-        now_s: The time, in seconds.
+    ``files`` is what was measured earlier and ``open_cells`` what is to be measured, by number of the cell. The budget
+    is that of all together, from now on. ``start_driver`` starts the driver of the tasks of the run of a name.
     """
 
     def __init__(
-        self,
-        run: ClusterRun,
-        files: Mapping[int, Files],
-        open_cells: Sequence[int],
-        budget_s: float,
-        collector: Collector | None,
-        start_driver: Callable[[str], Driver],
+        self, run: ClusterRun, files: Mapping[int, Files], open_cells: Sequence[int], budget_s: float,
+        collector: Collector | None, start_driver: Callable[[str], Driver],
         now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._order = Order(run, open_cells, collector)
         self._now_s = now_s
         self._until_s = now_s() + budget_s
@@ -205,7 +194,7 @@ class Coordinator:
             return None
         cell.running, cell.homeless = True, ""
         left_s = max(self._until_s - self._now_s(), 0.0)
-        return Begun(self._folder.for_later_pairs(number), left_s, self._folder.path.name)
+        return Begun(read_for_later_pairs(self._folder.cell(number)), left_s, self._folder.path.name)
 
     def keep(self, number: int, attempt: int, files: Files, told: Sequence[Step | str]) -> bool:
         """Keep what a task sends; ``False`` where another was begun in its place, or nothing more can be kept."""
@@ -263,7 +252,7 @@ class Coordinator:
             if size >= MESSAGE_BYTES:
                 last, whole = came - 1, False
                 break
-            content = self._folder.piece(number, path)
+            content = read_piece(self._folder.cell(number), path)
             files.setdefault(number, {})[path] = content
             size += len(content.content if isinstance(content, Piece) else content)
         told = [one for came, one in self._log.told if seen < came <= last]
@@ -274,7 +263,7 @@ class Coordinator:
     def rest(self, number: int, path: str, before: Piece) -> Piece | None:
         """The piece of a file that follows another; ``None`` where the file was replaced, which is news."""
         try:
-            content = self._folder.piece(number, path, before)
+            content = read_piece(self._folder.cell(number), path, before)
         except OSError:
             return None
         return content if isinstance(content, Piece) else None
@@ -306,7 +295,7 @@ class Coordinator:
         return Ending("stopped", "stopped", "interrupted")
 
     def _keep(self, number: int, files: Files) -> None:
-        self._folder.put(number, files)
+        put(self._folder.cell(number), files)
         for path, content in files.items():
             if not path.endswith("/") and is_last(content):
                 self._log.note(number, path)
@@ -336,7 +325,7 @@ class Coordinator:
             self._log.tell(f"{name}: measured otherwise in {left.cell(number)}, which stays there")
             return False
         if len(there) > len(here):
-            everything = left.all_of(number)
+            everything = GrowingFolder(left.cell(number))
             for files in everything.changed():
                 self._keep(number, files)
             self._log.tell(*(f"{name}: {text}" for text in everything.behind()))

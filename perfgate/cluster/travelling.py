@@ -183,11 +183,6 @@ def _write(place: int, name: str, content: bytes | Piece) -> None:
 def read_piece(folder: Path, path: str, before: Piece | None = None) -> bytes | Piece:
     """A file below a folder, or where it is large a piece of it; no link is followed.
 
-    Args:
-        folder: The folder.
-        path: As :meth:`GrowingFolder.changed` has it.
-        before: The piece that was read last; the first one where there is none.
-
     Raises:
         OSError: It cannot be read, is a pipe or device, or changed since the piece before.
     """

@@ -23,6 +23,7 @@ from perfgate.cluster.cells_folder import CellsFolder
 from perfgate.cluster.cluster_run import Ending
 from perfgate.cluster.coordinator import News
 from perfgate.cluster.submission import joined
+from perfgate.cluster.travelling import GrowingFolder
 from perfgate.errors import ExitStatus
 from perfgate.gate import Finished
 from perfgate.machine.locks import state_folder
@@ -58,7 +59,11 @@ def test_earlier_trials_stay_where_they_are_kept(here: Path) -> None:
     """A later task is sent no timeline or log of them, takes the next number, and leaves theirs as they are."""
     cluster = Cluster(run_of(here))
     cluster.lose(1)
-    before = {path: content for path, content in everything(kept(cluster).all_of(1)).items() if "/trials/" in path}
+    before = {
+        path: content
+        for path, content in everything(GrowingFolder(kept(cluster).cell(1))).items()
+        if "/trials/" in path
+    }
     begun = cluster.coordinator.begin(1, cluster.coordinator.submitted(1).number)
     assert begun is not None
     assert before
@@ -66,7 +71,7 @@ def test_earlier_trials_stay_where_they_are_kept(here: Path) -> None:
     assert {path.rpartition("/")[0] + "/" for path in before} <= begun.files.keys()
 
     cluster.measure(1)
-    assert before.items() <= everything(kept(cluster).all_of(1)).items()
+    assert before.items() <= everything(GrowingFolder(kept(cluster).cell(1))).items()
 
 
 class UnreachableError(Exception):
@@ -157,7 +162,7 @@ def test_what_an_engine_leaves_behind_ends_no_cell(left: str, here: Path) -> Non
 
     assert ending == Ending("done")
     assert not kept(cluster).is_open(1)
-    names = {path.rpartition("/")[2] for path in everything(kept(cluster).all_of(1))}
+    names = {path.rpartition("/")[2] for path in everything(GrowingFolder(kept(cluster).cell(1)))}
     assert not names & {"core.1234", "link", "pipe", "d"}
     told = [text for text in cluster.told if "stays behind" in text]
     why = {"core dump": "1048576.0 MiB that no record names", "deep tree": "more than 12 folders deep"}

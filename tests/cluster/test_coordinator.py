@@ -12,6 +12,7 @@ from hand_made_cluster import LOST, Cluster, everything, run_of
 from perfgate.cluster.cells_folder import CellsFolder
 from perfgate.cluster.cluster_run import Ending
 from perfgate.cluster.coordinator import AGAIN_S, AWAY_S, MOST_AGAIN_S, NODE_WAIT_S, NODES, PLACE, News
+from perfgate.cluster.travelling import GrowingFolder, put
 
 
 def left_by_a_dead_actor(cluster: Cluster) -> Path:
@@ -33,17 +34,6 @@ def test_a_later_attempt_ends_an_earlier_one(here: Path) -> None:
     assert not coordinator.keep(1, second, {}, ["late"])
     news = coordinator.news("me", 0)
     assert (news.files, [*news.told]) == ({1: {"r/records/a.json": b"new"}}, ["new"])
-
-
-def test_what_runs_is_known(here: Path) -> None:
-    """A task counts as running from its beginning to its end, not while it waits for a node."""
-    coordinator = Cluster(run_of(here)).coordinator
-    attempt = coordinator.submitted(1)
-    assert coordinator.wanted().running == frozenset()
-    coordinator.begin(1, attempt.number)
-    assert coordinator.wanted().running == {1}
-    coordinator.ended(1, Ending("given-back", "in use"))
-    assert coordinator.wanted().running == frozenset()
 
 
 def test_a_cell_moves_to_another_node_and_not_for_ever(here: Path) -> None:
@@ -183,16 +173,16 @@ def test_news_come_in_pages(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_disk_of_the_head_that_is_full_ends_the_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node that measures is not blamed, what was kept stays, and the reason is told."""
     cluster = Cluster(run_of(here))
-    keep, kept = CellsFolder.put, 0
+    kept = 0
 
     def full(*given: Any) -> None:
         nonlocal kept
         kept += 1
         if kept > 4:
             raise OSError(28, "No space left on device")
-        keep(*given)
+        put(*given)
 
-    monkeypatch.setattr(CellsFolder, "put", full)
+    monkeypatch.setattr("perfgate.cluster.coordinator.put", full)
     ending = cluster.measure(1)
     assert (ending.kind, ending.node) == ("stopped", "")
     assert cluster.coordinator.wanted().stopped
@@ -253,7 +243,7 @@ def test_what_a_command_has_is_taken_where_it_is_more(here: Path) -> None:
     left = left_by_a_dead_actor(killed)
     elsewhere = Cluster(run)  # takes it over, as if on another head node with another folder
     elsewhere.lose(1, pair=3)
-    fetched = everything(CellsFolder(left_by_a_dead_actor(elsewhere)).all_of(1))
+    fetched = everything(GrowingFolder(CellsFolder(left_by_a_dead_actor(elsewhere)).cell(1)))
     trials = len(CellsFolder(elsewhere.coordinator._folder.path).trials(1))
     assert not left.exists()
 
