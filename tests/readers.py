@@ -43,10 +43,9 @@ from perfgate.drill.campaign import Drill
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
 from perfgate.fleet.nightly import read_night
 from perfgate.github.api import Api, WorkflowRun
-from perfgate.github.artifact import read_member, unpack
+from perfgate.github.artifact import LIMIT_BYTES, read_member, read_verdict, unpack
 from perfgate.github.comment import comment, comment_body
 from perfgate.github.policy import _aim
-from perfgate.github.verdict import LIMIT_BYTES, read_verdict
 from perfgate.github.workflow_job import GithubJob
 from perfgate.imports.two_results import compare_results
 from perfgate.judge.cell_verdict import judge

@@ -7,7 +7,7 @@ killed goes on where it was, and what was measured counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -208,7 +208,13 @@ def read_state(folder: Path, before: State | None = None) -> State:
     over = {one.folder: one for one in before.taken if not one.is_open} if before else {}
     numbers = {commit.commit: number for number, commit in enumerate(bisection.commits)}
     taken = tuple(_taken(folder, bisection, numbers, over))
-    _require_one_machine(folder, taken)
+    machines = [visit.machine for one in taken for record in one.records.values() for visit in record.visits]
+    for machine in machines[1:]:
+        if differences := comparable(machines[0], machine):
+            raise NotComparableError(
+                f"its steps were measured on different machines: {'; '.join(differences)}", where=str(folder),
+                remedy="Go on where it was begun, or begin a new search here.", code="different-machines",
+            )  # fmt: skip
     skipped = {
         numbers[file.stem]: read_model(Skipped, file)
         for file in sorted((folder / SKIPPED).glob("*.json"))
@@ -242,13 +248,3 @@ def _number(folder: Path, run: Run, side: str, bisection: Bisection, numbers: Ma
         text = f"its {side} is not a commit of this search, built as it was when the search began"
         raise RecordError(text, where=str(folder), remedy="Move this folder away; the step is then taken again.")
     return numbers[source.commit]
-
-
-def _require_one_machine(folder: Path, taken: Sequence[Taken]) -> None:
-    machines = [visit.machine for one in taken for record in one.records.values() for visit in record.visits]
-    for machine in machines[1:]:
-        if differences := comparable(machines[0], machine):
-            raise NotComparableError(
-                f"its steps were measured on different machines: {'; '.join(differences)}", where=str(folder),
-                remedy="Go on where it was begun, or begin a new search here.", code="different-machines",
-            )  # fmt: skip

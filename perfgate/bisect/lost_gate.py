@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,6 @@ from perfgate.errors import NotMeasuredError, UsageError
 from perfgate.judge.outcome import Outcome
 from perfgate.metrics.sides import Side
 from perfgate.scenario.declaration import LoadedScenario, dump, load, loads
-from perfgate.scenario.margins import Gate
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Subject
 
@@ -109,7 +109,10 @@ def compare_one(scenario: Path, subjects: Mapping[Side, Subject], cell: str, met
             text = f"which of {', '.join(found)}? Every commit must be tested for the same"
             raise UsageError(text, where=str(scenario), remedy=f"Name it: {option} {found[0]!r}.")
     if loss is not None:
-        loaded = _with_margins(loaded, metrics[0], loss)
+        margins = {"ignorable": loss / 3, "must_catch": 2 * loss / 3, "floor": None}
+        gates = tuple(one.model_copy(update=margins) if one.measured.name == metrics[0] else one
+                      for one in loaded.scenario.gates)  # fmt: skip
+        loaded = replace(loaded, scenario=loaded.scenario.model_copy(update={"gates": gates}))
         cells, _ = chosen(loaded, cell, metric)
     finished = gate.run([narrowed(loaded, cells[0], metrics[0])], dict(subjects), **means)
     verdict = finished.outcome.verdict
@@ -120,13 +123,3 @@ def compare_one(scenario: Path, subjects: Mapping[Side, Subject], cell: str, met
             text = reason.text if reason else "nothing was measured"
             raise NotMeasuredError(text, where=str(finished.folder), code=reason.code if reason else "")
     return "bad" if verdict == "regressed" else "good" if verdict in ("pass", "improved") else "unknown"
-
-
-def _with_margins(loaded: LoadedScenario, metric: str, loss: float) -> LoadedScenario:
-    def own(one: Gate) -> Gate:
-        if one.measured.name != metric:
-            return one
-        return one.model_copy(update={"ignorable": loss / 3, "must_catch": 2 * loss / 3, "floor": None})
-
-    scenario = loaded.scenario.model_copy(update={"gates": tuple(map(own, loaded.scenario.gates))})
-    return LoadedScenario(**{**vars(loaded), "scenario": scenario})

@@ -161,7 +161,7 @@ def _judged(exercise: Exercise, drill: Drill, outcome: Outcome, records: Sequenc
     )
     result = _result(plant, outcome, [(gate, _true_size(made_s, gate)) for _, gate in deciding])
     notes = (*outcome.reasons, *cell.reasons, *(shown.reasons if shown else ()))
-    fields = {
+    fields: dict[str, Any] = {
         "result": result,
         "verdict": outcome.verdict,
         "pairs": cell.pairs,
@@ -223,12 +223,8 @@ def boards_like(board: Board, folder: Path, named: Iterable[tuple[Path, Board]],
                 ) -> Iterator[Board]:  # fmt: skip
     """Boards of the same scenario and class of machines: what others block says nothing of this one.
 
-    Args:
-        board: The campaign's.
-        folder: The campaign's: other campaigns in the same folder of runs count.
-        named: Boards that were asked for, with their files.
-        tell: Given a sentence about each that was asked for or cannot be read, and does not count: it costs a campaign
-            that was measured nothing.
+    Campaigns in the same folder of runs count, and boards that were asked for, which come with their files. What does
+    not count is told: it costs a campaign that was measured nothing.
     """
     measured = board.scenario, board.machine_class
     for file in sorted(folder.resolve().parent.glob(f"*/{BOARD}")):

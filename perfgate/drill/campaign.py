@@ -110,13 +110,8 @@ def begin_drill(
 ) -> Path:  # fmt: skip
     """Make the folder of a campaign of a scenario on this machine.
 
-    Args:
-        scenario: Its file.
-        base: The build.
-        plants: Those asked for, each with texts of sizes of its dial, commas between; its default where there is none.
-        runs: Where the folder is made.
-        same_build: How often the build is run against itself, from 0.
-        seed: Drawn where not given.
+    A plant comes with texts of sizes of its dial, commas between; its default where there is none. The seed is drawn
+    where it is not given.
 
     Raises:
         UsageError: Nothing is left to run, a size is not one that its plant can have, or two have the same name.
@@ -180,12 +175,7 @@ def measure_drill(
 ) -> None:
     """Run what is open of a campaign, side by side on GPUs that are free; a later call goes on.
 
-    Args:
-        folder: The campaign's.
-        only: Exercises by name; all where none is named.
-        budget_s: No pair is begun that would not end within so many seconds.
-        progress: As for :func:`perfgate.gate.run`.
-        collector: As for :func:`perfgate.gate.run`, for exercises that run in this process.
+    No pair is begun that would not end within the budget. Options are those of :func:`perfgate.gate.run`.
 
     Raises:
         UsageError: ``only`` names an exercise that the campaign does not have; the scenario or a plant was changed.
@@ -311,13 +301,6 @@ def run_side_by_side(
     folder: Path, exercises: Sequence[str], slots: Sequence[str], deadline_s: float, progress: Progress
 ) -> None:
     """Run exercises in processes of their own, one a station; each is ``perfgate drill --only``.
-
-    Args:
-        folder: The campaign's.
-        exercises: Their names.
-        slots: The stations.
-        deadline_s: When the budget ends, on the monotonic clock.
-        progress: Told of each that begins or ends.
 
     Raises:
         InterruptedRunError: Stopped or out of budget; what was measured is kept.

@@ -262,9 +262,7 @@ def _plugin(declared: PlantFile, folder: Path) -> tuple[str, ...]:
 def load_catalogue(folder: Path, names: Iterable[str] = ()) -> tuple[Plant, ...]:
     """The plants in a folder, by name.
 
-    Args:
-        folder: Each folder in it is a plant.
-        names: Only these, in this order; all of them, sorted, where none is named.
+    Each folder in it is a plant. Where names are given only these, in their order.
 
     Raises:
         UsageError: There is no such folder, it holds no plant, or none of a name.

@@ -95,10 +95,17 @@ def replay_document(report: ReplayReport) -> Document:
         lines.append(f"recordings of {len(kinds)} kinds, never put together in one draw: {', '.join(kinds)}")
     if report.not_replayed:
         lines.append(f"not in every recording, so decided by nothing: {', '.join(report.not_replayed)}")
+    drawn_from = [
+        (recording.name, str(recording.pairs), str(recording.visits),
+         "-" if recording.pair_sd is None else percent(recording.pair_sd),
+         "the same build" if recording.same_build else "another build, its effect taken out")
+        for recording in report.recordings
+    ]  # fmt: skip
     sections = [
         Section(title=f"replay of {report.scenario}", lines=tuple(lines), importance=0),
         Section(lead="broken", lines=report.broken, style="items", importance=0),
-        _rates(report), _curve(report), _peers(report.peers), _drawn_from(report),
+        _rates(report), _curve(report), _peers(report.peers),
+        Section(title="drawn from", rows=[("recording", "pairs", "visits", "pair sd", "head"), *drawn_from]),
         Section(lead="left out", lines=report.left_out, style="items"),
     ]  # fmt: skip
     return Document.of([headline], sections, is_verdict=True)
@@ -172,18 +179,6 @@ LEGEND = (
 def _starts(cases: Sequence[PeerCase]) -> str:
     counts = sorted({round(case.starts, 1) for case in cases})
     return " to ".join(dict.fromkeys(f"{starts:g}" for starts in (counts[0], counts[-1])))
-
-
-def _drawn_from(report: ReplayReport) -> Section:
-    return Section(
-        title="drawn from",
-        rows=[("recording", "pairs", "visits", "pair sd", "head"), *(
-            (recording.name, str(recording.pairs), str(recording.visits),
-             "-" if recording.pair_sd is None else percent(recording.pair_sd),
-             "the same build" if recording.same_build else "another build, its effect taken out")
-            for recording in report.recordings
-        )],
-    )  # fmt: skip
 
 
 def _size(size: float) -> str:

@@ -339,10 +339,15 @@ def test_a_campaign_goes_on(project: Path) -> None:
     last = drill("--resume", str(folder), "--format", "json")
     assert last.exit_code == 0, last.output
     assert (slow / "run.json").stat().st_mtime_ns == before
+    (project / "tiny.yaml").unlink()  # a campaign that is over is shown again, whatever became of its scenario
+    assert drill("--resume", "latest", "--format", "json").stdout == last.stdout
 
 
 def test_boards_beside_are_pooled(project: Path) -> None:
-    """Runs of one build against itself add up over the campaigns in a folder, and over boards that are named."""
+    """Runs of one build against itself add up over the campaigns in a folder, and over boards that are named.
+
+    An older copy of the campaign's own board is not counted in its place.
+    """
     drill(*NEW, "--same-build", "2", "--plant", "slow")
     second = drill(*NEW, "--same-build", "3", "--plant", "slow")
     assert board_of(second)["false_blocks"]["verdicts"] == 5
@@ -351,15 +356,11 @@ def test_boards_beside_are_pooled(project: Path) -> None:
     elsewhere.write_bytes(first.read_bytes())
     again = drill("--resume", "latest", "--pool", str(elsewhere), "--format", "json")
     assert board_of(again)["false_blocks"]["verdicts"] == 5, "a board counts once, wherever it was found"
-
-
-def test_a_copy_of_a_board_does_not_replace_it(project: Path) -> None:
-    """An older copy of the campaign's own board is not counted in its place."""
-    drill(*NEW, "--same-build", "2", "--plant", "slow", "--budget", "0.000001")
-    (file,) = (project / "runs").glob("drill-*/board.json")
-    (project / "older.json").write_bytes(file.read_bytes())
-    ended = drill("--resume", "latest", "--pool", "older.json", "--format", "json")
-    assert board_of(ended)["false_blocks"]["verdicts"] == 2
+    newest = max((project / "runs").glob("drill-*/board.json"))
+    older = json.loads(newest.read_text())
+    elsewhere.write_text(json.dumps(older | {"rows": []}))
+    again = drill("--resume", "latest", "--pool", str(elsewhere), "--format", "json")
+    assert board_of(again)["false_blocks"]["verdicts"] == 5
 
 
 @pytest.mark.parametrize("change", [{"machine_class": "h100-x1-observe-000000"}, {"scenario": ["other"]}])
@@ -447,14 +448,6 @@ def test_a_campaign_stays_on_its_machines(project: Path, monkeypatch: pytest.Mon
     assert [row.result for row in read_model(Board, file).rows] == ["open", "as-expected"]
 
 
-def test_a_campaign_that_is_over_needs_no_scenario(project: Path) -> None:
-    """A campaign that is over is shown again, whatever became of its scenario."""
-    drill(*NEW, "--same-build", "1")
-    (project / "tiny.yaml").unlink()
-    ended = drill("--resume", "latest", "--format", "json")
-    assert (ended.exit_code, len(rows(ended))) == (0, 2), ended.output
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -465,13 +458,18 @@ def test_a_campaign_that_is_over_needs_no_scenario(project: Path) -> None:
         ("tiny.yaml", "--base", "python=/bin/true", "--draws", "9"),
         ("tiny.yaml", "--base", "python=/bin/true", "--only", "slow"),
         ("tiny.yaml", "--base", "python=/bin/true", "--no-plants", "--plant", "slow"),
+        ("tiny.yaml", "--replay", "times.csv", "--base", "python=/bin/true"),
+        ("tiny.yaml", "--replay", "times.csv", "--plant", "slow"),
+        ("tiny.yaml", "--replay", "times.csv", "--budget", "5"),
+        ("--resume", "latest", "--replay", "times.csv"),
     ],
 )
 def test_what_does_not_go_together(project: Path, words: tuple[str, ...]) -> None:
-    """A scenario begins a campaign, --resume goes on with one: what either would ignore is an error."""
+    """A scenario begins a campaign, --resume goes on with it, --replay measures nothing; what is ignored is refused."""
     drill(*NEW, "--same-build", "1", "--no-plants")
     before = [*(project / "runs").iterdir()]
-    assert drill(*words).exit_code == ExitStatus.USAGE
+    ended = drill(*words)
+    assert (ended.exit_code, "times.csv" in ended.stderr) == (ExitStatus.USAGE, False), ended.stderr
     assert [*(project / "runs").iterdir()] == before
 
 

@@ -82,23 +82,6 @@ def test_a_broken_rate_ends_with_10(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "itl_median slower by 0.15 %: broken: false-passes" in ended.output
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([str(TIGHT), "--base", "python=python"], "--replay measures nothing"),
-        (["--resume", "latest"], "--replay measures nothing"),
-        ([str(TIGHT), "--plant", "host_work"], "--replay measures nothing"),
-        ([str(TIGHT), "--budget", "5"], "--budget: --replay measures nothing"),
-    ],
-)
-def test_what_a_replay_does_not_take_is_refused(words: list[str], text: str) -> None:
-    """Nothing is measured, so builds, plants and campaigns have no place in it."""
-    ended = CliRunner().invoke(main, ["drill", *words, "--replay", str(QUIET)])
-
-    assert ended.exit_code == 2
-    assert text in ended.output
-
-
 def test_the_committed_page_has_every_part() -> None:
     """docs/drills-replay.txt has the curve of each scenario and every rule, on quiet pairs and on those of states."""
     page = (ROOT / "docs" / "drills-replay.txt").read_text()
