@@ -113,9 +113,8 @@ def measure(
         text = f"node {here.host}: perfgate's own process did not get the memory that it asked for"
         return Ending("failed", text, "internal-error")
     except PerfgateError as error:
-        kind = "given-back" if error.code == "gpu-busy" else "failed"
-        unfit = error.code in OF_THE_NODE
-        return here.unfit(error.finding, error.code) if unfit else Ending(kind, error.finding, error.code)
+        ended = Ending("given-back" if error.code == "gpu-busy" else "failed", error.finding, error.code)
+        return here.unfit(error.finding, error.code) if error.code in OF_THE_NODE else ended
     return Ending("done")
 
 

@@ -247,17 +247,12 @@ def _refusal_wait_s(error: HTTPError, method: str, attempt: int) -> float | None
         if after.isdecimal():
             return float(after)
         if error.headers.get("x-ratelimit-remaining") == "0" and reset.isdecimal():
-            return max(1.0, float(reset) - _server_time_s(error))
+            server_s = 0.0  # by the server's own clock, in which it says when a limit ends
+            with contextlib.suppress(ValueError):
+                server_s = parsedate_to_datetime(error.headers.get("Date", "")).timestamp()
+            return max(1.0, float(reset) - server_s)
         return float(10 * attempt) if error.code == 429 else None  # noqa: PLR2004 (too many requests)
     return float(attempt) if error.code >= 500 and method != "POST" else None  # noqa: PLR2004 (the server's fault)
-
-
-def _server_time_s(answer: HTTPError) -> float:
-    """The time by the server's own clock, in which it says when a limit ends; 0 where it does not tell."""
-    try:
-        return parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def _refused(error: HTTPError, url: str) -> ApiError:

@@ -129,9 +129,6 @@ class GithubJob:
 
         On ``pull_request`` that is the change's own head, while what is checked out is its merge with the base.
 
-        Args:
-            checked_out: Commit that is checked out.
-
         Raises:
             UsageError: This is not a job, or its event names no commit.
         """
@@ -162,6 +159,16 @@ class GithubJob:
         """
         file = self.folder / "job.json"
         return read_model(JobPlan, file) if file.exists() else None
+
+    def prepared(self) -> JobPlan:
+        """The plan of the first step.
+
+        Raises:
+            UsageError: That failed.
+        """
+        if (plan := self.read_plan()) is None:
+            raise UsageError("nothing is prepared", remedy="Run perfgate github prepare first.")
+        return plan
 
     def write_status(self, status: int) -> None:
         """Hand on what measuring ended with."""

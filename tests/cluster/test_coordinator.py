@@ -72,34 +72,28 @@ def test_a_cell_that_was_given_back_waits_longer_each_time(here: Path) -> None:
     assert waits == [AGAIN_S, 4.0, 8.0, 16.0, 32.0, MOST_AGAIN_S, MOST_AGAIN_S]
 
 
+@pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize("kind", ["stopped", "given-back", "elsewhere"])
-def test_the_end_of_the_budget(here: Path, kind: str) -> None:
-    """What has not ended by then ends as out of budget, whatever became of it; what is done is done."""
+def test_the_end_of_the_budget(here: Path, kind: str, *, stopped: bool) -> None:
+    """What has not ended by then ends as out of budget, or as stopped, whatever became of it; what is done is done."""
     cluster = Cluster(run_of(here), budget_s=5.0)
-    attempt = cluster.coordinator.submitted(1)
-    begun = cluster.coordinator.begin(1, attempt.number)
+    coordinator, attempt = cluster.coordinator, cluster.coordinator.submitted(1)
+    begun = coordinator.begin(1, attempt.number)
     assert begun is not None
     assert begun.seconds_left == 5.0
+    if stopped:
+        coordinator.stop()
+        assert coordinator.begin(1, attempt.number) is None
     cluster.clock.now_s += 6.0
 
-    wanted = cluster.coordinator.wanted()
-    assert (wanted.over, wanted.stopped) == (True, False)
-    assert cluster.coordinator.ended(1, Ending(kind)) is None  # type: ignore[arg-type]
-    assert cluster.coordinator.ended(2, Ending("done")) is None
-    endings = cluster.coordinator.news("me", 0).endings
-    assert (endings[1].code, endings[2].kind) == ("out-of-budget", "done")
-
-
-def test_stop(here: Path) -> None:
-    """Nothing begins any more, and what ends then was stopped, out of budget or not."""
-    cluster = Cluster(run_of(here), budget_s=5.0)
-    attempt = cluster.coordinator.submitted(1)
-    cluster.coordinator.stop()
-    cluster.clock.now_s += 6.0
-
-    assert cluster.coordinator.begin(1, attempt.number) is None
-    assert cluster.coordinator.ended(1, LOST) is None
-    assert cluster.coordinator.news("me", 0).endings[1] == Ending("stopped", "stopped", "interrupted")
+    assert (coordinator.wanted().over, coordinator.wanted().stopped) == (True, stopped)
+    assert coordinator.ended(1, Ending(kind)) is None  # type: ignore[arg-type]
+    assert coordinator.ended(2, Ending("done")) is None
+    endings = coordinator.news("me", 0).endings
+    assert (endings[1].code, endings[2].kind) == ("interrupted" if stopped else "out-of-budget", "done")
+    cluster.driver.status = 3
+    news = coordinator.news("me", 0)
+    assert (news.finished, news.fault) == (True, "the driver of the tasks ended with 3")
 
 
 def test_a_cell_that_no_node_can_hold(here: Path) -> None:
@@ -191,15 +185,6 @@ def test_a_disk_of_the_head_that_is_full_ends_the_run(here: Path, monkeypatch: p
     assert news.fault == "the head node cannot keep what is measured: [Errno 28] No space left on device"
     assert news.endings[1].code == "interrupted"
     assert cluster.coordinator._folder.trials(1)
-
-
-def test_a_driver_that_fails_is_told(here: Path) -> None:
-    """The run ends with it, and says so."""
-    cluster = Cluster(run_of(here))
-    assert not cluster.coordinator.news("me", 0).finished
-    cluster.driver.status = 3
-    news = cluster.coordinator.news("me", 0)
-    assert (news.finished, news.fault) == (True, "the driver of the tasks ended with 3")
 
 
 def test_whoever_looks_on_is_waited_for(here: Path) -> None:
