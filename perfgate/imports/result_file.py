@@ -111,27 +111,27 @@ def read_runs(file: Path) -> list[LoadRun]:
     runs: list[LoadRun] = []
     for line, document in documents:
         where = f"{file}:{line}" if len(documents) > 1 else str(file)
-        for path, entry in _entries(document):
-            tool = _tool(entry, where, path)
+        for path, entry, tool in _results(document, where):
             if runs and tool is not runs[0].tool:
                 text = f"{tool.name}, and {runs[0].tool.name} before it: one file is one tool's"
                 raise RecordError(_placed(path, text), where=where)
             for below, run in tool.runs(entry):
-                runs.append(_run(tool, run, where, f"{path}{below}"))
-                if len(runs) > MOST_RUNS:
-                    raise RecordError(f"holds more than {MOST_RUNS} runs", where=str(file))
-    if not runs:
-        raise RecordError("holds no run", where=str(file))
+                try:
+                    runs.append(_run(tool, run, where, f"{path}{below}"))
+                except JsonError as error:
+                    raise RecordError(_placed(f"{path}{below}", str(error)), where=where) from error
+    if not 0 < len(runs) <= MOST_RUNS:
+        raise RecordError(f"holds more than {MOST_RUNS} runs" if runs else "holds no run", where=str(file))
     _refuse_copies(runs)
     return runs
 
 
-def _entries(document: Any) -> Iterator[tuple[str, Any]]:
-    """The results in a JSON text: that of llama-bench is a list of them."""
-    if isinstance(document, list):
-        yield from ((f"[{number}]", entry) for number, entry in enumerate(document))
-    else:
-        yield "", document
+def _results(document: Any, where: str) -> Iterator[tuple[str, Any, Format]]:
+    """The results in a JSON text, with their paths and tools: that of llama-bench is a list of them."""
+    listed = isinstance(document, list)
+    for number, entry in enumerate(document if listed else [document]):
+        path = f"[{number}]" if listed else ""
+        yield path, entry, _tool(entry, where, path)
 
 
 def _placed(path: str, text: str) -> str:
@@ -151,14 +151,11 @@ def _tool(entry: Any, where: str, path: str) -> Format:
     else:
         nearest = min(FORMATS, key=lambda tool: len(tool.lacks(content)) / len(tool.marks))
         lacking = ", ".join(nearest.lacks(content)) or f"none of {', '.join(nearest.none_of)}"
-        near = len(nearest.lacks(content)) < len(nearest.marks)
-        looked = f"of {nearest.name} it lacks {lacking}" if near else f"looked for: {_looked_for()}"
+        looked = f"of {nearest.name} it lacks {lacking}"
+        if len(nearest.lacks(content)) >= len(nearest.marks):
+            looked = "looked for: " + "; ".join(f"{', '.join(tool.marks[:3])} ({tool.name})" for tool in FORMATS)
         text = f"not a result of a load driver that perfgate reads; {looked}"
     raise RecordError(_placed(path, text), where=where, remedy=f"Read are results of {names}.")
-
-
-def _looked_for() -> str:
-    return "; ".join(f"{', '.join(tool.marks[:3])} ({tool.name})" for tool in FORMATS)
 
 
 def _refuse_copies(runs: list[LoadRun]) -> None:
@@ -171,13 +168,6 @@ def _refuse_copies(runs: list[LoadRun]) -> None:
 
 
 def _run(tool: Format, run: Any, where: str, path: str) -> LoadRun:
-    try:
-        return _checked(tool, run, where, path)
-    except JsonError as error:
-        raise RecordError(_placed(path, str(error)), where=where) from error
-
-
-def _checked(tool: Format, run: Any, where: str, path: str) -> LoadRun:
     content = run if isinstance(run, dict) else {}
     lacking = [need for need in tool.needs if at(content, need) in (ABSENT, None)]
     if lacking or not isinstance(run, dict):
@@ -191,7 +181,9 @@ def _checked(tool: Format, run: Any, where: str, path: str) -> LoadRun:
     requests = {what: numbers.count(content, paths) for what, paths in tool.requests.items()}
     told = {what: count for what, count in requests.items() if count is not None}
     if tool.name == "aiperf" and "failed" not in told:
-        told["failed"] = _errors(content, numbers)
+        errors = at(content, "error_summary")
+        listed = errors if isinstance(errors, list) else []
+        told["failed"] = sum(numbers.count({"count": at(error, "count")}, ("count",)) or 0 for error in listed)
     tokens = _tokens(tool, content, told, numbers)
     times, rates, left_out = _figures(tool, content, numbers)
     streamed = _streamed(tool, content, times, tokens)
@@ -233,13 +225,6 @@ class _Numbers:
                 raise self.refuse(path, value, "a whole number")
             return int(value)
         return None
-
-
-def _errors(content: Content, numbers: _Numbers) -> int:
-    """How many requests failed by aiperf's list of errors."""
-    errors = at(content, "error_summary")
-    listed = enumerate(errors) if isinstance(errors, list) else ()
-    return sum(numbers.count({"count": at(error, "count")}, ("count",)) or 0 for _, error in listed)
 
 
 def _tokens(tool: Format, content: Content, requests: Mapping[str, int], numbers: _Numbers) -> dict[str, float]:

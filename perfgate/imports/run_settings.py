@@ -96,11 +96,7 @@ def leaves(
 ) -> Iterator[tuple[str, Any]]:
     """Every value below one that holds no others, with its path; without recursion, which a file could exhaust.
 
-    Args:
-        root: The path of the value.
-        value: What is walked.
-        lists: Whether lists are, too.
-        left_out: Says of a path and its value whether it is left out, with all below it.
+    ``left_out`` says of a path and its value whether it is left out, with all below it.
 
     Raises:
         JsonError: A path is longer than any tool's: patterns are searched in it, whose time may grow with the square.
