@@ -31,11 +31,7 @@ _TABLES = {
 
 
 class PointTable:
-    """The table, open; one process at a time has it.
-
-    Args:
-        connection: To its file, or to memory.
-    """
+    """The table, open; one process at a time has it."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -86,9 +82,7 @@ class PointTable:
     def points(self, roles: Mapping[str, Role | None], metrics: Sequence[str] = ()) -> Iterator[Point]:
         """The points of some sources in order of time.
 
-        Args:
-            roles: Digests of the sources, each with the role of what they measured where that is known from elsewhere.
-            metrics: Only these; all if there are none.
+        A source comes with the role of what it measured where that is known from elsewhere.
         """
         asked = pd.DataFrame([*roles.items()], columns=["digest", "told"], dtype=object)
         self._connection.register("asked", asked)
