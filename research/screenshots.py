@@ -19,8 +19,7 @@ from browser import CHROMIUM, Scheme, Shown, opened, started  # noqa: E402 (with
 from recorded_runs import recorded  # noqa: E402
 
 from perfgate.history.history_page import INDEX, site  # noqa: E402
-from perfgate.history.points import points_of_baseline  # noqa: E402
-from perfgate.history.series import all_series  # noqa: E402
+from perfgate.history.points import all_series, points_of_baseline  # noqa: E402
 from perfgate.report.html import run_html  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"

@@ -37,16 +37,14 @@ from perfgate.capture.timeline import read_iteration
 from perfgate.capture.vllm_driver import VllmEngine
 from perfgate.capture.worker import Worker
 from perfgate.counters.report_file import read_counters
-from perfgate.drill.board import false_blocks, make_board, read_board
-from perfgate.drill.board_document import BoardReport
-from perfgate.drill.campaign import read_drill
+from perfgate.drill.board import Board, BoardReport, false_blocks, make_board
+from perfgate.drill.campaign import Drill
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
 from perfgate.fleet.nightly import read_night
 from perfgate.github.api import Api, WorkflowRun
-from perfgate.github.artifact import read_member, unpack
+from perfgate.github.artifact import LIMIT_BYTES, read_member, read_verdict, unpack
 from perfgate.github.comment import comment, comment_body
 from perfgate.github.policy import _aim
-from perfgate.github.verdict import LIMIT_BYTES, read_verdict
 from perfgate.github.workflow_job import GithubJob
 from perfgate.imports.two_results import compare_results
 from perfgate.judge.cell_verdict import judge
@@ -59,6 +57,7 @@ from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.clock_lease import find_leases
 from perfgate.machine.locks import STATE
 from perfgate.machine.process_log import last_words
+from perfgate.machine.versioned_json import read_model
 from perfgate.metrics.transformer import read_config, step_demand
 from perfgate.project.config import load_config
 from perfgate.record.run_record import read_record, read_run
@@ -148,14 +147,14 @@ def _sealed_baseline(file: Path) -> None:
 
 def _drill(file: Path) -> None:
     """As it is gone on with: what an exercise runs, and the board of what there is."""
-    found = read_drill(file.parent)
+    found = read_model(Drill, file)
     for exercise in found.exercises:
         exercise.sides(found.base)
     make_board(file.parent)
 
 
 def _board(file: Path) -> None:
-    found = read_board(file)
+    found = read_model(Board, file)
     for form in formats_of("drill"):
         render("drill", form, BoardReport(found, false_blocks([found])))
 

@@ -16,16 +16,16 @@ from perfgate.bisect.commit_search import Answer, Why
 from perfgate.errors import ExitStatus, Verdict
 from perfgate.judge.outcome import GateOutcome
 from perfgate.models import Frozen, Note
+from perfgate.report.document import Document, NoteLine, Section
 from perfgate.scenario.subject import SHOWN
 from perfgate.trace.difference import first_difference
 from perfgate.units import percent, plural, signed_percent
 
-CONFIDENCE_SDS = 1.96
-"""Of a normal variable: 95 % lie within so many standard deviations."""
-TOLD = 0.01
-"""A commit that is not in the answer and is more probable than this is named."""
+CONFIDENCE_SDS = 1.96  # of a normal variable: 95 % lie within so many standard deviations
+TOLD = 0.01  # a commit that is not in the answer and is more probable than this is named
 
 Found = Literal["found", "several", "nothing-lost", "inconclusive", "not-measured", "open"]
+# What a search ends with
 EXITS: dict[Found, ExitStatus] = {
     "found": ExitStatus.PASS,
     "several": ExitStatus.INCONCLUSIVE,
@@ -34,125 +34,70 @@ EXITS: dict[Found, ExitStatus] = {
     "not-measured": ExitStatus.NOT_MEASURED,
     "open": ExitStatus.INTERRUPTED,
 }
-"""What a search ends with."""
 
 
 class ShownCommit(Frozen):
-    """A commit, and what is known of it.
+    """A commit, and what is known of it."""
 
-    Args:
-        commit: Full hash.
-        title: First line of its message.
-        probability: That it lost the difference; ``None`` of the good commit.
-        pairs: Measured beside the good commit.
-        worse: Their mean, how much worse than the good commit, as a ratio minus one; ``None`` without pairs.
-        merges: Commits that it merges, beside its first parent.
-    """
-
-    commit: str
-    title: str
-    probability: float | None = None
-    pairs: int = 0
+    commit: str  # full hash
+    title: str  # first line of its message
+    probability: float | None = None  # that it lost the difference; `None` of the good commit
+    pairs: int = 0  # measured beside the good commit
+    # Their mean, how much worse than the good commit, as a ratio minus one; `None` without pairs
     worse: float | None = None
-    merges: tuple[str, ...] = ()
+    merges: tuple[str, ...] = ()  # commits that it merges, beside its first parent
 
 
 class ShownComparison(Frozen):
-    """Two commits as the gate's own rule compared them.
+    """Two commits as the gate's own rule compared them."""
 
-    Args:
-        base: Full hash.
-        head: Full hash.
-        run: The run folder, from the search's.
-        verdict: Of the gate.
-        pairs: Behind the figures.
-        change: As in :class:`perfgate.judge.outcome.MetricOutcome`, in the metric's own direction.
-        change_low: End of the interval towards smaller values.
-        change_high: End towards larger values.
-    """
-
-    base: str
-    head: str
-    run: str
-    verdict: Verdict
-    pairs: int
-    change: float | None
-    change_low: float | None
-    change_high: float | None
+    base: str  # full hash
+    head: str  # full hash
+    run: str  # the run folder, from the search's
+    verdict: Verdict  # of the gate
+    pairs: int  # behind the figures
+    change: float | None  # as in :class:`perfgate.judge.outcome.MetricOutcome`, in the metric's own direction
+    change_low: float | None  # end of the interval towards smaller values
+    change_high: float | None  # end towards larger values
 
 
 class Loss(Frozen):
-    """What one commit lost by the model of all pairs, without offsets of builds; ratios minus one, positive is worse.
+    """What one commit lost by the model of all pairs, without offsets of builds: ratios minus one, above 0 is worse."""
 
-    Args:
-        mean: The estimate.
-        low: End of the interval of 95 %.
-        high: The other end.
-    """
-
-    mean: float
-    low: float
+    mean: float  # the estimate
+    low: float  # end of the interval of 95 %
     high: float
 
 
 class BisectReport(Frozen):
-    """What a search found.
-
-    Args:
-        name: Of its folder.
-        scenario: The scenario's file.
-        cell: Name of the cell that was lost; empty where none is known.
-        cell_id: Its identity.
-        metric: The metric that was lost.
-        verdict: ``found`` for one commit; ``several`` that hold it; else why there is none.
-        exit_status: What the process ends with.
-        error: Declared probability of a wrong answer.
-        why: Why the search ended.
-        probability: That the loss is among the answer's commits.
-        answer: The commits that hold it, in order.
-        commits: How many there are on the line, the good one not counted.
-        reproduced: The good and the bad commit.
-        confirmed: The builds before and after the answer.
-        loss: What the commit lost.
-        kernels: What the decode steps of these two builds differ in, where they were traced.
-        measured: Every commit that was measured beside the good one, in order.
-        skipped: Commits that could not be measured, with the reason of each.
-        pairs: Taken in all steps together.
-        pair_sd: Their standard deviation.
-        uncertain: What stays uncertain, in sentences.
-    """
+    """What a search found."""
 
     format: Literal["perfgate-bisection/1"] = "perfgate-bisection/1"
-    name: str
-    scenario: Path
-    cell: str = ""
-    cell_id: str = ""
-    metric: str = ""
-    verdict: Found
-    exit_status: int
-    error: float
-    why: Why | None = None
-    probability: float | None = None
-    answer: tuple[ShownCommit, ...] = ()
-    commits: int
-    reproduced: ShownComparison | None = None
-    confirmed: ShownComparison | None = None
-    loss: Loss | None = None
-    kernels: tuple[str, ...] = ()
-    measured: tuple[ShownCommit, ...] = ()
-    skipped: tuple[tuple[ShownCommit, Note], ...] = ()
-    pairs: int = 0
-    pair_sd: float | None = None
-    uncertain: tuple[str, ...] = ()
+    name: str  # of its folder
+    scenario: Path  # the scenario's file
+    cell: str = ""  # name of the cell that was lost; empty where none is known
+    cell_id: str = ""  # its identity
+    metric: str = ""  # the metric that was lost
+    verdict: Found  # `found` for one commit; `several` that hold it; else why there is none
+    exit_status: int  # what the process ends with
+    error: float  # declared probability of a wrong answer
+    why: Why | None = None  # why the search ended
+    probability: float | None = None  # that the loss is among the answer's commits
+    answer: tuple[ShownCommit, ...] = ()  # the commits that hold it, in order
+    commits: int  # how many there are on the line, the good one not counted
+    reproduced: ShownComparison | None = None  # the good and the bad commit
+    confirmed: ShownComparison | None = None  # the builds before and after the answer
+    loss: Loss | None = None  # what the commit lost
+    kernels: tuple[str, ...] = ()  # what the decode steps of these two builds differ in, where they were traced
+    measured: tuple[ShownCommit, ...] = ()  # every commit that was measured beside the good one, in order
+    skipped: tuple[tuple[ShownCommit, Note], ...] = ()  # commits that could not be measured, with the reason of each
+    pairs: int = 0  # taken in all steps together
+    pair_sd: float | None = None  # their standard deviation
+    uncertain: tuple[str, ...] = ()  # what stays uncertain, in sentences
 
 
 def report_of(folder: Path, state: State) -> BisectReport:
-    """What the folders of a search say, whether or not it is over.
-
-    Args:
-        folder: The search's.
-        state: What was read of it.
-    """
+    """What the folders of a search say, whether or not it is over."""
     bisection, next_one = state.bisection, state.next
     verdict = _verdict(state)
     known: dict[str, Any] = {
@@ -167,15 +112,19 @@ def report_of(folder: Path, state: State) -> BisectReport:
         return BisectReport(**known)
     cell, metric = state.lost
     mean, sd = state.posterior.loss
+    measured = sorted({one.head for one in state.evidence.compared if one.base == 0})
     ends = (stats.to_ratio(mean + side * CONFIDENCE_SDS * sd) for side in (-1, 1))
     known |= {
         "cell": cell.name, "cell_id": cell.cell_id, "metric": metric, "pairs": state.evidence.pairs,
         "pair_sd": state.posterior.pair_sd, "loss": Loss(mean=stats.to_ratio(mean), low=next(ends), high=next(ends)),
-        "measured": tuple(_shown(state, number) for number in _measured(state)),
+        "measured": tuple(_shown(state, number) for number in measured),
     }  # fmt: skip
     if not isinstance(next_one, Answer):
         return BisectReport(**known)
-    confirmed = _confirmation(state, next_one)
+    # The comparison of the builds before and after the answer; where these are all there are, the first one.
+    first_of, last_of = next_one.commits[0], next_one.commits[-1]
+    around = [one for one in state.taken if one.purpose != "search" and one.base < first_of and one.head >= last_of]
+    confirmed = around[-1] if around else None
     known |= {
         "why": next_one.why, "probability": next_one.probability,
         "answer": tuple(_shown(state, number) for number in next_one.commits),
@@ -197,10 +146,6 @@ def _verdict(state: State) -> Found:
     reached: dict[Verdict, Found] = {"pass": "nothing-lost", "improved": "nothing-lost", "inconclusive": "inconclusive",
                                      "regressed": "nothing-lost"}  # fmt: skip
     return reached.get(first.outcome.verdict, "not-measured")
-
-
-def _measured(state: State) -> list[int]:
-    return sorted({one.head for one in state.evidence.compared if one.base == 0})
 
 
 def _shown(state: State, number: int) -> ShownCommit:
@@ -231,18 +176,6 @@ def _comparison(folder: Path, state: State, one: Taken) -> ShownComparison | Non
     )  # fmt: skip
 
 
-def _confirmation(state: State, answer: Answer) -> Taken | None:
-    """The comparison of the builds before and after the answer; where these are all there are, the first one."""
-    return next(
-        (
-            one
-            for one in reversed(state.taken)
-            if one.purpose != "search" and one.base < answer.commits[0] and one.head >= answer.commits[-1]
-        ),
-        None,
-    )
-
-
 def _kernels(one: Taken, cell_id: str) -> tuple[str, ...]:
     record = one.records.get(cell_id)
     traced = record.pairs("traced") if record is not None else []
@@ -254,12 +187,22 @@ def _uncertain(state: State, report: BisectReport) -> Iterator[str]:
         f"The model says {percent(report.probability or 0.0)}; over searches like this the answer misses the commit in "
         f"at most {percent(report.error)}, if changes are as docs/bisect.md assumes."
     )
-    yield from _other_commits(report, state)
-    yield from _skipped_within(report)
+    answer = {commit.commit for commit in report.answer}
+    others = [_shown(state, number) for number in range(1, state.bisection.last + 1)]
+    told = [f"{one.commit[:SHOWN]} ({percent(one.probability or 0.0)})" for one in others
+            if one.commit not in answer and (one.probability or 0.0) > TOLD]  # fmt: skip
+    if told:
+        yield f"Not excluded: {', '.join(told)}."
+    if inside := [shown.commit[:SHOWN] for shown, _ in report.skipped if shown.commit in answer]:
+        verb = "was" if len(inside) == 1 else "were"
+        yield f"{', '.join(inside)} {verb} not measured, so what is there cannot be told from the next commit."
     whole = report.reproduced.change if report.reproduced else None
     if report.loss is not None and whole is not None and report.verdict == "found":
+        low, high = report.loss.low, report.loss.high
+        interval = f" ({signed_percent(low)} to {signed_percent(high)})" if math.isfinite(high) else ""
+        loss = f"{signed_percent(report.loss.mean)}{interval}"
         yield (
-            f"The commit lost {_range(report.loss)}, and the bad commit is {signed_percent(whole)} beside the good "
+            f"The commit lost {loss}, and the bad commit is {signed_percent(whole)} beside the good "
             "one: what is left over are other commits, and the offset that each build has of its own."
         )
     if report.confirmed is not None and report.confirmed.verdict != "regressed":
@@ -268,37 +211,97 @@ def _uncertain(state: State, report: BisectReport) -> Iterator[str]:
         yield "Further pairs would tell these commits apart too slowly: the offsets of their builds are what is left."
     if report.why == "limit":
         yield f"No step was begun after {plural(state.bisection.pairs, 'pair')} (--max-pairs)."
-    yield from _merges(report)
-
-
-def _other_commits(report: BisectReport, state: State) -> Iterator[str]:
-    named = {commit.commit for commit in report.answer}
-    others = [_shown(state, number) for number in range(1, state.bisection.last + 1)]
-    others = [one for one in others if one.commit not in named and (one.probability or 0.0) > TOLD]
-    if others:
-        told = ", ".join(f"{one.commit[:SHOWN]} ({percent(one.probability or 0.0)})" for one in others)
-        yield f"Not excluded: {told}."
-
-
-def _skipped_within(report: BisectReport) -> Iterator[str]:
-    skipped = {shown.commit for shown, _ in report.skipped}
-    inside = [commit.commit[:SHOWN] for commit in report.answer if commit.commit in skipped]
-    if inside:
-        verb = "was" if len(inside) == 1 else "were"
-        yield f"{', '.join(inside)} {verb} not measured, so what is there cannot be told from the next commit."
-
-
-def _merges(report: BisectReport) -> Iterator[str]:
+    scenario = shlex.quote(str(report.scenario))
     for commit in report.answer:
+        short = commit.commit[:SHOWN]
         for merged in commit.merges:
-            scenario = shlex.quote(str(report.scenario))
             yield (
-                f'{commit.commit[:SHOWN]} is a merge. Go on inside it: perfgate bisect --good "$(git merge-base '
-                f'{commit.commit[:SHOWN]}^ {merged[:SHOWN]})" --bad {merged[:SHOWN]} {scenario}'
+                f'{short} is a merge. Go on inside it: perfgate bisect --good "$(git merge-base '
+                f'{short}^ {merged[:SHOWN]})" --bad {merged[:SHOWN]} {scenario}'
             )
 
 
-def _range(loss: Loss) -> str:
-    if not math.isfinite(loss.high):
-        return signed_percent(loss.mean)
-    return f"{signed_percent(loss.mean)} ({signed_percent(loss.low)} to {signed_percent(loss.high)})"
+HEADINGS = ("commit", "probability", "pairs", "worse by", "title")
+NONE = {
+    "nothing-lost": "Nothing to search for: no timed metric of the bad commit was shown to be worse",
+    "inconclusive": "Undecided: the pairs of the good and the bad commit do not show a difference yet",
+    "not-measured": "Not measured: the good and the bad commit could not be compared",
+    "open": "The search is not over",
+}
+
+
+def bisect_document(report: BisectReport) -> Document:
+    """The answer, how it was compared, every commit that was measured, and what stays uncertain."""
+    about = f"{report.metric} of {report.cell}, cell {report.cell_id[:8]}" if report.metric else str(report.scenario)
+    taken = f", {plural(report.pairs, 'pair')}" if report.pairs else ""
+    spread = f", pair sd {percent(report.pair_sd)}" if report.pair_sd is not None else ""
+    left = f", {len(report.skipped)} skipped" if report.skipped else ""
+    size = f"{plural(report.commits, 'commit')}{left}{taken}{spread}"
+    sections = [
+        Section(title=f"bisect of {report.scenario}", lines=(f"{about}: {size}; search {report.name}",),
+                importance=0),
+        Section(rows=[HEADINGS, *map(_row, report.answer)] if report.answer else (), importance=0),
+        Section(rows=_comparisons(report), importance=1),
+        Section(lead="kernels, after beside before", lines=report.kernels, style="items"),
+        Section(title="measured beside the good commit",
+                rows=[HEADINGS, *map(_row, report.measured)] if report.measured else (), importance=2),
+        Section(lead="skipped", notes=tuple(
+            NoteLine.of("skipped", commit.commit[:SHOWN], note) for commit, note in report.skipped)),
+        Section(lead="what stays uncertain", lines=report.uncertain, style="items", importance=0),
+    ]  # fmt: skip
+    return Document.of([headline(report)], sections, is_verdict=True)
+
+
+def headline(report: BisectReport) -> str:
+    """The answer in a sentence."""
+    if not report.answer:
+        return f"{NONE[report.verdict]}."
+    if report.verdict == "found":
+        (commit,) = report.answer
+        loss = (
+            f" by {signed_percent(report.loss.mean)} ({_interval(report.loss.low, report.loss.high)})"
+            if report.loss
+            else ""
+        )
+        return f"FOUND: {_named(commit)} made {report.metric} worse{loss} (probability {_share(report.probability)})."
+    names = ", ".join(commit.commit[:SHOWN] for commit in report.answer)
+    how = ", and no build tells them apart" if report.why == "inseparable" else ""
+    return (
+        f"SEVERAL: one of {plural(len(report.answer), 'commit')} made {report.metric} worse{how} "
+        f"(probability {_share(report.probability)}): {names}."
+    )
+
+
+def _comparisons(report: BisectReport) -> list[tuple[str, ...]]:
+    named = (("good and bad", report.reproduced), ("before and after", report.confirmed))
+    rows = [
+        (what, one.base[:SHOWN], one.head[:SHOWN], str(one.pairs), signed_percent(one.change),
+         _interval(one.change_low, one.change_high), one.verdict)
+        for what, one in named if one is not None
+    ]  # fmt: skip
+    return [("comparison", "base", "head", "pairs", "change", "interval", "verdict"), *rows] if rows else []
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    if low is None and high is None:
+        return "-"
+    if low is None or high is None:
+        return f"below {signed_percent(high)}" if low is None else f"above {signed_percent(low)}"
+    return f"{signed_percent(low)} to {signed_percent(high)}"
+
+
+def _row(commit: ShownCommit) -> tuple[str, ...]:
+    return (
+        commit.commit[:SHOWN], _share(commit.probability), str(commit.pairs) if commit.pairs else "-",
+        signed_percent(commit.worse), commit.title,
+    )  # fmt: skip
+
+
+def _share(probability: float | None) -> str:
+    if probability is None:
+        return "-"
+    return "over 99.9 %" if probability > 0.999 else f"{probability * 100:.1f} %"  # noqa: PLR2004 (shown so)
+
+
+def _named(commit: ShownCommit) -> str:
+    return f"{commit.commit[:SHOWN]} ({commit.title})" if commit.title else commit.commit[:SHOWN]

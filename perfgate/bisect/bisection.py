@@ -7,7 +7,7 @@ killed goes on where it was, and what was measured counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,44 +33,28 @@ from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.scenario.declaration import LoadedScenario, loads
 from perfgate.scenario.plan import Cell
-from perfgate.scenario.subject import SHOWN
 
 MANIFEST = "bisect.json"
-STEPS, SKIPPED = "steps", "skipped"
-"""Folders of a search: of its runs, and of why commits were left out."""
+STEPS, SKIPPED = "steps", "skipped"  # folders of a search: of its runs, and of why commits were left out
 Purpose = Literal["reproduce", "search", "confirm"]
 _STEP = re.compile(r"\d{3,}-(reproduce|search|confirm)-[0-9a-f]+")
 
 
 class Bisection(Frozen):
-    """What one search is about; ``bisect.json``.
-
-    Args:
-        name: Of its folder.
-        scenario: The scenario's file.
-        text: Its text when the search began.
-        words: What names a build beside its commit, as after ``--base``.
-        commits: The line, the good one first and the bad one last.
-        cell: The only cell that may be searched for; empty for whichever was lost.
-        metric: The only metric; empty as above.
-        error: Declared probability of a wrong answer.
-        pairs: No step is begun after so many.
-        recipe: Digest of how commits are built.
-        seed: The first step's; each later one takes the next number.
-    """
+    """What one search is about; ``bisect.json``."""
 
     format: Literal["perfgate-bisect/1"] = "perfgate-bisect/1"
-    name: str
-    scenario: Path
-    text: str
-    words: tuple[str, ...] = ()
-    commits: Annotated[tuple[Commit, ...], Field(min_length=2)]
-    cell: str = ""
-    metric: str = ""
-    error: float
-    pairs: int
-    recipe: str
-    seed: int
+    name: str  # of its folder
+    scenario: Path  # the scenario's file
+    text: str  # its text when the search began
+    words: tuple[str, ...] = ()  # what names a build beside its commit, as after `--base`
+    commits: Annotated[tuple[Commit, ...], Field(min_length=2)]  # the line, the good one first and the bad one last
+    cell: str = ""  # the only cell that may be searched for; empty for whichever was lost
+    metric: str = ""  # the only metric; empty as above
+    error: float  # declared probability of a wrong answer
+    pairs: int  # no step is begun after so many
+    recipe: str  # digest of how commits are built
+    seed: int  # the first step's; each later one takes the next number
 
     @property
     def last(self) -> int:
@@ -88,40 +72,27 @@ class Bisection(Frozen):
         return Limits(self.error, self.pairs)
 
 
+# Reason codes of a build that cannot be measured, whatever the machine is like
 OF_THE_BUILD = ("build-failed", "subject-not-found", "engine-import-failed")
-"""Reason codes of a build that cannot be measured, whatever the machine is like."""
 
 
 class Skipped(Note):
-    """Why a commit is left out.
-
-    Args:
-        after: How many steps were begun before.
-    """
+    """Why a commit is left out."""
 
     format: Literal["perfgate-bisect-skipped/1"] = "perfgate-bisect-skipped/1"
-    after: int = 0
+    after: int = 0  # how many steps were begun before
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A step that was begun.
+    """A step that was begun."""
 
-    Args:
-        folder: Its run folder.
-        purpose: What for.
-        base: Number of the commit on the base's side.
-        head: Number of the other.
-        run: The run's manifest.
-        records: Its records by cell.
-    """
-
-    folder: Path
-    purpose: Purpose
-    base: int
-    head: int
-    run: Run
-    records: Mapping[str, Record]
+    folder: Path  # its run folder
+    purpose: Purpose  # what for
+    base: int  # number of the commit on the base's side
+    head: int  # number of the other
+    run: Run  # the run's manifest
+    records: Mapping[str, Record]  # its records by cell
 
     @cached_property
     def is_open(self) -> bool:
@@ -137,16 +108,11 @@ class Taken:
 
 @dataclass(frozen=True)
 class State:
-    """A search as its folders tell it.
+    """A search as its folders tell it."""
 
-    Args:
-        bisection: What it is about.
-        taken: The steps that were begun, in order.
-        skipped: Commits that are left out, by number, with the reason.
-    """
-
-    bisection: Bisection
-    taken: tuple[Taken, ...] = ()
+    bisection: Bisection  # what it is about
+    taken: tuple[Taken, ...] = ()  # the steps that were begun, in order
+    # Commits that are left out, by number, with the reason
     skipped: Mapping[int, Skipped] = field(default_factory=dict)
 
     @property
@@ -229,42 +195,32 @@ class State:
         return Comparison(one.base, one.head, tuple(d.tolist())), series.resolution
 
 
-def read_bisection(folder: Path) -> Bisection:
-    """The manifest of a search.
-
-    Raises:
-        RecordError: There is none, or another version wrote it.
-    """
-    return read_model(Bisection, folder / MANIFEST)
-
-
 def read_state(folder: Path, before: State | None = None) -> State:
     """A search from its folders.
 
-    Args:
-        folder: The search's.
-        before: What was read of it earlier by whoever holds it; steps that were over then are not read again.
+    Steps that were over when ``before`` was read are not read again.
 
     Raises:
         RecordError: There is no search, or a run in it is not one of its steps.
         NotComparableError: ``different-machines``: its steps were measured on different ones.
     """
-    bisection = before.bisection if before else read_bisection(folder)
+    bisection = before.bisection if before else read_model(Bisection, folder / MANIFEST)
     over = {one.folder: one for one in before.taken if not one.is_open} if before else {}
     numbers = {commit.commit: number for number, commit in enumerate(bisection.commits)}
     taken = tuple(_taken(folder, bisection, numbers, over))
-    _require_one_machine(folder, taken)
+    machines = [visit.machine for one in taken for record in one.records.values() for visit in record.visits]
+    for machine in machines[1:]:
+        if differences := comparable(machines[0], machine):
+            raise NotComparableError(
+                f"its steps were measured on different machines: {'; '.join(differences)}", where=str(folder),
+                remedy="Go on where it was begun, or begin a new search here.", code="different-machines",
+            )  # fmt: skip
     skipped = {
         numbers[file.stem]: read_model(Skipped, file)
         for file in sorted((folder / SKIPPED).glob("*.json"))
         if file.stem in numbers
     }
     return State(bisection, taken, skipped)
-
-
-def step_folder(number: int, step: Step, bisection: Bisection) -> str:
-    """The name of a step's folder."""
-    return f"{number:03d}-{step.purpose}-{bisection.commits[step.head].commit[:SHOWN]}"
 
 
 def _taken(
@@ -292,13 +248,3 @@ def _number(folder: Path, run: Run, side: str, bisection: Bisection, numbers: Ma
         text = f"its {side} is not a commit of this search, built as it was when the search began"
         raise RecordError(text, where=str(folder), remedy="Move this folder away; the step is then taken again.")
     return numbers[source.commit]
-
-
-def _require_one_machine(folder: Path, taken: Sequence[Taken]) -> None:
-    machines = [visit.machine for one in taken for record in one.records.values() for visit in record.visits]
-    for machine in machines[1:]:
-        if differences := comparable(machines[0], machine):
-            raise NotComparableError(
-                f"its steps were measured on different machines: {'; '.join(differences)}", where=str(folder),
-                remedy="Go on where it was begun, or begin a new search here.", code="different-machines",
-            )  # fmt: skip

@@ -26,14 +26,12 @@ from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perfgate.bisect.single_step import Said
+    from perfgate.bisect.lost_gate import Said
     from perfgate.capture.job import Collector
     from perfgate.scenario.subject import Subject
 
-ABORT = 128
-"""git bisect run stops at this status; from 1 to 127 it would take the commit for a bad one."""
-GOOD, BAD, SKIP = 0, 1, 125
-"""What ``git bisect run`` is told of a commit."""
+ABORT = 128  # git bisect run stops at this status; from 1 to 127 it would take the commit for a bad one
+GOOD, BAD, SKIP = 0, 1, 125  # what `git bisect run` is told of a commit
 
 
 class _Bisect(click.Command):
@@ -120,8 +118,9 @@ def bisect(  # noqa: PLR0913 (options by name)
     git bisect run perfgate bisect --step --good v1.2 ~/scenarios/llama-8b-decode.yaml
     """  # noqa: D301 (click reads a real backspace: keep the lines)
     from perfgate.bisect.bisect_report import report_of
-    from perfgate.bisect.bisection import MANIFEST, read_bisection, read_state
-    from perfgate.bisect.searching import search
+    from perfgate.bisect.bisection import MANIFEST, Bisection, read_state
+    from perfgate.bisect.searching import begin, search
+    from perfgate.machine.versioned_json import read_model
     from perfgate.report.run_folders import find_run
 
     means: dict[str, Any] = {"collector": collector, "budget_s": budget_s, "gpus": gpus}
@@ -140,15 +139,15 @@ def bisect(  # noqa: PLR0913 (options by name)
         raise UsageError("--resume goes on with a search as it began: it takes --runs, --budget and --gpus alone")
     if loss is not None:
         raise UsageError("--loss goes with --step: a search estimates it")
-    about = {"words": base_words, "cell": cell, "metric": metric, "error": error, "pairs": pairs, "seed": seed}
     stopped: InterruptedRunError | None = None
     with measuring() as progress:
         if scenario is not None and good is not None:
-            found = begun(scenario, (good, bad or "HEAD"), runs, about, progress)
+            found = begin(scenario, (good, bad or "HEAD"), runs, progress, words=base_words, cell=cell, metric=metric,
+                          error=error, pairs=pairs, seed=seed)  # fmt: skip
         else:
             found = find_run(Path(str(folder)), runs, MANIFEST)
         click.echo(f"bisect folder: {found}", err=True)
-        builds = _builds(read_bisection(found).words, runs, progress)
+        builds = _builds(read_model(Bisection, found / MANIFEST).words, runs, progress)
         try:
             search(found, builds, progress=progress, **means)
         except InterruptedRunError as interruption:  # what was measured is reported all the same
@@ -165,37 +164,6 @@ def _builds(words: tuple[str, ...], runs: Path, progress: Callable[[Any], None])
     return lambda commit: Builds((*words, f"ref={commit}"), (), runs).subjects(progress)["base"]
 
 
-def begun(
-    scenario: Path, ends: tuple[str, str], runs: Path, about: dict[str, Any], progress: Callable[[str], None]
-) -> Path:
-    """Begin a new search; nothing is built yet.
-
-    Raises:
-        UsageError: The refs are not the ends of a line of commits, or the builds of all of them would be the same.
-    """
-    from perfgate.bisect.searching import begin
-    from perfgate.project.build import Builder
-    from perfgate.project.config import load_config
-    from perfgate.scenario.subject_words import WORKING_TREE, anchored
-
-    words = anchored(about.pop("words"), Path.cwd())
-    if any(word.startswith("ref=") for word in words):
-        raise UsageError("--base names a ref, and so do --good and --bad", remedy="Leave it out.")
-    if WORKING_TREE in ends:
-        raise UsageError("commits are searched, not the working tree", remedy="Commit first, and name HEAD.")
-    builder = Builder(load_config(), progress, (runs,))
-    commits = builder.line(*ends)
-    if builder.has_changes and ends[1] == "HEAD":
-        progress("warning: changes that are not committed are not part of HEAD, and so not of the search")
-    source = Builds((*words, f"ref={commits[0].commit}"), (), runs).subjects(progress, (scenario,), build=False)["base"]
-    if source.built_from is None:
-        raise UsageError(
-            "nothing of what [build] makes is used, so every commit would be the same build",
-            where="--base " + " ".join(words), remedy="Leave out the words that replace it.",
-        )  # fmt: skip
-    return begin(scenario, commits, recipe=source.built_from.recipe, runs=runs, words=words, **about)
-
-
 def one_step(
     build: Callable[[str], Subject], about: tuple[Path, str, str, float | None], good: str, means: dict[str, Any]
 ) -> Said:
@@ -205,7 +173,7 @@ def one_step(
         UsageError: The working tree has changes: what is measured must be the commit.
         PerfgateError: The good commit does not build, or the machine cannot measure.
     """
-    from perfgate.bisect.single_step import compare_one
+    from perfgate.bisect.lost_gate import compare_one
     from perfgate.project.build import Builder
     from perfgate.project.config import load_config
 

@@ -25,53 +25,36 @@ from perfgate import scipy_special as special
 
 Floats = NDArray[np.float64]
 
+# What the offsets of builds may spread by, each with its probability beforehand; about 0.1 % (docs/bisect.md)
 BUILD_SDS = ((0.0005, 0.25), (0.001, 0.6), (0.002, 0.15))
-"""What the offsets of builds may spread by, each with its probability beforehand; about 0.1 % (docs/bisect.md)."""
-STEP_SDS = ((0.0001, 0.5), (0.0003, 0.4), (0.0008, 0.1))
-"""The same of the small change at each commit."""
+STEP_SDS = ((0.0001, 0.5), (0.0003, 0.4), (0.0008, 0.1))  # the same of the small change at each commit
+# Of the loss beforehand, around the whole difference, as a share of it: one commit holds most of what was lost
 LOSS_SD = 0.5
-"""Of the loss beforehand, around the whole difference, as a share of it: one commit holds most of what was lost."""
-PAIR_SD_QUANTILES = (0.15, 0.5, 0.85)
-"""Of the spread of a pair given the pairs so far, each as probable as the others."""
-SMALLEST_SD = 1e-6
-"""Of a pair, in place of a spread that is zero."""
+PAIR_SD_QUANTILES = (0.15, 0.5, 0.85)  # of the spread of a pair given the pairs so far, each as probable as the others
+SMALLEST_SD = 1e-6  # of a pair, in place of a spread that is zero
 _NODES, _NODE_WEIGHTS = (row for row in np.polynomial.hermite_e.hermegauss(5))
+# Where the density of a predicted measurement is taken, in standard deviations from each of its centres
 _NODE_WEIGHTS = _NODE_WEIGHTS / _NODE_WEIGHTS.sum()
-"""Where the density of a predicted measurement is taken, in standard deviations from each of its centres."""
-NEGLIGIBLE = 1e-3
-"""A commit that is less probable than this plays no part in what a measurement is expected to tell."""
+NEGLIGIBLE = 1e-3  # a commit that is less probable than this plays no part in what a measurement is expected to tell
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Pairs of the builds of two commits.
+    """Pairs of the builds of two commits."""
 
-    Args:
-        base: Number of the commit on the base's side.
-        head: Number of the other.
-        d: Log ratios of the pairs, positive where the head is worse; at least one.
-    """
-
-    base: int
-    head: int
-    d: tuple[float, ...]
+    base: int  # number of the commit on the base's side
+    head: int  # number of the other
+    d: tuple[float, ...]  # log ratios of the pairs, positive where the head is worse; at least one
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a line of commits.
+    """What is known of a line of commits."""
 
-    Args:
-        last: Number of the bad commit, from 1; the good one is 0.
-        compared: What was measured, in any order.
-        skipped: Commits that cannot be measured, neither the first nor the last.
-        resolution: The smallest step by which a value can differ, as a share of it.
-    """
-
-    last: int
-    compared: tuple[Comparison, ...]
-    skipped: frozenset[int] = frozenset()
-    resolution: float = 0.0
+    last: int  # number of the bad commit, from 1; the good one is 0
+    compared: tuple[Comparison, ...]  # what was measured, in any order
+    skipped: frozenset[int] = frozenset()  # commits that cannot be measured, neither the first nor the last
+    resolution: float = 0.0  # the smallest step by which a value can differ, as a share of it
 
     @property
     def pairs(self) -> int:
@@ -191,19 +174,12 @@ class Posterior:
 
 @dataclass(frozen=True)
 class _Spreads:
-    """Choices of spreads, each with its probability beforehand; all of shape (models,).
+    """Choices of spreads, each with its probability beforehand; all of shape (models,)."""
 
-    Args:
-        build: Of the offsets of builds.
-        step: Of the small change at a commit.
-        pair: Of a pair.
-        weight: The probability.
-    """
-
-    build: Floats
-    step: Floats
-    pair: Floats
-    weight: Floats
+    build: Floats  # of the offsets of builds
+    step: Floats  # of the small change at a commit
+    pair: Floats  # of a pair
+    weight: Floats  # the probability
 
     def covariance(self, builds: Floats, steps: Floats) -> Floats:
         """By each choice, of what shares so many builds and steps, (models, *shape)."""
@@ -237,30 +213,17 @@ def _solved(root: Floats, columns: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class _Beside:
-    """How differences that could be measured vary together with those that were.
+    """How differences that could be measured vary together with those that were."""
 
-    Args:
-        builds: Builds that they share, (measured, wanted).
-        steps: Commits that they share.
-        own_builds: Builds of each wanted difference, (wanted,).
-        own_steps: Its commits.
-        crosses: See :attr:`_Kernel.crosses`, (wanted, commits).
-    """
-
-    builds: Floats
-    steps: Floats
-    own_builds: Floats
-    own_steps: Floats
-    crosses: Floats
+    builds: Floats  # builds that they share, (measured, wanted)
+    steps: Floats  # commits that they share
+    own_builds: Floats  # builds of each wanted difference, (wanted,)
+    own_steps: Floats  # its commits
+    crosses: Floats  # see :attr:`_Kernel.crosses`, (wanted, commits)
 
 
 class _Kernel:
-    """What measured differences between builds have in common.
-
-    Args:
-        compared: Base and head of each difference, (measured,).
-        last: Number of the last commit.
-    """
+    """What measured differences between builds have in common."""
 
     def __init__(self, compared: Sequence[tuple[int, int]], last: int) -> None:
         self._compared = compared

@@ -15,28 +15,21 @@ import numpy as np
 
 from perfgate.bisect.commit_posterior import Evidence, Posterior
 
+# Pairs of a step: at fewer nothing is decided in this house (docs/design.md), and a step can be taken again
 STEP_PAIRS = 4
-"""Pairs of a step: at fewer nothing is decided in this house (docs/design.md), and a step can be taken again."""
-LEAST_TOLD = 0.005
-"""Nats; where no step is expected to tell more, the answer would not change in reasonable time."""
+LEAST_TOLD = 0.005  # nats; where no step is expected to tell more, the answer would not change in reasonable time
 
-MOST_CANDIDATES = 32
-"""Commits that are held against each other as the next one to measure."""
+MOST_CANDIDATES = 32  # commits that are held against each other as the next one to measure
 
 Why = Literal["one", "inseparable", "exhausted", "limit"]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a search ends.
+    """When a search ends."""
 
-    Args:
-        error: Probability of naming a wrong commit, or a set that does not hold it, over the whole search.
-        pairs: No step is begun after so many.
-    """
-
-    error: float = 0.05
-    pairs: int = 400
+    error: float = 0.05  # probability of naming a wrong commit, or a set that does not hold it, over the whole search
+    pairs: int = 400  # no step is begun after so many
 
     @property
     def enough(self) -> float:
@@ -50,44 +43,29 @@ class Limits:
 
 @dataclass(frozen=True)
 class Step:
-    """What is to be measured.
+    """What is to be measured."""
 
-    Args:
-        base: Number of the commit on the base's side.
-        head: Number of the other.
-        pairs: How many; ``None`` for as many as the gate's own rule takes to decide.
-        purpose: ``reproduce``, ``search`` or ``confirm``.
-    """
-
-    base: int
-    head: int
-    pairs: int | None
-    purpose: Literal["reproduce", "search", "confirm"]
+    base: int  # number of the commit on the base's side
+    head: int  # number of the other
+    pairs: int | None  # how many; `None` for as many as the gate's own rule takes to decide
+    purpose: Literal["reproduce", "search", "confirm"]  # `reproduce`, `search` or `confirm`
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Where a search ended.
+    """Where a search ended."""
 
-    Args:
-        commits: Those that hold the loss, in order.
-        probability: That it is one of them.
-        why: ``one`` commit; several that are ``inseparable`` because those between cannot be measured; several because
-            further pairs tell too little (``exhausted``), or were not to be taken (``limit``).
-    """
-
-    commits: tuple[int, ...]
-    probability: float
+    commits: tuple[int, ...]  # those that hold the loss, in order
+    probability: float  # that it is one of them
+    # `one` commit; several that are `inseparable` because those between cannot be measured; several because further
+    # pairs tell too little (`exhausted`), or were not to be taken (`limit`)
     why: Why
 
 
 def next_step(evidence: Evidence, limits: Limits, confirmed: frozenset[tuple[int, int]]) -> Step | Answer:
     """What is to be done with what is known.
 
-    Args:
-        evidence: Of which the bad commit was shown to be worse than the good one, if there are pairs of both.
-        limits: When to end.
-        confirmed: Base and head of the confirmations that were measured to their end.
+    ``confirmed`` are base and head of the confirmations that were measured to their end.
     """
     last = evidence.last
     if not any((one.base, one.head) == (0, last) for one in evidence.compared):

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
-from perfgate.errors import UsageError
+from perfgate import gate
+from perfgate.errors import NotMeasuredError, UsageError
 from perfgate.judge.outcome import Outcome
-from perfgate.scenario.declaration import LoadedScenario, dump, loads
+from perfgate.metrics.sides import Side
+from perfgate.scenario.declaration import LoadedScenario, dump, load, loads
 from perfgate.scenario.plan import Cell, resolve_cells
+from perfgate.scenario.subject import Subject
 
-LEAST_DIGITS = 8
-"""Of a cell's identity, that are enough to name it."""
+LEAST_DIGITS = 8  # of a cell's identity, that are enough to name it
 
 
 def chosen(loaded: LoadedScenario, name: str, metric: str) -> tuple[list[Cell], list[str]]:
     """The cells and the timed metrics that a search may be about.
 
-    Args:
-        loaded: The scenario.
-        name: A cell by name or the beginning of its identity; empty for any.
-        metric: A gated metric; empty for any.
+    A cell is named by its name or the beginning of its identity; an empty word means any.
 
     Raises:
         UsageError: There is none.
@@ -57,11 +58,7 @@ def lost(outcome: Outcome, cells: Sequence[Cell], metrics: Sequence[str]) -> tup
 def narrowed(loaded: LoadedScenario, cell: Cell, metric: str, pairs: int | None = None) -> LoadedScenario:
     """The scenario with one cell and one gate.
 
-    Args:
-        loaded: The scenario.
-        cell: The cell.
-        metric: The gated metric.
-        pairs: The only look, and then nothing is traced, counted or called; the scenario's own looks where not given.
+    With ``pairs`` they are the only look, and nothing is traced, counted or called.
 
     Returns:
         A scenario of the same file whose only cell has the same identity.
@@ -84,3 +81,45 @@ def narrowed(loaded: LoadedScenario, cell: Cell, metric: str, pairs: int | None 
 
 def _listed(words: Any) -> str:
     return ", ".join(words) or "nothing"
+
+
+Said = Literal["good", "bad", "unknown"]
+# Reason codes of a commit that builds and does not run
+OF_THE_COMMIT = (
+    "engine-import-failed", "engine-start-failed", "engine-start-timeout", "engine-failed", "request-failed",
+    "preempted", "one-sided-failures", "metric-missing",
+)  # fmt: skip
+
+
+def compare_one(scenario: Path, subjects: Mapping[Side, Subject], cell: str, metric: str, loss: float | None,
+                **means: Any) -> Said:  # fmt: skip
+    """Measure a commit and the good one in pairs, by the gate's own rule.
+
+    The good commit is ``base``. With ``loss``, a ratio minus one, the margins are a third and two thirds of it.
+
+    Raises:
+        UsageError: It is not said which of several cells or metrics.
+        NotMeasuredError: The machine or the good commit is the reason why nothing was measured.
+        PerfgateError: See :func:`perfgate.gate.run`.
+    """
+    loaded = load(scenario)
+    cells, metrics = chosen(loaded, cell, metric)
+    for option, found in (("--cell", [one.name for one in cells]), ("--metric", metrics)):
+        if len(found) > 1:
+            text = f"which of {', '.join(found)}? Every commit must be tested for the same"
+            raise UsageError(text, where=str(scenario), remedy=f"Name it: {option} {found[0]!r}.")
+    if loss is not None:
+        margins = {"ignorable": loss / 3, "must_catch": 2 * loss / 3, "floor": None}
+        gates = tuple(one.model_copy(update=margins) if one.measured.name == metrics[0] else one
+                      for one in loaded.scenario.gates)  # fmt: skip
+        loaded = replace(loaded, scenario=loaded.scenario.model_copy(update={"gates": gates}))
+        cells, _ = chosen(loaded, cell, metric)
+    finished = gate.run([narrowed(loaded, cells[0], metrics[0])], dict(subjects), **means)
+    verdict = finished.outcome.verdict
+    if verdict in ("not-measured", "internal-error"):
+        (own,) = finished.outcome.cells
+        reason = next(iter(own.reasons), None)
+        if reason is None or reason.code not in OF_THE_COMMIT:
+            text = reason.text if reason else "nothing was measured"
+            raise NotMeasuredError(text, where=str(finished.folder), code=reason.code if reason else "")
+    return "bad" if verdict == "regressed" else "good" if verdict in ("pass", "improved") else "unknown"

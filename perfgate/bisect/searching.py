@@ -22,63 +22,63 @@ from perfgate.bisect.bisection import (
     State,
     Taken,
     read_state,
-    step_folder,
 )
 from perfgate.bisect.commit_search import Answer, Step
 from perfgate.bisect.lost_gate import chosen, narrowed
 from perfgate.capture.pace import Progress
+from perfgate.cli.measuring import Builds
 from perfgate.errors import InterruptedRunError, NotMeasuredError, ScenarioError, UsageError, is_a_stop, stopped
 from perfgate.machine.locks import hold
 from perfgate.machine.versioned_json import write_model
 from perfgate.models import Note
-from perfgate.project.git import Commit
+from perfgate.project.build import Builder
+from perfgate.project.config import load_config
 from perfgate.record.run_names import stamped
 from perfgate.run_steps import part_of
 from perfgate.scenario.declaration import LoadedScenario, load
 from perfgate.scenario.plan import ALPHA
 from perfgate.scenario.subject import SHOWN, Subject
+from perfgate.scenario.subject_words import WORKING_TREE, anchored
 
-MOST_COMMITS = 2000
-"""Of one line; the time that a choice takes grows with its square."""
+MOST_COMMITS = 2000  # of one line; the time that a choice takes grows with its square
 LARGEST_ERROR = 0.5
+# So many commits, one after the other, that cannot be measured for the first time: then what builds them is broken
 IN_A_ROW = 3
-"""So many commits, one after the other, that cannot be measured for the first time: then what builds them is broken."""
 
-Build = Callable[[str], Subject]
-"""Makes the build of a commit, or finds it in the cache."""
+Build = Callable[[str], Subject]  # makes the build of a commit, or finds it in the cache
 
 
 def begin(  # noqa: PLR0913 (what a search is about, by name)
-    scenario: Path,
-    commits: Sequence[Commit],
-    *,
-    recipe: str,
-    runs: Path,
-    words: Sequence[str] = (),
-    cell: str = "",
-    metric: str = "",
-    error: float = 0.05,
-    pairs: int = 400,
-    seed: int | None = None,
-) -> Path:
-    """Make the folder of a new search.
+    scenario: Path, ends: tuple[str, str], runs: Path, progress: Progress, *, words: Sequence[str], cell: str,
+    metric: str, error: float, pairs: int, seed: int | None,
+) -> Path:  # fmt: skip
+    """Make the folder of a new search; nothing is built yet.
 
-    Args:
-        scenario: The scenario's file.
-        commits: The line, the good one first and the bad one last.
-        recipe: Digest of how they are built.
-        runs: Where the folder is made.
-        words: What names a build beside its commit.
-        cell: The only cell that may be searched for.
-        metric: The only metric.
-        error: Probability of a wrong answer over the whole search, above the alpha of its first comparison.
-        pairs: No step is begun after so many.
-        seed: Drawn where not given.
+    ``ends`` are refs of the good and the bad commit, ``words`` name a build beside its commit, and ``error`` is the
+    probability of a wrong answer over the whole search, above the alpha of its first comparison. An empty cell or
+    metric means any; the seed is drawn where it is not given.
 
     Raises:
-        UsageError: The scenario has no such cell or timed gate, there are too many commits, or an error rate cannot be.
+        UsageError: The refs are not the ends of a line of commits, there are too many, the builds of all would be the
+            same, the scenario has no such cell or timed gate, or an error rate cannot be.
         ScenarioError: The scenario is wrong.
     """
+    words = anchored(words, Path.cwd())
+    if any(word.startswith("ref=") for word in words):
+        raise UsageError("--base names a ref, and so do --good and --bad", remedy="Leave it out.")
+    if WORKING_TREE in ends:
+        raise UsageError("commits are searched, not the working tree", remedy="Commit first, and name HEAD.")
+    builder = Builder(load_config(), progress, (runs,))
+    commits = builder.line(*ends)
+    if builder.has_changes and ends[1] == "HEAD":
+        progress("warning: changes that are not committed are not part of HEAD, and so not of the search")
+    subjects = Builds((*words, f"ref={commits[0].commit}"), (), runs).subjects(progress, (scenario,), build=False)
+    source = subjects["base"].built_from
+    if source is None:
+        raise UsageError(
+            "nothing of what [build] makes is used, so every commit would be the same build",
+            where="--base " + " ".join(words), remedy="Leave out the words that replace it.",
+        )  # fmt: skip
     loaded = load(scenario)
     chosen(loaded, cell, metric)
     if not ALPHA < error < LARGEST_ERROR:
@@ -87,12 +87,12 @@ def begin(  # noqa: PLR0913 (what a search is about, by name)
     if len(commits) > MOST_COMMITS:
         remedy = "Name a later good commit: older nights or releases tell which."
         raise UsageError(f"{len(commits) - 1} commits, and a search takes up to {MOST_COMMITS - 1}", remedy=remedy)
-    name = stamped("bisect")
     bisection = Bisection(
-        name=name, scenario=scenario, text=loaded.text, words=tuple(words), commits=tuple(commits), cell=cell,
-        metric=metric, error=error, pairs=pairs, recipe=recipe, seed=secrets.randbits(32) if seed is None else seed,
+        name=stamped("bisect"), scenario=scenario, text=loaded.text, words=tuple(words), commits=tuple(commits),
+        cell=cell, metric=metric, error=error, pairs=pairs, recipe=source.recipe,
+        seed=secrets.randbits(32) if seed is None else seed,
     )  # fmt: skip
-    folder = runs / name
+    folder = runs / bisection.name
     (folder / STEPS).mkdir(parents=True)
     write_model(folder / MANIFEST, bisection)
     return folder
@@ -103,12 +103,7 @@ def search(
 ) -> State:
     """Take steps until there is an answer; a later call goes on, and tries those builds again that failed.
 
-    Args:
-        folder: The search's.
-        build: Makes builds.
-        budget_s: No pair is begun that would not end within so many seconds.
-        progress: As for :func:`perfgate.gate.run`.
-        means: Further options of :func:`perfgate.gate.run`: ``collector``, ``gpus``.
+    No pair is begun that would not end within the budget. ``means`` are further options of :func:`perfgate.gate.run`.
 
     Raises:
         InterruptedRunError: Stopped or out of budget, or several commits in a row do not build; what was measured is
@@ -146,10 +141,6 @@ class _TriedAgain:
     of either the user was told. Once several did, the others' notes are back until a commit builds. Those that did not
     build before another did stay skipped: they were what was broken. So do those of a search that is over, unless with
     them it could tell more.
-
-    Args:
-        folder: The search's.
-        state: When the call began.
     """
 
     def __init__(self, folder: Path, state: State) -> None:
@@ -182,23 +173,16 @@ class _TriedAgain:
             self._again += 1
         elif not self._again:
             self._row.append(number)
-            _require_builds(state, self._row)
+            if len(self._row) >= IN_A_ROW:  # it is hardly the commits: each would be left out for nothing
+                labels = ", ".join(_label(state, each) for each in self._row)
+                cause = (
+                    "it is hardly they: see what all builds need, such as the network, a compiler and room on the disk"
+                )
+                text = f"{len(self._row)} commits in a row do not build, so {cause}\n{labels}"
+                raise InterruptedRunError(text, code="interrupted")
         if self._again >= IN_A_ROW:
             for other, note in self._known.items():
                 write_model(_skipped_file(self._folder, state, other), note)
-
-
-def _require_builds(state: State, row: Sequence[int]) -> None:
-    """Go on while some commits build.
-
-    Raises:
-        InterruptedRunError: So many in a row do not that it is hardly they: each would be left out for nothing.
-    """
-    if len(row) >= IN_A_ROW:
-        labels = ", ".join(_label(state, number) for number in row)
-        cause = "it is hardly they: see what all builds need, such as the network, a compiler and room on the disk"
-        text = f"{len(row)} commits in a row do not build, so {cause}\n{labels}"
-        raise InterruptedRunError(text, code="interrupted")
 
 
 def _skipped_file(folder: Path, state: State, number: int) -> Path:
@@ -232,7 +216,7 @@ def _take(folder: Path, state: State, step: Step, build: Build, progress: Progre
             _skip(folder, state, number, error, progress)
             return number
     number = 1 + max((int(own.name.partition("-")[0]) for own in (folder / STEPS).glob("[0-9]*-*")), default=-1)
-    own = folder / STEPS / step_folder(number, step, state.bisection)
+    own = folder / STEPS / f"{number:03d}-{step.purpose}-{state.bisection.commits[step.head].commit[:SHOWN]}"
     own.mkdir()
     progress(f"{step.purpose}: {_label(state, step.base)} against {_label(state, step.head)}")
     part = part_of(progress, f"{step.purpose} {_label(state, step.head)}")

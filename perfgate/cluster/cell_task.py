@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import ray
 
@@ -21,7 +21,6 @@ from perfgate import __version__, gate
 from perfgate.capture.gpus import VISIBLE
 from perfgate.capture.job import Collector
 from perfgate.capture.pace import Step
-from perfgate.cluster.actors import called
 from perfgate.cluster.cluster_run import ClusterRun, Ending, Files
 from perfgate.cluster.coordinator import Coordinator
 from perfgate.cluster.travelling import GrowingFolder, put
@@ -33,33 +32,25 @@ from perfgate.project.config import load_config
 from perfgate.record.run_names import run_below
 from perfgate.run_steps import RunStep
 
+# How the variables begin that Ray sets for its workers. An engine that saw them would choose Ray to start its ranks
+# (vllm/config/parallel.py asks `ray.is_initialized()`), and one thread for its kernels on the CPU.
 SET_BY_RAY: Final = ("RAY_", "OMP_NUM_THREADS")
-"""How the variables begin that Ray sets for its workers. An engine that saw them would choose Ray to start its ranks
-(vllm/config/parallel.py asks ``ray.is_initialized()``), and one thread for its kernels on the CPU."""
+# Reasons for which another node may measure what this one cannot
 OF_THE_NODE: Final = frozenset({
     "storage-failed", "subject-not-found", "engine-import-failed", "shard-foreign", "different-machines",
     "gpu-lost", "gpu-missing", "gpu-unreadable", "build-failed", "subject-changed",
 })  # fmt: skip
-"""Reasons for which another node may measure what this one cannot."""
-RAYLET: Final = "RAY_RAYLET_PID"
-"""The variable in which a worker is told the process of its node."""
-PLACE: Final = "perfgate-cell-"
-"""How the names of folders begin in which tasks measure, below that for temporary files."""
+RAYLET: Final = "RAY_RAYLET_PID"  # the variable in which a worker is told the process of its node
+PLACE: Final = "perfgate-cell-"  # how the names of folders begin in which tasks measure, below that for temporary files
 
 
 @dataclass(frozen=True)
 class Here:
-    """Where a task runs.
-
-    Args:
-        host: Its name.
-        gpus: As Ray numbers them.
-        node: Ray's id of it.
-    """
+    """Where a task runs."""
 
     host: str
-    gpus: tuple[str, ...] = ()
-    node: str = ""
+    gpus: tuple[str, ...] = ()  # as Ray numbers them
+    node: str = ""  # ray's id of it
 
     def __str__(self) -> str:
         """For people: ``HOST GPU 0,1``."""
@@ -68,6 +59,22 @@ class Here:
     def unfit(self, text: str, code: str) -> Ending:
         """The end of a task that this node cannot run."""
         return Ending("elsewhere", f"node {self.host}: {text}", code, self.node)
+
+
+class _Called:
+    """An actor of Ray as the object that it is: each of its methods waits for the answer."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._actor, name)
+        return lambda *given: ray.get(method.remote(*given))
+
+
+def called(actor: Any) -> Coordinator:
+    """The coordinator that an actor is; its methods raise RayActorError once it is gone."""
+    return cast("Coordinator", _Called(actor))
 
 
 def measure_cell(run: ClusterRun, number: int, attempt: int, actor: Any, collector: Collector | None) -> Ending:
@@ -83,25 +90,14 @@ def measure(
 ) -> Ending:
     """Measure one cell here, or go on with it, and send back each trial before the next one begins.
 
-    Args:
-        run: What is measured.
-        number: The cell, from 1.
-        attempt: Which attempt at it this is; what a task sends after another one was begun is not taken.
-        coordinator: Keeps what comes back.
-        here: Where this is.
-        collector: Takes the trials; the real engine where there is none.
+    What a task sends after another attempt was begun is not taken.
     """
     begun = coordinator.begin(number, attempt)
     if begun is None:
         return Ending("stopped", "another task measures this cell")
     until_s = time.monotonic() + begun.seconds_left
     try:
-        with (
-            temporary_folder(PLACE) as place,
-            as_the_node(),
-            without_ray(),
-            never_waiting(),
-        ):
+        with temporary_folder(PLACE) as place, as_the_node(), without_ray(), never_waiting():
             put(place, begun.files)
             sender = _Sender(GrowingFolder(place), run, number, attempt, coordinator, here)
             try:
@@ -111,20 +107,15 @@ def measure(
                 sender.send()
     except (InterruptedRunError, KeyboardInterrupt) as error:
         return Ending("stopped", getattr(error, "text", "stopped"), getattr(error, "code", "interrupted"))
-    except (PerfgateError, OSError, MemoryError) as error:
-        return _ending_of(error, here)
-    return Ending("done")
-
-
-def _ending_of(error: PerfgateError | OSError | MemoryError, here: Here) -> Ending:
-    if isinstance(error, OSError):
+    except OSError as error:
         return here.unfit(str(error), "storage-failed")
-    if isinstance(error, MemoryError):  # what takes too much here takes it everywhere
+    except MemoryError:  # what takes too much here takes it everywhere
         text = f"node {here.host}: perfgate's own process did not get the memory that it asked for"
         return Ending("failed", text, "internal-error")
-    if error.code in OF_THE_NODE:
-        return here.unfit(error.finding, error.code)
-    return Ending("given-back" if error.code == "gpu-busy" else "failed", error.finding, error.code)
+    except PerfgateError as error:
+        ended = Ending("given-back" if error.code == "gpu-busy" else "failed", error.finding, error.code)
+        return here.unfit(error.finding, error.code) if error.code in OF_THE_NODE else ended
+    return Ending("done")
 
 
 def _build(run: ClusterRun, sender: _Sender, until_s: float, beginning: str) -> None:
@@ -156,22 +147,22 @@ def _take(
         gate.run(scenarios, run.subjects, runs=runs, **means)
 
 
+@dataclass
 class _Sender:
     """Tells the coordinator of each trial that has ended, with its files, and waits until they are kept."""
 
-    def __init__(
-        self, growing: GrowingFolder, run: ClusterRun, number: int, attempt: int, coordinator: Coordinator, here: Here
-    ) -> None:
-        self._growing = growing
-        self._run = run
-        self._number = number
-        self._attempt = attempt
-        self._coordinator = coordinator
-        self._here = here
-        self._began = False
-        for files in growing.changed():
-            self._began = True
-            growing.sent(files)  # it came from there
+    growing: GrowingFolder
+    run: ClusterRun
+    number: int
+    attempt: int
+    coordinator: Coordinator
+    here: Here
+    began: bool = False
+
+    def __post_init__(self) -> None:
+        for files in self.growing.changed():
+            self.began = True
+            self.growing.sent(files)  # it came from there
 
     def __call__(self, step: Step | str) -> None:
         """One step of the run.
@@ -181,12 +172,12 @@ class _Sender:
         """
         if isinstance(step, str):
             print(step, flush=True)  # noqa: T201 (Ray shows it as the log of this task)
-            taken = self.send(f"{self._run.cell(self._number)} on {self._here}: {step}")
+            taken = self.send(f"{self.run.cell(self.number)} on {self.here}: {step}")
         elif step.finished is not None:
-            self._began = True
+            self.began = True
             if isinstance(step, RunStep):
-                step = replace(step, number=self._number, cells=len(self._run.plan.include))
-            taken = self.send(replace(step, station=str(self._here)))
+                step = replace(step, number=self.number, cells=len(self.run.plan.include))
+            taken = self.send(replace(step, station=str(self.here)))
         else:
             return
         if not taken:
@@ -197,19 +188,19 @@ class _Sender:
 
         What could not be sent goes with the next call.
         """
-        messages = self._growing.changed() if self._began else iter(())  # a run without a trial is begun anew
+        messages = self.growing.changed() if self.began else iter(())  # a run without a trial is begun anew
         files = next(messages, {})
         while following := next(messages, None):
             if not self._keep(files):
                 return False
             files = following
-        where = f"{self._run.cell(self._number)} on {self._here}"
-        return self._keep(files, *told, *(f"{where}: {text}" for text in self._growing.behind()))
+        where = f"{self.run.cell(self.number)} on {self.here}"
+        return self._keep(files, *told, *(f"{where}: {text}" for text in self.growing.behind()))
 
     def _keep(self, files: Files, *told: Step | str) -> bool:
-        taken = self._coordinator.keep(self._number, self._attempt, files, told)
+        taken = self.coordinator.keep(self.number, self.attempt, files, told)
         if taken:
-            self._growing.sent(files)
+            self.growing.sent(files)
         return taken
 
 

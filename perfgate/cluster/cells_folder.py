@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from perfgate.cluster.cluster_run import ClusterRun, Files, Piece
-from perfgate.cluster.travelling import GrowingFolder, put, read_for_later_pairs, read_piece
+from perfgate.cluster.cluster_run import ClusterRun
 from perfgate.fleet.joining import part_in
 from perfgate.judge.next_pairs import due
 from perfgate.machine.versioned_json import read_model, write_model
@@ -19,19 +19,14 @@ from perfgate.record.run_record import Record, Run, read_records
 
 MANIFEST: Final = "cluster.json"
 CELLS: Final = "cells"
-UNREADABLE: Final = "unreadable"
-"""Below it is what came back of cells and cannot be read."""
+UNREADABLE: Final = "unreadable"  # below it is what came back of cells and cannot be read
 
 
+@dataclass(frozen=True)
 class CellsFolder:
-    """The folder.
+    """The folder at a place."""
 
-    Args:
-        path: Its place.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def begin(self, run: ClusterRun) -> None:
         """Make it, where it is not there, and write which run it is of."""
@@ -49,22 +44,6 @@ class CellsFolder:
     def cell(self, number: int) -> Path:
         """The folder of a cell, which holds its run folder."""
         return self.path / CELLS / f"{number:03}"
-
-    def put(self, number: int, files: Files) -> None:
-        """Write what came back of a cell; see :func:`perfgate.cluster.travelling.put`."""
-        put(self.cell(number), files)
-
-    def all_of(self, number: int) -> GrowingFolder:
-        """Every file of a cell that travels."""
-        return GrowingFolder(self.cell(number))
-
-    def piece(self, number: int, path: str, before: Piece | None = None) -> bytes | Piece:
-        """A file of a cell, or where it is large a piece of it; see :func:`perfgate.cluster.travelling.read_piece`."""
-        return read_piece(self.cell(number), path, before)
-
-    def for_later_pairs(self, number: int) -> Files:
-        """What further pairs of a cell need; see :func:`perfgate.cluster.travelling.read_for_later_pairs`."""
-        return read_for_later_pairs(self.cell(number))
 
     def has(self, number: int) -> bool:
         """Whether anything of a cell came back that can be judged."""

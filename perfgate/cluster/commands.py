@@ -29,48 +29,27 @@ def on_clusters(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give ``perfgate run`` its ``--on`` and ``--attach``, which take the call for themselves."""
     path: Any = click.Path(path_type=Path)
 
-    @click.option(
-        "--on",
-        metavar="auto|ray://HOST:PORT",
-        help="Measure on a Ray cluster, each cell where it has room: docs/ray.md.",
-    )
-    @click.option(
-        "--attach",
-        type=path,
-        metavar="RUN",
-        shell_complete=run_names,
-        help="With --on: look on at this run, which the cluster measures or has measured.",
-    )
+    @click.option("--on", metavar="auto|ray://HOST:PORT",
+                  help="Measure on a Ray cluster, each cell where it has room: docs/ray.md.")  # fmt: skip
+    @click.option("--attach", type=path, metavar="RUN", shell_complete=run_names,
+                  help="With --on: look on at this run, which the cluster measures or has measured.")  # fmt: skip
     @functools.wraps(command)
     def elsewhere(
-        collector: Collector | None,
-        scenarios: tuple[Path, ...],
-        builds: Builds,
-        on: str | None,
-        attach: Path | None,
-        **new: Any,
-    ) -> Any:
+        collector: Collector | None, scenarios: tuple[Path, ...], builds: Builds, on: str | None,
+        attach: Path | None, **new: Any,
+    ) -> Any:  # fmt: skip
         if not on and attach is None:
             return command(collector, scenarios=scenarios, builds=builds, **new)
         options = {**new, "on": on, "attach": attach}
         return measured(measured_on_cluster(scenarios, builds, options, collector))
 
-    return elsewhere  # fmt: skip
+    return elsewhere
 
 
 def measured_on_cluster(
-    scenarios: Sequence[Path],
-    builds: Builds,
-    new: dict[str, Any],
-    collector: Collector | None,
+    scenarios: Sequence[Path], builds: Builds, new: dict[str, Any], collector: Collector | None
 ) -> Finished:
     """Do what ``perfgate run --on`` was asked for.
-
-    Args:
-        scenarios: Those to measure, unless a run is gone on with.
-        builds: What ``--base`` and ``--head`` say.
-        new: The other options of ``perfgate run``.
-        collector: Takes the trials; the real engine where there is none.
 
     Raises:
         UsageError: Ray is missing, or an option does not go with ``--on``.
@@ -83,34 +62,24 @@ def measured_on_cluster(
     if find_spec("ray") is None:
         remedy = "Install perfgate with its extra: pip install 'perfgate[ray]', in a clone '.[ray]'."
         raise UsageError("--on needs ray", remedy=remedy)
-    from perfgate.cluster.placement import most_gpus
-    from perfgate.cluster.submission import attach, go_on, nodes_at, run_on
+    from perfgate.cluster.cluster_run import most_gpus
+    from perfgate.cluster.submission import go_on, nodes_at, run_on
 
     with measuring() as progress:
-        if new["attach"] is not None:
-            return attach(address, new["attach"], builds.runs, progress)
         means = (builds.runs, progress, new["budget_s"], collector)
-        if new["folder"] is not None:
-            return go_on(address, new["folder"], *means)
+        if (word := new["attach"] or new["folder"]) is not None:
+            return go_on(address, word, *means, attach=new["attach"] is not None)
         gpus = partial(most_gpus, nodes=nodes_at(address)) if new["preset"] else None
         return run_on(address, declared(scenarios_or_usual(scenarios), builds, new, progress, gpus), *means)
 
 
 def declared(
-    scenarios: Sequence[Path],
-    builds: Builds,
-    new: dict[str, Any],
-    progress: Callable[[str], None],
+    scenarios: Sequence[Path], builds: Builds, new: dict[str, Any], progress: Callable[[str], None],
     gpus: Callable[[str], int] | None = None,
-) -> ClusterRun:
+) -> ClusterRun:  # fmt: skip
     """The run that scenarios and builds make, a shard for each cell; refs are not built here.
 
-    Args:
-        scenarios: Their files.
-        builds: What ``--base`` and ``--head`` say.
-        new: The other options of ``perfgate run``.
-        progress: Told of what is amiss.
-        gpus: How many a class of machines has, where scenarios are scaled to them.
+    ``gpus`` says how many a class of machines has, where scenarios are scaled to them.
 
     Raises:
         ScenarioError: No engine could run a scenario.
@@ -135,14 +104,10 @@ def declared(
         raise UsageError("--on: a server that runs already is measured from one place", remedy="Leave --on out.")
     builds_of_cell = [[{**cell.engine.args, **subject.args} for subject in subjects.values()] for cell in whole.cells]
     return ClusterRun(
-        perfgate=__version__,
-        folder=str(Path.cwd()),
-        scenarios=tuple(str(file.absolute()) for file in scenarios),
-        scaled_to=scaled_to,
-        subjects=subjects,
-        plan=cell_by_cell(whole, name, classes),
+        perfgate=__version__, folder=str(Path.cwd()), scenarios=tuple(str(file.absolute()) for file in scenarios),
+        scaled_to=scaled_to, subjects=subjects, plan=cell_by_cell(whole, name, classes),
         ranks=tuple(max(map(gpus_of, arguments)) for arguments in builds_of_cell),
-    )
+    )  # fmt: skip
 
 
 def check_options(scenarios: Sequence[Path], builds: Builds, new: dict[str, Any]) -> None:

@@ -20,30 +20,29 @@ from perfgate.capture.job import Collector
 from perfgate.capture.pace import Step
 from perfgate.cluster.cells_folder import CellsFolder
 from perfgate.cluster.cluster_run import Begun, ClusterRun, Ending, Files, Piece, is_last
-from perfgate.cluster.travelling import MESSAGE_BYTES
+from perfgate.cluster.travelling import MESSAGE_BYTES, GrowingFolder, put, read_for_later_pairs, read_piece
 from perfgate.errors import PerfgateError, RecordError
 from perfgate.machine.locks import hold
 from perfgate.machine.temporary_folder import left_behind
 
+# After so long a cell whose GPU was in use is submitted again, and twice as long each further time
 AGAIN_S: Final = 2.0
-"""After so long a cell whose GPU was in use is submitted again, and twice as long each further time."""
 MOST_AGAIN_S: Final = 60.0
+# So many nodes a cell may lose. One that brings down every node it runs on must not go through the cluster.
 NODES: Final = 3
-"""So many nodes a cell may lose. One that brings down every node it runs on must not go through the cluster."""
 UNBUILT: Final = "build-failed"
+# So many nodes try the builds of a cell: one may lack a compiler, and what a second one cannot build is broken
 UNBUILT_ON: Final = 2
-"""So many nodes try the builds of a cell: one may lack a compiler, and what a second one cannot build is broken."""
-NODE_WAIT_S: Final = 1800.0
-"""So long a cell waits for a node that can hold it: an autoscaler starts one in minutes."""
+NODE_WAIT_S: Final = 1800.0  # so long a cell waits for a node that can hold it: an autoscaler starts one in minutes
+# Reasons for which a cell waits for a node that is not there yet; what is set up wrongly is so on new ones, too
 OF_ONE_MACHINE: Final = frozenset({"storage-failed", "gpu-lost", "gpu-unreadable"})
-"""Reasons for which a cell waits for a node that is not there yet; what is set up wrongly is so on new ones, too."""
+# So long after the budget a task is stopped that has not ended by itself: it hangs, or its trials take many times what
+# they took before
 OVERTIME_S: Final = 3600.0
-"""So long after the budget a task is stopped that has not ended by itself: it hangs, or its trials take many times what
-they took before."""
+# A command that has not asked for so long does not look on any longer. One that does asks twice a second.
 AWAY_S: Final = 30.0
-"""A command that has not asked for so long does not look on any longer. One that does asks twice a second."""
+# How the names of the folders begin in which actors keep what came back, below that for temporary files
 PLACE: Final = "perfgate-cluster-"
-"""How the names of the folders begin in which actors keep what came back, below that for temporary files."""
 
 
 class Driver(Protocol):
@@ -55,89 +54,54 @@ class Driver(Protocol):
 
 @dataclass(frozen=True)
 class Order:
-    """What the driver is to do.
+    """What the driver is to do."""
 
-    Args:
-        run: What is measured.
-        open_cells: The cells that are to be measured, by number.
-        collector: Takes the trials; the real engine where there is none.
-    """
-
-    run: ClusterRun
-    open_cells: Sequence[int]
-    collector: Collector | None
+    run: ClusterRun  # what is measured
+    open_cells: Sequence[int]  # the cells that are to be measured, by number
+    collector: Collector | None  # takes the trials; the real engine where there is none
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A task that is to be submitted.
+    """A task that is to be submitted."""
 
-    Args:
-        number: Which attempt at its cell it is, from 1.
-        avoided: Ray's ids of the nodes that cannot measure the cell.
-    """
-
-    number: int
-    avoided: frozenset[str]
+    number: int  # which attempt at its cell it is, from 1
+    avoided: frozenset[str]  # ray's ids of the nodes that cannot measure the cell
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to end.
+    """What is to end."""
 
-    Args:
-        over: Whether nothing is to begin any more.
-        stopped: Whether what runs is to end as well.
-        running: The cells whose tasks have begun.
-    """
-
-    over: bool
-    stopped: bool
-    running: frozenset[int]
+    over: bool  # whether nothing is to begin any more
+    stopped: bool  # whether what runs is to end as well
+    running: frozenset[int]  # the cells whose tasks have begun
 
 
 @dataclass(frozen=True)
 class News:
-    """What a command that looks on is told.
+    """What a command that looks on is told."""
 
-    Args:
-        seen: The number of the last file or sentence in it, to ask for what comes after.
-        files: By number of the cell.
-        told: Steps and sentences.
-        endings: How cells ended, by number.
-        finished: Whether every cell has ended and everything is in this answer or an earlier one.
-        fault: Why no further cell is measured, where that is not because all have ended.
-    """
-
-    seen: int
-    files: Mapping[int, Files]
-    told: Sequence[Step | str]
-    endings: Mapping[int, Ending]
-    finished: bool
-    fault: str
+    seen: int  # the number of the last file or sentence in it, to ask for what comes after
+    files: Mapping[int, Files]  # by number of the cell
+    told: Sequence[Step | str]  # steps and sentences
+    endings: Mapping[int, Ending]  # how cells ended, by number
+    finished: bool  # whether every cell has ended and everything is in this answer or an earlier one
+    fault: str  # why no further cell is measured, where that is not because all have ended
 
 
 @dataclass
 class _Cell:
-    """What is known of a cell.
+    """What is known of a cell."""
 
-    Args:
-        attempt: How often it was submitted.
-        running: Whether that task has begun.
-        lost: How often its node was lost.
-        avoided: How it ended on nodes that cannot measure it, by Ray's id.
-        wait_s: How long it waits where its GPU is in use once more.
-        homeless: Why no node can hold it; empty where one can.
-        homeless_s: Since when that is so.
-    """
-
-    attempt: int = 0
-    running: bool = False
-    lost: int = 0
+    attempt: int = 0  # how often it was submitted
+    running: bool = False  # whether that task has begun
+    lost: int = 0  # how often its node was lost
+    # How it ended on nodes that cannot measure it, by Ray's id
     avoided: dict[str, Ending] = field(default_factory=dict)
-    wait_s: float = AGAIN_S
-    homeless: str = ""
-    homeless_s: float = 0.0
+    wait_s: float = AGAIN_S  # how long it waits where its GPU is in use once more
+    homeless: str = ""  # why no node can hold it; empty where one can
+    homeless_s: float = 0.0  # since when that is so
 
 
 @dataclass
@@ -162,26 +126,15 @@ class _Log:
 class Coordinator:
     """Looks after one run; its methods return at once.
 
-    Args:
-        run: What is measured.
-        files: What was measured earlier, by number of the cell.
-        open_cells: The cells that are to be measured, by number.
-        budget_s: For all of them together, from now on.
-        collector: Takes the trials; the real engine where there is none.
-        start_driver: Starts the driver of the tasks of the run of that name.
-        now_s: The time, in seconds.
+    ``files`` is what was measured earlier and ``open_cells`` what is to be measured, by number of the cell. The budget
+    is that of all together, from now on. ``start_driver`` starts the driver of the tasks of the run of a name.
     """
 
     def __init__(
-        self,
-        run: ClusterRun,
-        files: Mapping[int, Files],
-        open_cells: Sequence[int],
-        budget_s: float,
-        collector: Collector | None,
-        start_driver: Callable[[str], Driver],
+        self, run: ClusterRun, files: Mapping[int, Files], open_cells: Sequence[int], budget_s: float,
+        collector: Collector | None, start_driver: Callable[[str], Driver],
         now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._order = Order(run, open_cells, collector)
         self._now_s = now_s
         self._until_s = now_s() + budget_s
@@ -241,7 +194,7 @@ class Coordinator:
             return None
         cell.running, cell.homeless = True, ""
         left_s = max(self._until_s - self._now_s(), 0.0)
-        return Begun(self._folder.for_later_pairs(number), left_s, self._folder.path.name)
+        return Begun(read_for_later_pairs(self._folder.cell(number)), left_s, self._folder.path.name)
 
     def keep(self, number: int, attempt: int, files: Files, told: Sequence[Step | str]) -> bool:
         """Keep what a task sends; ``False`` where another was begun in its place, or nothing more can be kept."""
@@ -299,7 +252,7 @@ class Coordinator:
             if size >= MESSAGE_BYTES:
                 last, whole = came - 1, False
                 break
-            content = self._folder.piece(number, path)
+            content = read_piece(self._folder.cell(number), path)
             files.setdefault(number, {})[path] = content
             size += len(content.content if isinstance(content, Piece) else content)
         told = [one for came, one in self._log.told if seen < came <= last]
@@ -310,7 +263,7 @@ class Coordinator:
     def rest(self, number: int, path: str, before: Piece) -> Piece | None:
         """The piece of a file that follows another; ``None`` where the file was replaced, which is news."""
         try:
-            content = self._folder.piece(number, path, before)
+            content = read_piece(self._folder.cell(number), path, before)
         except OSError:
             return None
         return content if isinstance(content, Piece) else None
@@ -342,7 +295,7 @@ class Coordinator:
         return Ending("stopped", "stopped", "interrupted")
 
     def _keep(self, number: int, files: Files) -> None:
-        self._folder.put(number, files)
+        put(self._folder.cell(number), files)
         for path, content in files.items():
             if not path.endswith("/") and is_last(content):
                 self._log.note(number, path)
@@ -372,7 +325,7 @@ class Coordinator:
             self._log.tell(f"{name}: measured otherwise in {left.cell(number)}, which stays there")
             return False
         if len(there) > len(here):
-            everything = left.all_of(number)
+            everything = GrowingFolder(left.cell(number))
             for files in everything.changed():
                 self._keep(number, files)
             self._log.tell(*(f"{name}: {text}" for text in everything.behind()))

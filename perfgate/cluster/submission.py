@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,21 +23,19 @@ from ray.exceptions import RayActorError
 from perfgate import gate
 from perfgate.capture.job import Collector
 from perfgate.capture.pace import Progress
-from perfgate.cluster.actors import called
+from perfgate.cluster.cell_task import called
 from perfgate.cluster.cells_folder import MANIFEST, CellsFolder
-from perfgate.cluster.cluster_run import NAMESPACE, ClusterRun, Files, Piece, is_last
+from perfgate.cluster.cluster_run import NAMESPACE, ClusterRun, Files, Node, Piece, is_last
 from perfgate.cluster.coordinator import Coordinator, News
-from perfgate.cluster.placement import Node
-from perfgate.cluster.ray_tasks import alive_nodes
-from perfgate.cluster.task_driver import start
+from perfgate.cluster.task_driver import alive_nodes, start
+from perfgate.cluster.travelling import put, read_for_later_pairs
 from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError, RecordError, UsageError
 from perfgate.fleet.joining import agreed_in, join
 from perfgate.gate import Finished
 from perfgate.machine.locks import hold
 from perfgate.report.run_folders import LATEST
 
-SUFFIX: Final = ".cluster"
-"""Of the folder beside the joined run's that holds the run folder of each cell."""
+SUFFIX: Final = ".cluster"  # of the folder beside the joined run's that holds the run folder of each cell
 POLL_S: Final = 0.5
 
 
@@ -45,13 +44,8 @@ def run_on(
 ) -> Finished:
     """Have a run measured on a cluster, and judge it here.
 
-    Args:
-        address: ``auto``, ``ray://HOST:PORT`` or ``HOST:PORT``.
-        run: What is measured.
-        runs: Where the joined run's folder is made, and beside it one with the run folders of the cells.
-        progress: Told of each trial, and of what happens in the cluster.
-        budget_s: For all cells together.
-        collector: Takes the trials; the real engine where there is none.
+    The joined run's folder is made in ``runs``, and beside it another with the run folders of the cells. The address is
+    ``auto``, ``ray://HOST:PORT`` or ``HOST:PORT``, and the budget that of all cells together.
 
     Raises:
         UsageError: There is no cluster at that address.
@@ -68,48 +62,35 @@ def run_on(
 
 
 def go_on(
-    address: str, word: Path, runs: Path, progress: Progress, budget_s: float, collector: Collector | None = None
-) -> Finished:
+    address: str, word: Path, runs: Path, progress: Progress, budget_s: float, collector: Collector | None = None,
+    *, attach: bool = False,
+) -> Finished:  # fmt: skip
     """Go on with a run: look on where the cluster still measures it, else have its open cells measured.
 
-    Args:
-        address: See :func:`run_on`.
-        word: Its name, its folder, or ``latest``.
-        runs: See :func:`run_on`.
-        progress: See :func:`run_on`.
-        budget_s: See :func:`run_on`; a run that is still being measured keeps its own.
-        collector: See :func:`run_on`.
+    ``word`` is its name, its folder, or ``latest``. A run that is still being measured keeps its budget. With
+    ``attach`` nothing is measured anew, and the run may have been begun from whatever machine.
 
     Raises:
         RecordError: There is no such run.
         PerfgateError: See :func:`run_on`.
     """
-    folder = _folder_of(word, runs)
+    folder = _folder_of(word, runs, there=not attach)
     with connected(address):
         actor = _actor(folder.path.name.removesuffix(SUFFIX))
         if actor is not None:
-            return _attached(address, folder, actor, progress)
-        run = folder.run()
+            run = called(actor).order().run
+            folder.begin(run)
+        elif attach:
+            way_on = f"perfgate run --resume {shlex.quote(str(word))} --on {address}"
+            raise RecordError(f"{address} measures no run of that name", where=str(word),
+                              remedy=f"Where its folder is, it goes on with: {way_on}")  # fmt: skip
+        else:
+            run = folder.run()
         with hold(folder.path):  # another command may take into it what another cluster measures
-            return _measured(folder, run, address, progress, _begin(run, folder, budget_s, progress, collector))
-
-
-def attach(address: str, word: Path, runs: Path, progress: Progress) -> Finished:
-    """Look on at a run that the cluster measures, or has measured while nobody looked; begun from whatever machine.
-
-    Raises:
-        RecordError: The cluster has no such run.
-        PerfgateError: See :func:`run_on`.
-    """
-    folder = _folder_of(word, runs, there=False)
-    with connected(address):
-        actor = _actor(folder.path.name.removesuffix(SUFFIX))
-        if actor is None:
-            remedy = (
-                f"Where its folder is, it goes on with: perfgate run --resume {shlex.quote(str(word))} --on {address}"
-            )
-            raise RecordError(f"{address} measures no run of that name", where=str(word), remedy=remedy)
-        return _attached(address, folder, actor, progress)
+            if actor is not None:
+                progress(f"{address} measures it: looking on")
+            actor = actor or _begin(run, folder, budget_s, progress, collector)
+            return _measured(folder, run, address, progress, actor)
 
 
 @contextlib.contextmanager
@@ -204,15 +185,7 @@ def what_is_left(run: ClusterRun, folder: CellsFolder, progress: Progress) -> tu
             is_open = True
         if is_open:
             found.append(number)
-    return {number: folder.for_later_pairs(number) for number in run.numbers if folder.has(number)}, found
-
-
-def _attached(address: str, folder: CellsFolder, actor: Any, progress: Progress) -> Finished:
-    run = called(actor).order().run
-    folder.begin(run)
-    with hold(folder.path):
-        progress(f"{address} measures it: looking on")
-        return _measured(folder, run, address, progress, actor)
+    return {number: read_for_later_pairs(folder.cell(number)) for number in run.numbers if folder.has(number)}, found
 
 
 def _measured(folder: CellsFolder, run: ClusterRun, address: str, progress: Progress, actor: Any) -> Finished:
@@ -240,13 +213,6 @@ def _measured(folder: CellsFolder, run: ClusterRun, address: str, progress: Prog
 def joined(folder: CellsFolder, run: ClusterRun, news: News, way_on: str, *, stopped: bool) -> Finished:
     """Join what came back, and judge it.
 
-    Args:
-        folder: What came back.
-        run: What is measured.
-        news: The last that a command which looked on was told.
-        way_on: How to go on with the run.
-        stopped: Whether that command stopped it.
-
     Raises:
         NotMeasuredError: Nothing was measured, and why.
         InterruptedRunError: Not all was measured that could be.
@@ -267,21 +233,15 @@ def joined(folder: CellsFolder, run: ClusterRun, news: News, way_on: str, *, sto
     return finished
 
 
+@dataclass
 class Looking:
-    """Looks on at a run, and takes what comes back.
+    """Looks on at a run, and takes what comes back."""
 
-    Args:
-        folder: Where that is put.
-        coordinator: Looks after the run.
-        progress: Told of each trial, and of what happens in the cluster.
-    """
-
-    def __init__(self, folder: CellsFolder, coordinator: Coordinator, progress: Progress) -> None:
-        self._folder = folder
-        self._coordinator = coordinator
-        self._progress = progress
-        self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._seen = 0
+    folder: CellsFolder  # where that is put
+    coordinator: Coordinator  # looks after the run
+    progress: Progress  # told of each trial, and of what happens in the cluster
+    name: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}")
+    seen: int = 0  # the last file or sentence that came
 
     def until_finished(self) -> News:
         """Take what comes back until nothing more comes; the last that was told."""
@@ -291,28 +251,28 @@ class Looking:
 
     def leave(self) -> None:
         """Have what came back removed there, once every other command that looks on has it too."""
-        if not self._coordinator.leave(self._name):
-            self._progress("waiting until another command that looks on has it too")
-        while not self._coordinator.leave(self._name):
+        if not self.coordinator.leave(self.name):
+            self.progress("waiting until another command that looks on has it too")
+        while not self.coordinator.leave(self.name):
             time.sleep(POLL_S)
-        self._coordinator.clear()
+        self.coordinator.clear()
 
     def _next(self) -> News:
-        news = self._coordinator.news(self._name, self._seen)
+        news = self.coordinator.news(self.name, self.seen)
         for number, files in news.files.items():
             for path, content in files.items():
                 self._take(number, path, content)
-        self._seen = news.seen
+        self.seen = news.seen
         for one in news.told:
-            self._progress(one)
+            self.progress(one)
         return news
 
     def _take(self, number: int, path: str, content: bytes | Piece) -> None:
         """Keep a file, and ask for the rest of a large one; of one that was replaced meanwhile there is news."""
-        self._folder.put(number, {path: content})
+        put(self.folder.cell(number), {path: content})
         while isinstance(content, Piece) and not is_last(content):
-            following = self._coordinator.rest(number, path, content)
+            following = self.coordinator.rest(number, path, content)
             if following is None:
                 return
             content = following
-            self._folder.put(number, {path: content})
+            put(self.folder.cell(number), {path: content})

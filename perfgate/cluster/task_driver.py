@@ -16,25 +16,32 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import ray
+from ray.exceptions import (
+    LocalRayletDiedError,
+    NodeDiedError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    TaskCancelledError,
+    WorkerCrashedError,
+)
 
-from perfgate.cluster.actors import called
-from perfgate.cluster.cluster_run import NAMESPACE, Ending
-from perfgate.cluster.coordinator import Attempt, Coordinator, Driver, Wanted
-from perfgate.cluster.placement import Need, Node, counted, need_of
-from perfgate.cluster.ray_tasks import RayTasks
+from perfgate.cluster.cell_task import called, measure_cell
+from perfgate.cluster.cluster_run import NAMESPACE, Ending, Need, Node, counted, need_of
+from perfgate.cluster.coordinator import Attempt, Coordinator, Driver, Order, Wanted
 
 POLL_S: Final = 0.5
+# So long after its submission, or after the last cell of its class, it is said that a cell waits for room
 ROOM_WAIT_S: Final = 60.0
-"""So long after its submission, or after the last cell of its class, it is said that a cell waits for room."""
-END_S: Final = 30.0
-"""How long a task is given to end its engine; then its worker is killed."""
+END_S: Final = 30.0  # how long a task is given to end its engine; then its worker is killed
+# Variables of a worker that a driver started by it must not have; Ray's own jobs leave out the same (job_supervisor).
+# Others, of TLS and tokens for instance, are how it reaches the cluster.
 OF_ONE_PROCESS: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
-"""Variables of a worker that a driver started by it must not have; Ray's own jobs leave out the same (job_supervisor).
-Others, of TLS and tokens for instance, are how it reaches the cluster."""
 
 
 class Tasks(Protocol):
-    """See :class:`perfgate.cluster.ray_tasks.RayTasks`."""
+    """See :class:`RayTasks`."""
 
     def nodes(self) -> Sequence[Node]: ...  # noqa: D102
     def free(self) -> Mapping[str, float]: ...  # noqa: D102
@@ -46,33 +53,18 @@ class Tasks(Protocol):
 
 @dataclass
 class _Submitted:
-    """A task that has not ended.
+    """A task that has not ended."""
 
-    Args:
-        number: Of its cell.
-        attempt: See :class:`perfgate.cluster.coordinator.Attempt`.
-        need: What it asks for.
-        since_s: Since when it waits while no cell of its class is measured.
-        asked_s: When it was asked to end.
-        again: Whether that was to submit it anew.
-    """
-
-    number: int
-    attempt: Attempt
-    need: Need
-    since_s: float
-    asked_s: float | None = None
-    again: bool = False
+    number: int  # of its cell
+    attempt: Attempt  # see :class:`perfgate.cluster.coordinator.Attempt`
+    need: Need  # what it asks for
+    since_s: float  # since when it waits while no cell of its class is measured
+    asked_s: float | None = None  # when it was asked to end
+    again: bool = False  # whether that was to submit it anew
 
 
 class TaskDriver:
-    """Has each open cell of a run measured.
-
-    Args:
-        coordinator: Looks after the run.
-        tasks: Measure cells.
-        now_s: The time, in seconds.
-    """
+    """Has each open cell of a run measured."""
 
     def __init__(self, coordinator: Coordinator, tasks: Tasks, now_s: Callable[[], float] = time.monotonic) -> None:
         self._coordinator = coordinator
@@ -100,16 +92,14 @@ class TaskDriver:
             self._nodes = self._tasks.nodes()
             for number in [number for number, when_s in self._due.items() if when_s <= self._now_s()]:
                 del self._due[number]
-                self._submit(number)
+                attempt = self._coordinator.submitted(number)
+                need = self._need(number, self._able(attempt))
+                task = self._tasks.submit(number, attempt, need)
+                self._submitted[task] = _Submitted(number, attempt, need, self._now_s())
             self._see_who_can_run(wanted)
             self._see_who_waits(wanted)
             for task in self._tasks.await_first([*self._submitted], POLL_S):
                 self._note(task)
-
-    def _submit(self, number: int) -> None:
-        attempt = self._coordinator.submitted(number)
-        need = self._need(number, self._able(attempt))
-        self._submitted[self._tasks.submit(number, attempt, need)] = _Submitted(number, attempt, need, self._now_s())
 
     def _need(self, number: int, able: Sequence[Node]) -> Need:
         """By the nodes that are left for a cell; where none is, by those that failed: one like them is waited for."""
@@ -177,6 +167,86 @@ class TaskDriver:
         again_s = self._coordinator.ended(one.number, ending)
         if again_s is not None:
             self._due[one.number] = self._now_s() + again_s
+
+
+SHARE: Final = 0.001  # what a cell takes of the resource that a class of machines is: any number of them is on one node
+# Why a task did not end by itself
+WHY_LOST: Final[dict[type[RayError], str]] = {
+    NodeDiedError: "its node was lost",
+    LocalRayletDiedError: "its node was lost",
+    OutOfMemoryError: "its node had hardly any memory left, so Ray killed the cell's worker there",
+    WorkerCrashedError: "its worker died, and its node did not: it crashed, or was killed (dmesg tells of memory)",
+}
+NODE: Final = "ray.io/node-id"  # the label that Ray gives each node
+
+
+def alive_nodes() -> list[Node]:
+    """The nodes of the cluster that this process is connected to."""
+    known: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [Node(one["NodeID"], one["NodeManagerHostname"], one["Resources"]) for one in known if one["Alive"]]
+
+
+class RayTasks:
+    """The tasks of one run."""
+
+    def __init__(self, actor: Any, order: Order) -> None:
+        self._actor = actor
+        self._order = order
+        # One for all cells, so that Ray uses a worker again; one that had a GPU takes a single cell.
+        self._tasks = {True: ray.remote(max_calls=1)(measure_cell), False: ray.remote(measure_cell)}
+
+    def nodes(self) -> list[Node]:
+        """The nodes that are alive."""
+        return alive_nodes()
+
+    def free(self) -> dict[str, float]:
+        """What nobody holds, in the whole cluster."""
+        free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+        return free
+
+    def submit(self, number: int, attempt: Attempt, need: Need) -> Any:
+        """Have a cell measured on a node that has what it needs."""
+        run = self._order.run
+        wanted: dict[str, Any] = {"num_cpus": need.cores, "max_retries": 0}
+        if need.gpus:
+            wanted["num_gpus"] = need.gpus
+        if need.memory:
+            wanted["memory"] = need.memory
+        if need.machine:
+            wanted["resources"] = {need.machine: SHARE}
+        if attempt.avoided:
+            wanted["label_selector"] = {NODE: f"!in({','.join(sorted(attempt.avoided))})"}
+        task = self._tasks[need.gpus > 0].options(name=f"perfgate {run.cell(number)}", **wanted)
+        return task.remote(run, number, attempt.number, self._actor, self._order.collector)
+
+    def await_first(self, tasks: Sequence[Any], limit_s: float) -> Sequence[Any]:
+        """The tasks that have ended, as soon as one has; none after so long."""
+        if not tasks:
+            time.sleep(limit_s)
+            return ()
+        return ray.wait([*tasks], num_returns=1, timeout=limit_s)[0]
+
+    def ending(self, task: Any) -> Ending:
+        """How a task ended."""
+        try:
+            ending: Ending = ray.get(task)
+        except TaskCancelledError:
+            return Ending("stopped")
+        except RayTaskError as error:
+            if isinstance(error.cause, RayActorError):  # the actor could not be reached from there
+                return Ending("elsewhere", "its node lost the actor that looks after the run")
+            if isinstance(error.cause, MemoryError):  # what takes too much there takes it everywhere
+                return Ending("failed", str(error), "internal-error")
+            # Of a node that cannot even import this, where other nodes can; where none can, it ends after a few.
+            return Ending("elsewhere", str(error), "internal-error")
+        except RayError as error:
+            unknown = f"Ray could not have it measured: {type(error).__name__}: {error}"
+            return Ending("elsewhere", WHY_LOST.get(type(error), unknown))
+        return ending
+
+    def cancel(self, task: Any, *, force: bool = False) -> None:
+        """Ask a task to end as Ctrl-C does; by force its worker is killed, and the engine ends with that."""
+        ray.cancel(task, force=force)
 
 
 def start(name: str) -> Driver:

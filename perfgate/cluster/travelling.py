@@ -29,42 +29,29 @@ from perfgate.record.run_names import RUN
 
 TRIALS: Final = "trials"
 RECORDS: Final = "records"
-PIECE_BYTES: Final = 16 * 1024**2
-"""Of a file in one message."""
-MESSAGE_BYTES: Final = 64 * 1024**2
-"""Of files in one message, but for the last of them."""
-LARGEST_LEFT: Final = 64 * 1024**2
-"""Bytes of a file that no record names: logs have less than one MiB."""
-ALL_LEFT: Final = 1024**3
-"""Bytes of all such files of a cell on one node."""
-MOST_LEFT: Final = 10_000
-"""Such files."""
-DEEPEST: Final = 12
-"""Folders below the one that holds run folders; ours are at most five deep."""
-MOST_NAMED: Final = 20
-"""Of what stays behind in one message; the rest is counted."""
+PIECE_BYTES: Final = 16 * 1024**2  # of a file in one message
+MESSAGE_BYTES: Final = 64 * 1024**2  # of files in one message, but for the last of them
+LARGEST_LEFT: Final = 64 * 1024**2  # bytes of a file that no record names: logs have less than one MiB
+ALL_LEFT: Final = 1024**3  # bytes of all such files of a cell on one node
+MOST_LEFT: Final = 10_000  # such files
+DEEPEST: Final = 12  # folders below the one that holds run folders; ours are at most five deep
+MOST_NAMED: Final = 20  # of what stays behind in one message; the rest is counted
+# How records name the files that were measured
 _ARTIFACT: Final = re.compile(rb'"path":\s*"([^"\\]+)",\s*"sha256":\s*"[0-9a-f]{64}"')
-"""How records name the files that were measured."""
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Errors that a path meets and a full disk does not
 _NO_PLACE: Final = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO, errno.ENOENT}
-"""Errors that a path meets and a full disk does not."""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A file.
+    """A file."""
 
-    Args:
-        path: Below the folder, with forward slashes.
-        state: By which a changed file is known.
-        size: In bytes.
-    """
-
-    path: str
-    state: tuple[int, int]
-    size: int
+    path: str  # below the folder, with forward slashes
+    state: tuple[int, int]  # by which a changed file is known
+    size: int  # in bytes
 
 
 class GrowingFolder:
@@ -195,11 +182,6 @@ def _write(place: int, name: str, content: bytes | Piece) -> None:
 
 def read_piece(folder: Path, path: str, before: Piece | None = None) -> bytes | Piece:
     """A file below a folder, or where it is large a piece of it; no link is followed.
-
-    Args:
-        folder: The folder.
-        path: As :meth:`GrowingFolder.changed` has it.
-        before: The piece that was read last; the first one where there is none.
 
     Raises:
         OSError: It cannot be read, is a pipe or device, or changed since the piece before.

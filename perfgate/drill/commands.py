@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from perfgate.capture.job import Collector
     from perfgate.drill.plants import Plant
 
-PLANTS = Path("drills")
-"""Where the catalogue is, unless another folder is named."""
+PLANTS = Path("drills")  # where the catalogue is, unless another folder is named
 
 
 @click.command()
@@ -80,34 +79,30 @@ def drill(  # noqa: PLR0913 (options by name)
     check_outputs(outputs, "drill")
     if scenario is not None and replays:
         replay(scenario, replays, draws, seed or 0, form, outputs)
-    import os
-
-    from perfgate.drill.board import boards_like, exit_status, false_blocks, make_board, read_board, write_board
-    from perfgate.drill.board_document import BoardReport
-    from perfgate.drill.campaign import begin_drill, device_here, measure_drill, plan_drill
+    from perfgate.drill.board import BOARD, Board, BoardReport, boards_like, exit_status, false_blocks, make_board
+    from perfgate.drill.campaign import begin_drill, measure_drill
+    from perfgate.machine.versioned_json import read_model, write_model
     from perfgate.record.run_names import DRILL
     from perfgate.report.run_folders import find_run
 
-    named = [(file, read_board(file)) for file in pool]
+    named = [(file, read_model(Board, file)) for file in pool]
     stopped: InterruptedRunError | None = None
     with measuring() as progress:
         if scenario is None:
-            found = find_run(Path(str(folder)), runs, DRILL)
+            campaign = find_run(Path(str(folder)), runs, DRILL)
         else:
             base = Builds(base_words, (), runs).subjects(progress, (scenario,))["base"]
             chosen = [] if no_plants else chosen_plants(catalogue, plants)
-            device, gpus = device_here(os.environ)
-            planned = plan_drill(scenario, base, chosen, same_build=same_build, device=device, gpus=gpus, seed=seed)
-            found = begin_drill(planned, runs)
-        click.echo(f"drill folder: {found}", err=True)
+            campaign = begin_drill(scenario, base, chosen, runs, same_build, seed)
+        click.echo(f"drill folder: {campaign}", err=True)
         try:
-            measure_drill(found, only=only, budget_s=budget_s, progress=progress, collector=collector)
+            measure_drill(campaign, only, budget_s, progress, collector)
         except InterruptedRunError as error:  # what was measured is reported all the same
             stopped = error
         finally:
-            board = make_board(found)
-            write_board(found, board)
-    like = boards_like(board, found, named, lambda text: click.echo(f"perfgate: {text}", err=True))
+            board = make_board(campaign)
+            write_model(campaign / BOARD, board)
+    like = boards_like(board, campaign, named, lambda text: click.echo(f"perfgate: {text}", err=True))
     report = BoardReport(board, false_blocks([board, *like]))
     show("drill", report, form, outputs)
     if stopped is not None:
@@ -115,6 +110,7 @@ def drill(  # noqa: PLR0913 (options by name)
     click.get_current_context().exit(exit_status(board, report.pooled))
 
 
+# What each way of calling the command takes beside the options for its report, and what is said of anything else
 TAKES = {
     "new": ({"scenario", "base_words", "same_build", "plants", "no_plants", "catalogue", "seed", "pool", "runs",
              "budget_s"}, "a new campaign does not take it: --only goes with --resume, --draws with --replay"),
@@ -123,7 +119,6 @@ TAKES = {
     "replay": ({"scenario", "replays", "draws", "seed"},
                "--replay measures nothing: it takes a scenario, --draws and --seed"),
 }  # fmt: skip
-"""What each way of calling the command takes beside the options for its report, and what is said of anything else."""
 
 
 def refuse_ignored(way: Literal["new", "resume", "replay"]) -> None:

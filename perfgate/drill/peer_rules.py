@@ -7,7 +7,7 @@ has a word for not knowing. Only slowdowns are reported here; most of these rule
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,21 +16,22 @@ from numpy.typing import NDArray
 from scipy import stats as scipy_stats
 
 from perfgate import scipy_special as special
+from perfgate.drill.recordings import STEP
+from perfgate.drill.replay import ErrorKind, Replay, Share, Truth
+from perfgate.models import Frozen
 from perfgate.stats.estimate import Floats
 from perfgate.stats.sequential import INCONCLUSIVE, PASS, REGRESSED
 
 Codes = NDArray[np.int8]
 Decide = Callable[[Floats, Floats, np.random.Generator], Codes]
 
-KEPT = 20
-"""Iterations of a process, where a tool does not ask for another number."""
-U_ALPHA = 0.05
-"""Of benchstat and of google/benchmark's U test."""
+RESAMPLED = 200  # draws of a replay for rules that resample themselves
+KEPT = 20  # iterations of a process, where a tool does not ask for another number
+U_ALPHA = 0.05  # of benchstat and of google/benchmark's U test
 U_EXACT = 20
 ASV_ALPHA = 0.002
 CRITERION_ALPHA, CRITERION_NOISE, CRITERION_CONFIDENCE = 0.05, 0.01, 0.95
-CRITERION_RESAMPLES = 1000
-"""The tool takes 100,000; a thousand settle 5 % well enough here."""
+CRITERION_RESAMPLES = 1000  # the tool takes 100,000; a thousand settle 5 % well enough here
 NVBENCH_GAP, NVBENCH_CENTRE, NVBENCH_OVERLAP, NVBENCH_DISPERSION = 0.005, 0.005, 0.5, 0.02
 ROLLING_DAYS = 3
 LOW_PERCENTILE = 5
@@ -168,56 +169,23 @@ def rolling_baseline(daily: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class PeerRule:
-    """A rule and the measurement it is given.
+    """A rule and the measurement it is given."""
 
-    Args:
-        name: For tables.
-        source: ``owner/repo:path`` of its description.
-        plan: What is measured, in words.
-        decide: Takes base, head and a generator.
-        base: Processes of the base.
-        head: Processes of the head.
-        iterations: Kept in each process.
-        pools: It looks at single iterations, not at one value a process.
-        stored: The base was measured earlier, each process on a visit of its own.
-        resamples: It takes milliseconds a comparison.
-    """
-
-    name: str
-    source: str
-    plan: str
-    decide: Decide
-    base: int = 1
-    head: int = 1
-    iterations: int = KEPT
-    pools: bool = False
-    stored: bool = False
-    resamples: bool = False
+    name: str  # for tables
+    source: str  # `owner/repo:path` of its description
+    plan: str  # what is measured, in words
+    decide: Decide  # takes base, head and a generator
+    base: int = 1  # processes of the base
+    head: int = 1  # processes of the head
+    iterations: int = KEPT  # kept in each process
+    pools: bool = False  # it looks at single iterations, not at one value a process
+    stored: bool = False  # the base was measured earlier, each process on a visit of its own
+    resamples: bool = False  # it takes milliseconds a comparison
 
     @property
     def starts(self) -> int:
         """Engine starts of a comparison, stored ones not counted."""
         return self.head if self.stored else self.base + self.head
-
-
-def flat(threshold: float) -> Decide:
-    """A flat threshold on one run a side."""
-    return lambda base, head, _: flat_threshold(base, head, threshold)
-
-
-def pooled_u(base: Floats, head: Floats, _: np.random.Generator) -> Codes:
-    """The U test on all iterations."""
-    return u_test(pooled(base), pooled(head))
-
-
-def restarts_u(base: Floats, head: Floats, _: np.random.Generator) -> Codes:
-    """The U test on one value a process."""
-    return u_test(summaries(base), summaries(head))
-
-
-def asv(factor: float) -> Decide:
-    """The rule of ``asv continuous``."""
-    return lambda base, head, _: asv_continuous(base, head, factor)
 
 
 PERF_EVAL = "vllm-project/perf-eval:lib/compare_via_api.py"
@@ -228,17 +196,22 @@ ASV = "airspeed-velocity/asv:asv/_stats.py"
 TRT = "NVIDIA/TensorRT-LLM:tests/integration/defs/perf/README_perf_regression_system.md"
 BENCHER = "bencherdev/bencher:services/console/src/chunks/docs-explanation/thresholds/en/test/t-test.mdx"
 PEERS = (
-    PeerRule("flat 2 %, stored run", PERF_EVAL, "one run against one of another visit", flat(0.02), stored=True),
-    PeerRule("flat 5 %, stored run", SGLANG, "one run against one of another visit", flat(0.05), stored=True),
-    PeerRule("flat 2 %", PYTEST, "one run a side, same visit", flat(0.02)),
-    PeerRule("flat 5 %", PYTEST, "one run a side, same visit", flat(0.05)),
-    PeerRule("Mann-Whitney, one process", UTEST, "20 iterations of one process a side", pooled_u, pools=True),
+    PeerRule("flat 2 %, stored run", PERF_EVAL, "one run against one of another visit",
+             lambda base, head, _: flat_threshold(base, head, 0.02), stored=True),
+    PeerRule("flat 5 %, stored run", SGLANG, "one run against one of another visit",
+             lambda base, head, _: flat_threshold(base, head, 0.05), stored=True),
+    PeerRule("flat 2 %", PYTEST, "one run a side, same visit", lambda base, head, _: flat_threshold(base, head, 0.02)),
+    PeerRule("flat 5 %", PYTEST, "one run a side, same visit", lambda base, head, _: flat_threshold(base, head, 0.05)),
+    PeerRule("Mann-Whitney, one process", UTEST, "20 iterations of one process a side",
+             lambda base, head, _: u_test(pooled(base), pooled(head)), pools=True),
     PeerRule("Mann-Whitney, pooled", "psf/pyperf:pyperf/_compare.py", "20 iterations of four processes a side, pooled "
-             "as there (there a t test)", pooled_u, 4, 4, pools=True),
-    PeerRule("benchstat", "golang/perf:benchmath/anone.go", "one value of ten processes a side", restarts_u, 10, 10),
-    PeerRule("asv continuous", ASV, "two processes a side, five samples each, factor 1.1", asv(1.1), 2, 2, 5,
-             pools=True),
-    PeerRule("asv continuous -f 1.01", ASV, "the same with factor 1.01", asv(1.01), 2, 2, 5, pools=True),
+             "as there (there a t test)", lambda base, head, _: u_test(pooled(base), pooled(head)), 4, 4, pools=True),
+    PeerRule("benchstat", "golang/perf:benchmath/anone.go", "one value of ten processes a side",
+             lambda base, head, _: u_test(summaries(base), summaries(head)), 10, 10),
+    PeerRule("asv continuous", ASV, "two processes a side, five samples each, factor 1.1",
+             lambda base, head, _: asv_continuous(base, head, 1.1), 2, 2, 5, pools=True),
+    PeerRule("asv continuous -f 1.01", ASV, "the same with factor 1.01",
+             lambda base, head, _: asv_continuous(base, head, 1.01), 2, 2, 5, pools=True),
     PeerRule("criterion", "criterion-rs/criterion.rs:src/analysis/compare.rs", "100 samples of one process a side",
              criterion, 1, 1, 100, pools=True, resamples=True),
     PeerRule("nvbench-compare-robust", "NVIDIA/nvbench:docs/nvbench_compare_robust.md",
@@ -250,3 +223,85 @@ PEERS = (
     PeerRule("TensorRT-LLM 5 %", TRT, "the same after a merge",
              lambda base, head, _: tensorrt_llm(base, head, 0.05), 90, stored=True),
 )  # fmt: skip
+
+# --- the rules on the draws of a replay
+
+
+class PeerCase(Frozen):
+    """What a rule made of one slowdown of the decode step."""
+
+    size: float  # a ratio minus one
+    error: ErrorKind  # whether such a slowdown must not be blocked, or must not pass
+    blocked: Share  # draws it calls slower
+    passed: Share  # draws it calls not slower; what is left it cannot tell
+    starts: float  # engine starts of a comparison on average; what was stored before counts as none
+
+    @property
+    def wrong(self) -> Share:
+        """False alarms of a slowdown that must not be blocked, misses of one that must not pass."""
+        return self.blocked if self.error == "false-blocks" else self.passed
+
+
+class PeerRow(Frozen):
+    """One rule."""
+
+    rule: str
+    given: str  # what it is given, in words
+    source: str = ""  # where it is described; empty for ours
+    cases: tuple[PeerCase, ...] = ()  # a slowdown each; none where the recordings do not have what it is given
+
+
+def peers(replay: Replay, rules: Sequence[PeerRule] = PEERS, seed: int = 0) -> tuple[PeerRow, ...]:
+    """Apply rules to the draws of a replay, ours last, by all gates of its scenario.
+
+    Each decides on the decode step without a slowdown, with ``ignorable`` and ``must_catch`` of the gate, and with four
+    times that. A rule that asks for more trials or iterations than there are gets what there is. The stored runs of a
+    rule are trials of the other visits to the same kind of machine, drawn with replacement.
+
+    Args:
+        replay: The draws; its scenario gates the decode step.
+        rules: Those of other gates.
+        seed: Draws what is stored, and what rules resample.
+    """
+    ignorable, must_catch = replay.margins[STEP]
+    sizes: dict[float, ErrorKind] = {
+        0.0: "false-blocks", ignorable: "false-blocks", must_catch: "false-passes", 4 * must_catch: "false-passes",
+    }  # fmt: skip
+    pool, drawn = replay.pool, replay.drawn
+    base, head = pool.sides(STEP, drawn)
+    iterations = pool.iterations(drawn)
+    base, head = iterations or (base[..., None], head[..., None])
+    rows = []
+    for number, rule in enumerate(rules):
+        rng = np.random.default_rng([seed, number])
+        stored = pool.elsewhere(rng, drawn, rule.base) if rule.stored and (iterations or not rule.pools) else None
+        if (rule.pools and not iterations) or (rule.stored and stored is None):
+            rows.append(PeerRow(rule=rule.name, given=rule.plan, source=rule.source))
+            continue
+        earlier = base if stored is None else pool.sides(STEP, stored)[0][..., None]
+        draws = RESAMPLED if rule.resamples else len(head)
+        rows.append(_row(rule, earlier[:draws, : rule.base, : rule.iterations],
+                         head[:draws, : rule.head, : rule.iterations], sizes, rng))  # fmt: skip
+    cases = []
+    for size, error in sizes.items():
+        row = replay.row(Truth(STEP, {STEP: size}, STEP))
+        starts = 2 * (row.pairs + 1)  # each pair is two starts, and a warm-up trial a side comes before the first
+        cases.append(PeerCase(size=size, error=error, blocked=row.regressed, passed=row.passed, starts=starts))
+    looks = replay.declared.schedule.looks
+    given = f"pairs in random order, {looks[0]} to {looks[-1]}"
+    return (*rows, PeerRow(rule=f"perfgate, {replay.declared.name}", given=given, cases=tuple(cases)))
+
+
+def _row(
+    rule: PeerRule, base: Floats, head: Floats, sizes: Mapping[float, ErrorKind], rng: np.random.Generator
+) -> PeerRow:
+    recorded = head.shape[2]
+    fewer = f"; {recorded} recorded" if rule.pools and recorded < rule.iterations else ""
+    again = "; drawn from the other visits" if rule.stored and rule.base > 1 else ""
+    starts = head.shape[1] + (0 if rule.stored else base.shape[1])
+    cases = []
+    for size, error in sizes.items():
+        ends = rule.decide(base, head * (1 + size), rng)
+        blocked, passed = (Share.counted(int((ends == code).sum()), len(ends)) for code in (REGRESSED, PASS))
+        cases.append(PeerCase(size=size, error=error, blocked=blocked, passed=passed, starts=starts))
+    return PeerRow(rule=rule.name, given=f"{rule.plan}{fewer}{again}", source=rule.source, cases=tuple(cases))

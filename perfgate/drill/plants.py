@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from importlib.metadata import distributions
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,12 +27,9 @@ from perfgate.scenario.subject import Subject
 from perfgate.scenario.yaml_document import did_you_mean, read_document, read_text, whole_file_error
 
 FILE = "plant.yaml"
-OWN = "PERFGATE_PLANT_"
-"""What variables that a plant reads itself begin with; others are the engine's."""
-PLUGINS = "vllm.general_plugins"
-"""The group of entry points that vLLM calls in each of its processes."""
-WHOLE = re.compile(r"[1-9][0-9]{0,17}")
-"""A size that is a number."""
+OWN = "PERFGATE_PLANT_"  # what variables that a plant reads itself begin with; others are the engine's
+PLUGINS = "vllm.general_plugins"  # the group of entry points that vLLM calls in each of its processes
+WHOLE = re.compile(r"[1-9][0-9]{0,17}")  # a size that is a number
 Device = Literal["cpu", "cuda"]
 Family = Literal[
     "device-compute", "memory-traffic", "launch-and-graph", "host-work", "communication", "cache", "scheduler",
@@ -43,30 +39,20 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class Recreated(Strict):
-    """A regression that happened.
+    """A regression that happened."""
 
-    Args:
-        issue: Where it was reported, ``owner/name#number``.
-        mechanism: What caused it, and how much of that the plant does.
-    """
-
+    # Where it was reported, `owner/name#number`
     issue: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+#\d+$")]
-    mechanism: Text
+    mechanism: Text  # what caused it, and how much of that the plant does
 
 
 class Dial(Strict):
-    """What sets a plant's size.
+    """What sets a plant's size."""
 
-    Args:
-        variable: An environment variable of the plant; or
-        argument: an engine argument, whose sizes are written as JSON.
-        unit: Of what the sizes are.
-        sizes: By device, the first one the default.
-    """
-
-    variable: VariableName | None = None
-    argument: ArgumentName | None = None
-    unit: Text
+    variable: VariableName | None = None  # an environment variable of the plant; or
+    argument: ArgumentName | None = None  # an engine argument, whose sizes are written as JSON
+    unit: Text  # of what the sizes are
+    # By device, the first one the default
     sizes: dict[Device, Annotated[tuple[Text, ...], Field(min_length=1), Listed]]
 
     @model_validator(mode="after")
@@ -94,14 +80,6 @@ class Dial(Strict):
             raise ValueError("expected whole numbers from 1")
         return sizes
 
-    def env(self, size: str) -> dict[str, str]:
-        """The environment variable that sets a size."""
-        return {self.variable: size} if self.variable else {}
-
-    def args(self, size: str) -> dict[str, JsonValue]:
-        """The engine argument that does."""
-        return {self.argument: _value(size)} if self.argument else {}
-
 
 def _value(text: str) -> Any:
     """A JSON value; what only Python calls JSON is none."""
@@ -113,23 +91,16 @@ def _value(text: str) -> Any:
 
 
 class Expected(Strict):
-    """What the gate must say of a plant.
+    """What the gate must say of a plant."""
 
-    Args:
-        metric: The gate that decides: a metric, or a pattern like ``kernel_time_per_step[*]``.
-        verdict: ``regressed``; ``pass`` with a caution; ``not-measured`` for a reason.
-        caution: The code of the caution that a ``pass`` must carry.
-        reason: The reason code of ``not-measured``.
-        step_us_per_unit: By device, the microseconds that one unit of the dial adds to a decode step, where that is so
-            by construction.
-        cause: By device, an expression, upper or lower case, that a sentence about the cause must match.
-    """
-
-    metric: str = "*"
+    metric: str = "*"  # the gate that decides: a metric, or a pattern like `kernel_time_per_step[*]`
+    # `regressed`; `pass` with a caution; `not-measured` for a reason
     verdict: Literal["regressed", "pass", "not-measured"] = "regressed"
-    caution: CurrentCode | None = None
-    reason: CurrentCode | None = None
+    caution: CurrentCode | None = None  # the code of the caution that a `pass` must carry
+    reason: CurrentCode | None = None  # the reason code of `not-measured`
+    # By device, the microseconds that one unit of the dial adds to a decode step, where that is so by construction
     step_us_per_unit: dict[Device, Annotated[float, Field(gt=0)]] = {}
+    # By device, an expression, upper or lower case, that a sentence about the cause must match
     cause: dict[Device, Expression] = {}
 
     @field_validator("metric")
@@ -158,35 +129,22 @@ class Expected(Strict):
 
 
 class PlantFile(Strict):
-    """What ``plant.yaml`` says.
+    """What ``plant.yaml`` says."""
 
-    Args:
-        version: Version of this format, written ``schema: 1``.
-        name: The folder's.
-        family: What kind of thing gets worse.
-        what: What the plant does, in one sentence.
-        recreates: The regressions that it does again.
-        runs_on: Devices on which it does what it says.
-        gpus: How many its engine arguments take.
-        env: Environment variables of the head.
-        args: Engine arguments of the head.
-        base_args: Engine arguments of both sides, where the plant needs a feature switched on.
-        dial: What sets the plant's size.
-        expect: What the gate must say.
-    """
-
+    # Version of this format, written `schema: 1`
     version: Annotated[Literal[1], BeforeValidator(whole_number), Field(alias="schema", examples=[1])]
-    name: Name
-    family: Family
-    what: Text
-    recreates: Annotated[tuple[Recreated, ...], Listed] = ()
-    runs_on: Annotated[tuple[Device, ...], Field(min_length=1), Listed]
-    gpus: Positive = 1
-    env: Variables = {}
-    args: dict[ArgumentName, JsonValue] = {}
+    name: Name  # the folder's
+    family: Family  # what kind of thing gets worse
+    what: Text  # what the plant does, in one sentence
+    recreates: Annotated[tuple[Recreated, ...], Listed] = ()  # the regressions that it does again
+    runs_on: Annotated[tuple[Device, ...], Field(min_length=1), Listed]  # devices on which it does what it says
+    gpus: Positive = 1  # how many its engine arguments take
+    env: Variables = {}  # environment variables of the head
+    args: dict[ArgumentName, JsonValue] = {}  # engine arguments of the head
+    # Engine arguments of both sides, where the plant needs a feature switched on
     base_args: dict[ArgumentName, JsonValue] = {}
-    dial: Dial | None = None
-    expect: Expected
+    dial: Dial | None = None  # what sets the plant's size
+    expect: Expected  # what the gate must say
 
     @model_validator(mode="after")
     def _devices_agree(self) -> PlantFile:
@@ -204,15 +162,11 @@ class PlantFile(Strict):
 
 
 class Plant(PlantFile):
-    """A plant as it was found.
+    """A plant as it was found."""
 
-    Args:
-        path: Folders to put on the module path of the head: its own, where it is a plugin.
-        digest: SHA-256 of its module; empty where it has none, or that is not known.
-    """
-
+    # Folders to put on the module path of the head: its own, where it is a plugin
     path: Annotated[tuple[str, ...], Listed] = ()
-    digest: str = ""
+    digest: str = ""  # SHA-256 of its module; empty where it has none, or that is not known
 
     @property
     def changed(self) -> bool:
@@ -249,26 +203,20 @@ class Plant(PlantFile):
         """The side without the plant: the build with the feature switched on that the plant is about."""
         return build.model_copy(update={"args": {**build.args, **self.base_args}})
 
-    def subject(self, base: Subject, size: str | None) -> Subject:
+    def subject(self, build: Subject, size: str | None) -> Subject:
         """The side with the plant, as large as the dial is set.
-
-        Args:
-            base: The build.
-            size: Of the dial; ``None`` only where there is none.
 
         Raises:
             UsageError: A size without a dial, or a dial without a size.
         """
         if (size is None) != (self.dial is None):
             raise UsageError(f"plant {self.name}: {'has no dial' if size else 'its dial needs a size'}")
-        env, args = (self.dial.env(size), self.dial.args(size)) if self.dial and size is not None else ({}, {})
-        return base.model_copy(
-            update={
-                "path": (*self.path, *base.path),
-                "env": {**base.env, **self.env, **env},
-                "args": {**base.args, **self.base_args, **self.args, **args},
-            }
-        )
+        env, args = {**build.env, **self.env}, {**build.args, **self.base_args, **self.args}
+        if size is not None and self.dial and self.dial.variable:
+            env[self.dial.variable] = size
+        if size is not None and self.dial and self.dial.argument:
+            args[self.dial.argument] = _value(size)
+        return build.model_copy(update={"path": (*self.path, *build.path), "env": env, "args": args})
 
 
 def load_plant(folder: Path) -> Plant:
@@ -297,28 +245,24 @@ def _digest(folder: Path, name: str) -> str:
 
 def _plugin(declared: PlantFile, folder: Path) -> tuple[str, ...]:
     """The folder where it is a plugin; a plant is never one that vLLM does not see."""
-    module = folder / f"{declared.name}.py"
-    entry_points = chain.from_iterable(each.entry_points for each in distributions(path=[str(folder)]))
-    named = [(entry.name, entry.value) for entry in entry_points if entry.group == PLUGINS]
-    if module.is_file() and named != [(declared.name, f"{declared.name}:register")]:
-        raise whole_file_error(folder / FILE, f"{module.name} needs a dist-info with one entry point of {PLUGINS}, "
-                                              f"{declared.name} = {declared.name}:register")  # fmt: skip
-    if module.is_file():
-        return (str(folder.absolute()),)
-    dial = declared.dial
+    name, dial = declared.name, declared.dial
+    if (folder / f"{name}.py").is_file():
+        entries = [entry for each in distributions(path=[str(folder)]) for entry in each.entry_points]
+        if [(e.name, e.value) for e in entries if e.group == PLUGINS] == [(name, f"{name}:register")]:
+            return (str(folder.absolute()),)
+        text = f"{name}.py needs a dist-info with one entry point of {PLUGINS}, {name} = {name}:register"
+        raise whole_file_error(folder / FILE, text)
     if dial and dial.variable and dial.variable.startswith(OWN):
-        raise whole_file_error(folder / FILE, f"nothing reads {dial.variable}: no {module.name} beside it")
+        raise whole_file_error(folder / FILE, f"nothing reads {dial.variable}: no {name}.py beside it")
     if not declared.env and not declared.args and not dial:
-        raise whole_file_error(folder / FILE, f"does nothing: no {module.name} beside it, no args, env or dial")
+        raise whole_file_error(folder / FILE, f"does nothing: no {name}.py beside it, no args, env or dial")
     return ()
 
 
 def load_catalogue(folder: Path, names: Iterable[str] = ()) -> tuple[Plant, ...]:
     """The plants in a folder, by name.
 
-    Args:
-        folder: Each folder in it is a plant.
-        names: Only these, in this order; all of them, sorted, where none is named.
+    Each folder in it is a plant. Where names are given only these, in their order.
 
     Raises:
         UsageError: There is no such folder, it holds no plant, or none of a name.

@@ -25,44 +25,36 @@ from perfgate.metrics.trial import Trial
 from perfgate.record.csv_table import Values, read_table
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import RUN
-from perfgate.record.run_record import Record, read_records
+from perfgate.record.run_record import read_records
 from perfgate.scenario.subject_words import same_build
 from perfgate.units import NS_PER_S
 
-STEP = "itl_median"
-"""The metric that is kept by iteration."""
+STEP = "itl_median"  # the metric that is kept by iteration
+# Metrics that are the median of a column with a value an iteration
 BY_ITERATION = {STEP: "itl_ns", "ttft_median": "ttft_ns"}
-"""Metrics that are the median of a column with a value an iteration."""
 NEEDED = ("run", "pair", "subject", "iteration", "itl_ns")
 LONGEST_NS = 24 * 3600 * 10**9
+# In the name of a recording in a CSV, which does not say otherwise what its sides were
 SAME_BUILD = re.compile(r"\bsame[ -]build\b")
-"""In the name of a recording in a CSV, which does not say otherwise what its sides were."""
+# Trials of a recording with its iterations and one without agree within this if they are one run: the median of
+# iterations and that of all steps differ a little
 SAME_TRIAL = 5e-4
-"""Trials of a recording with its iterations and one without agree within this if they are one run: the median of
-iterations and that of all steps differ a little."""
+# Where both or neither have them nothing differs but digits: a few quiet trials of two runs are soon alike
 SAME_VALUE = 1e-6
-"""Where both or neither have them nothing differs but digits: a few quiet trials of two runs are soon alike."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The pairs of one run.
-
-    Args:
-        name: Of the run.
-        kind: What was measured on which class of machine: pairs of one kind may be put in one sequence.
-        same_build: Whether both sides were one build.
-        metrics: By name, values of base and head in base units, entry i of both of pair i, in the order of the pairs.
-        visits: The visit of each pair, from 0.
-        iterations: Decode step of each iteration in seconds, shape (pairs, iterations), of base and head; ``None``
-            where only one value a trial was kept.
-    """
+    """The pairs of one run."""
 
     name: str
-    kind: str
-    same_build: bool
+    kind: str  # what was measured on which class of machine: pairs of one kind may be put in one sequence
+    same_build: bool  # whether both sides were one build
+    # By name, values of base and head in base units, entry i of both of pair i, in the order of the pairs
     metrics: Mapping[str, Values]
-    visits: tuple[int, ...]
+    visits: tuple[int, ...]  # the visit of each pair, from 0
+    # Decode step of each iteration in seconds, shape (pairs, iterations), of base and head; `None` where only one value
+    # a trial was kept
     iterations: tuple[stats.Floats, stats.Floats] | None = field(default=None, compare=False)
 
     @property
@@ -120,25 +112,20 @@ def same_run(first: Recording, second: Recording) -> bool:
 
 
 def _of_run(folder: Path) -> Iterator[Recording]:
+    timed = [metric for metric in METRICS.values() if metric.kind == "timed" and not metric.signed]
     for record in read_records(folder, read_manifest(folder)):
         record.refuse_several(str(folder))
         pairs = [pair for pair in record.pairs() if pair[0].visit == pair[1].visit]
-        if pairs:
-            yield _of_record(f"{folder.name} {record.cell.name}", record, pairs)
-
-
-def _of_record(name: str, record: Record, pairs: Sequence[tuple[Trial, Trial]]) -> Recording:
-    metrics = {m.name: m for m in METRICS.values() if m.kind == "timed" and not m.signed}
-    values = {name: _values_of(metric, pairs) for name, metric in metrics.items()}
-    machine = machine_class(record.visits[pairs[0][0].visit].machine, record.cell.clocks.mode)
-    return Recording(
-        name=name,
-        kind=f"{record.cell.cell_id[:12]} on {machine}",
-        same_build=same_build(record.subjects.get("base"), record.subjects.get("head")),
-        metrics={name: measured for name, measured in values.items() if measured is not None},
-        visits=tuple(base.visit for base, _ in pairs),
-        iterations=_iterations_of(pairs),
-    )
+        if not pairs:
+            continue
+        values = {metric.name: _values_of(metric, pairs) for metric in timed}
+        machine = machine_class(record.visits[pairs[0][0].visit].machine, record.cell.clocks.mode)
+        yield Recording(
+            name=f"{folder.name} {record.cell.name}", kind=f"{record.cell.cell_id[:12]} on {machine}",
+            same_build=same_build(record.subjects.get("base"), record.subjects.get("head")),
+            metrics={name: measured for name, measured in values.items() if measured is not None},
+            visits=tuple(base.visit for base, _ in pairs), iterations=_iterations_of(pairs),
+        )  # fmt: skip
 
 
 def _values_of(metric: Metric, pairs: Sequence[tuple[Trial, Trial]]) -> Values | None:
@@ -185,18 +172,6 @@ def _of_csv(file: Path) -> list[Recording]:
     return [Recording(file.stem, file.stem, bool(SAME_BUILD.search(file.stem)), metrics, (0,) * pairs.pop())]
 
 
-def whole(pair: str) -> int:
-    """The number of a pair; some tools write a column with gaps as 1.0.
-
-    Raises:
-        ValueError: It is not a whole number, so that two pairs would be taken for one.
-    """
-    number = float(pair)
-    if not number.is_integer():
-        raise ValueError(f"pair is {pair!r}")
-    return int(number)
-
-
 @dataclass
 class _Run:
     """A run as its lines are read: values of each pair by column and subject, and the visit each began in."""
@@ -214,7 +189,9 @@ class _Run:
             self.conditioned = True
             return
         self.conditioned = False
-        number = whole(pair)
+        if not float(pair).is_integer():  # two pairs would be taken for one
+            raise ValueError(f"pair is {pair!r}")
+        number = int(float(pair))  # some tools write a column with gaps as 1.0
         self.visits.setdefault(number, self.visit)
         for column, figure in figures.items():
             self.values.setdefault(number, {}).setdefault((column, subject), []).append(figure)
@@ -251,17 +228,12 @@ def _recording(name: str, run: _Run, columns: Sequence[str]) -> Recording | None
     if not complete:
         return None
     sides = {cell: np.array([run.values[n][cell] for n in complete]) / NS_PER_S for cell in cells}
-    metrics = {
-        metric: _medians(sides[column, "base"], sides[column, "head"])
-        for metric, column in BY_ITERATION.items()
-        if column in columns
-    }
+    metrics = {}
+    for metric, column in BY_ITERATION.items():
+        if column in columns:
+            base, head = (tuple(np.median(sides[column, side], axis=1).tolist()) for side in SIDES)
+            metrics[metric] = Values(base, head, 1 / NS_PER_S / min(*base, *head))
     return Recording(
         name, run.kind, bool(SAME_BUILD.search(name)), metrics, tuple(run.visits[n] for n in complete),
         (sides["itl_ns", "base"], sides["itl_ns", "head"]),
     )  # fmt: skip
-
-
-def _medians(base: stats.Floats, head: stats.Floats) -> Values:
-    values = [tuple(np.median(side, axis=1).tolist()) for side in (base, head)]
-    return Values(values[0], values[1], 1 / NS_PER_S / min(map(min, values)))

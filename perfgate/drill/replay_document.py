@@ -2,72 +2,49 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from perfgate import __version__
-from perfgate.drill.peer_replay import PeerCase, PeerRow, peers
+from perfgate.drill.peer_rules import PeerCase, PeerRow, peers
 from perfgate.drill.recordings import STEP, Recording
-from perfgate.drill.replay import DRAWS, SIZES, Declared, Replay, ReplayRow, Share
+from perfgate.drill.replay import DRAWS, Declared, Replay, ReplayRow
 from perfgate.models import Frozen
 from perfgate.report.document import Document, Section
+from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.units import percent, plural
 
 
 class RecordedRow(Frozen):
-    """A recording that was drawn from.
-
-    Args:
-        name: Of the run.
-        kind: What was measured on which class of machine.
-        pairs: How many.
-        visits: How many.
-        same_build: Whether both sides were one build.
-        pair_sd: Standard deviation of its pairs' log ratios of the decode step; ``None`` where it is not known.
-    """
+    """A recording that was drawn from."""
 
     name: str
-    kind: str
+    kind: str  # what was measured on which class of machine
     pairs: int
     visits: int
-    same_build: bool
+    same_build: bool  # whether both sides were one build
+    # Standard deviation of its pairs' log ratios of the decode step; `None` where it is not known
     pair_sd: float | None
 
 
 class ReplayReport(Frozen):
-    """What replaying recordings showed.
-
-    Args:
-        perfgate: The version whose rule decided.
-        scenario: Whose gates and looks.
-        seed: Of the draws.
-        draws: Of each row.
-        alpha: Declared rate of false blocks of a run.
-        beta: Declared rate of missed regressions of a gate.
-        pair_sd: Spread of all pairs drawn from, by gate that was replayed.
-        not_replayed: Gates whose metric was not recorded everywhere.
-        recordings: What was drawn from.
-        left_out: Recordings that were not, and why.
-        rows: What the rule made of each truth.
-        peers: What other rules made of the same draws.
-    """
+    """What replaying recordings showed."""
 
     format: Literal["perfgate-replay/1"] = "perfgate-replay/1"
-    perfgate: str
-    scenario: str
-    seed: int
-    draws: int
-    alpha: float
-    beta: float
-    pair_sd: dict[str, float]
-    not_replayed: tuple[str, ...]
-    recordings: tuple[RecordedRow, ...]
-    left_out: tuple[str, ...]
-    rows: tuple[ReplayRow, ...]
-    peers: tuple[PeerRow, ...] = ()
+    perfgate: str  # the version whose rule decided
+    scenario: str  # whose gates and looks
+    seed: int  # of the draws
+    draws: int  # of each row
+    alpha: float  # declared rate of false blocks of a run
+    beta: float  # declared rate of missed regressions of a gate
+    pair_sd: dict[str, float]  # spread of all pairs drawn from, by gate that was replayed
+    not_replayed: tuple[str, ...]  # gates whose metric was not recorded everywhere
+    recordings: tuple[RecordedRow, ...]  # what was drawn from
+    left_out: tuple[str, ...]  # recordings that were not, and why
+    rows: tuple[ReplayRow, ...]  # what the rule made of each truth
+    peers: tuple[PeerRow, ...] = ()  # what other rules made of the same draws
 
     @property
     def broken(self) -> tuple[str, ...]:
@@ -76,13 +53,7 @@ class ReplayReport(Frozen):
 
 
 def replay_report(
-    recordings: Sequence[Recording],
-    declared: Declared,
-    *,
-    sizes: Sequence[float] = SIZES,
-    draws: int = DRAWS,
-    seed: int = 0,
-    with_peers: bool = True,
+    recordings: Sequence[Recording], declared: Declared, *, draws: int = DRAWS, seed: int = 0
 ) -> ReplayReport:
     """Replay recordings by a scenario's gates, with a curve of the decode step where it is gated.
 
@@ -92,27 +63,22 @@ def replay_report(
     replay = Replay.of(recordings, declared, draws, seed)
     names = [plan.gate.measured.name for plan in replay.gates]
     return ReplayReport(
-        perfgate=__version__,
-        scenario=declared.name,
-        seed=seed,
-        draws=draws,
-        alpha=declared.alpha,
-        beta=declared.beta,
+        perfgate=__version__, scenario=declared.name, seed=seed, draws=draws, alpha=ALPHA, beta=BETA,
         pair_sd={name: replay.pool.pair_sd(name) for name in names},
         not_replayed=tuple(p.gate.measured.name for p in declared.gates if p.gate.measured.name not in names),
         recordings=tuple(map(_recorded, replay.pool.recordings)),
         left_out=replay.pool.left_out,
-        rows=replay.rows(STEP if STEP in names else "", sizes),
-        peers=peers(replay, seed=seed) if with_peers and STEP in names else (),
-    )
+        rows=tuple(map(replay.row, replay.truths(STEP if STEP in names else ""))),
+        peers=peers(replay, seed=seed) if STEP in names else (),
+    )  # fmt: skip
 
 
 def _recorded(recording: Recording) -> RecordedRow:
-    d = recording.log_ratios(STEP) if STEP in recording.metrics and recording.pairs > 1 else None
+    known = STEP in recording.metrics and recording.pairs > 1
     return RecordedRow(
         name=recording.name, kind=recording.kind, pairs=recording.pairs, visits=len(set(recording.visits)),
         same_build=recording.same_build,
-        pair_sd=None if d is None else float(np.std(d, ddof=1)),
+        pair_sd=float(np.std(recording.log_ratios(STEP), ddof=1)) if known else None,
     )  # fmt: skip
 
 
@@ -121,11 +87,6 @@ def replay_document(report: ReplayReport) -> Document:
     broken = len(report.broken)
     refuted = f"{plural(broken, 'declared rate')} broken" if broken else "no declared rate is refuted"
     headline = f"replay of {report.scenario}: {refuted} in {plural(report.draws, 'draw')} of each truth"
-    return Document.of([headline], replay_sections(report), is_verdict=True)
-
-
-def replay_sections(report: ReplayReport) -> Iterator[Section]:
-    """The tables of a replay, for a report of its own or as a part of another."""
     pairs, visits = (sum(getattr(recording, name) for recording in report.recordings) for name in ("pairs", "visits"))
     spread = ", ".join(f"{name} {percent(sd)}" for name, sd in report.pair_sd.items())
     drawn = f"{report.draws} draws from {pairs} pairs of {plural(visits, 'visit')}, seed {report.seed}"
@@ -134,18 +95,29 @@ def replay_sections(report: ReplayReport) -> Iterator[Section]:
         lines.append(f"recordings of {len(kinds)} kinds, never put together in one draw: {', '.join(kinds)}")
     if report.not_replayed:
         lines.append(f"not in every recording, so decided by nothing: {', '.join(report.not_replayed)}")
-    yield Section(title=f"replay of {report.scenario}", lines=tuple(lines), importance=0)
-    yield Section(lead="broken", lines=report.broken, style="items", importance=0)
-    yield _rates(report)
-    yield _curve(report)
-    yield _peers(report.peers)
-    yield _drawn_from(report)
-    yield Section(lead="left out", lines=report.left_out, style="items")
+    drawn_from = [
+        (recording.name, str(recording.pairs), str(recording.visits),
+         "-" if recording.pair_sd is None else percent(recording.pair_sd),
+         "the same build" if recording.same_build else "another build, its effect taken out")
+        for recording in report.recordings
+    ]  # fmt: skip
+    sections = [
+        Section(title=f"replay of {report.scenario}", lines=tuple(lines), importance=0),
+        Section(lead="broken", lines=report.broken, style="items", importance=0),
+        _rates(report), _curve(report), _peers(report.peers),
+        Section(title="drawn from", rows=[("recording", "pairs", "visits", "pair sd", "head"), *drawn_from]),
+        Section(lead="left out", lines=report.left_out, style="items"),
+    ]  # fmt: skip
+    return Document.of([headline], sections, is_verdict=True)
 
 
 def _rates(report: ReplayReport) -> Section:
+    must_catch: dict[str, float] = {}  # the smallest slowdown of each gate that may not pass
+    for row in report.rows:
+        if row.error == "false-passes" and row.size is not None:
+            must_catch[row.slowed] = min(row.size, must_catch.get(row.slowed, row.size))
+    shown = [(row, row.wrong, row.declared) for row in report.rows if not row.slowed or row.size in must_catch.values()]
     heading = ("true slowdown", "error", "observed", "at most", "declared", "pairs", "remark")
-    shown = [(row, row.wrong, row.declared) for row in report.rows if not row.slowed or row.size in _margins(report)]
     return Section(
         title="declared rates",
         rows=[heading, *(
@@ -157,15 +129,6 @@ def _rates(report: ReplayReport) -> Section:
     )  # fmt: skip
 
 
-def _margins(report: ReplayReport) -> set[float | None]:
-    """The smallest slowdown of each gate that may not pass: its ``must_catch``."""
-    sizes: dict[str, float] = {}
-    for row in report.rows:
-        if row.error == "false-passes" and row.size is not None:
-            sizes[row.slowed] = min(row.size, sizes.get(row.slowed, row.size))
-    return {*sizes.values()}
-
-
 def _curve(report: ReplayReport) -> Section:
     rows = sorted((row for row in report.rows if row.slowed == STEP), key=lambda row: row.size or 0.0)
     if not rows:
@@ -174,8 +137,10 @@ def _curve(report: ReplayReport) -> Section:
     return Section(
         title=f"detection curve of {STEP}",
         rows=[heading, *(
-            (_size(row.size), percent(row.regressed.value), _promise(row.promised), percent(row.passed.value),
-             percent(row.inconclusive.value), f"{row.pairs:.1f}", _bounds(row.regressed))
+            (_size(row.size or 0.0), percent(row.regressed.value),
+             "-" if row.promised is None else percent(row.promised), percent(row.passed.value),
+             percent(row.inconclusive.value), f"{row.pairs:.1f}",
+             f"{percent(row.regressed.at_least)} to {percent(row.regressed.at_most)}")
             for row in rows
         )],
         give_way=(5, 4),
@@ -187,10 +152,11 @@ def _peers(rows: Sequence[PeerRow]) -> Section:
     cases = next((row.cases for row in rows if row.cases), ())
     if not cases:
         return Section()
-    heading = ("rule", *map(_asked, cases), "engine starts", "what it is given")
+    asked = [f"{'blocked' if case.error == 'false-blocks' else 'missed'}, {_size(case.size)}" for case in cases]
+    asked = [words if case.size else "false alarms" for words, case in zip(asked, cases, strict=True)]
     return Section(
         title="other rules on the same draws",
-        rows=[heading, *(
+        rows=[("rule", *asked, "engine starts", "what it is given"), *(
             (row.rule, *(percent(case.wrong.value) for case in row.cases), _starts(row.cases), row.given)
             if row.cases else (row.rule, *["-"] * (len(cases) + 1), row.given)
             for row in rows
@@ -210,42 +176,10 @@ LEGEND = (
 )
 
 
-def _asked(case: PeerCase) -> str:
-    if case.size == 0:
-        return "false alarms"
-    return f"{'blocked' if case.error == 'false-blocks' else 'missed'}, {_size(case.size)}"
-
-
 def _starts(cases: Sequence[PeerCase]) -> str:
     counts = sorted({round(case.starts, 1) for case in cases})
     return " to ".join(dict.fromkeys(f"{starts:g}" for starts in (counts[0], counts[-1])))
 
 
-def _drawn_from(report: ReplayReport) -> Section:
-    heading = ("recording", "pairs", "visits", "pair sd", "head")
-    return Section(
-        title="drawn from",
-        rows=[heading, *(
-            (recording.name, str(recording.pairs), str(recording.visits),
-             "-" if recording.pair_sd is None else percent(recording.pair_sd),
-             "the same build" if recording.same_build else "another build, its effect taken out")
-            for recording in report.recordings
-        )],
-    )  # fmt: skip
-
-
-def _size(size: float | None) -> str:
-    return "-" if size is None else f"+{size * 100:.3g} %"
-
-
-def _promise(promised: float | None) -> str:
-    return "-" if promised is None else percent(promised)
-
-
-def _bounds(share: Share) -> str:
-    return f"{percent(share.at_least)} to {percent(share.at_most)}"
-
-
-def replay_json(report: ReplayReport) -> str:
-    """The report as one JSON document."""
-    return json.dumps(report.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+def _size(size: float) -> str:
+    return f"+{size * 100:.3g} %"

@@ -8,17 +8,31 @@ from __future__ import annotations
 import functools
 import json
 import secrets
+import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfgate.cli.measuring import names_a_reference
-from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION, run_named
+from perfgate.cli.measuring import (
+    BUDGET_OPTION,
+    QUIET_OPTION,
+    SCENARIOS,
+    Builds,
+    measured,
+    measuring,
+    names_a_reference,
+    naming_builds,
+    restore_builds,
+    resume_option,
+)
+from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION, reported, run_named
 from perfgate.errors import UsageError
 
 if TYPE_CHECKING:
+    from perfgate.capture.job import Collector
     from perfgate.judge.outcome import Outcome
     from perfgate.project.config import Config
     from perfgate.record.shards import Assigned, MachineClass, ShardPlan
@@ -40,13 +54,8 @@ def sharded(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--shard", "shard_word", metavar="K/N", help="Measure this part of the plan of --plan alone.")
     @PLAN_OPTION
-    @click.option(
-        "--left",
-        "left_file",
-        type=_FILE,
-        metavar="FILE",
-        help="What perfgate plan --left printed: of the shard only what is left of it.",
-    )
+    @click.option("--left", "left_file", type=_FILE, metavar="FILE",
+                  help="What perfgate plan --left printed: of the shard only what is left of it.")  # fmt: skip
     @ATTEMPT_OPTION
     @functools.wraps(command)
     def with_shard(
@@ -54,7 +63,7 @@ def sharded(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         return command(*passed, shard=assigned(shard_word, plan_file, left_file, attempt), **rest)
 
-    return with_shard  # fmt: skip
+    return with_shard
 
 
 def run_in_shards(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,29 +71,20 @@ def run_in_shards(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def checked(*passed: Any, shard: Assigned | None, **new: Any) -> Any:
-        if shard is not None:
-            _check_options(new)
+        refused = {
+            "--quick": new["quick"],
+            "--preset": new["preset"],
+            "--profile-only": new["exact_only"],
+            "--seed": new["seed"] is not None,
+            f"--against {new['against']}": names_a_reference(new["against"]),
+            "--resume without a scenario": new["folder"] is not None and not new["scenarios"],
+        }
+        given = [option for option, is_given in refused.items() if is_given]
+        if shard is not None and given:  # parts are judged together, by pairs
+            raise UsageError(f"--shard measures pairs by its plan: {', '.join(given)} cannot be given")
         return command(*passed, shard=shard, **new)
 
     return sharded(checked)
-
-
-def _check_options(new: dict[str, Any]) -> None:
-    """Refuse what no part of a plan is measured with: parts are judged together, by pairs.
-
-    Raises:
-        UsageError: Such an option was given.
-    """
-    refused = {
-        "--quick": new["quick"],
-        "--preset": new["preset"],
-        "--profile-only": new["exact_only"],
-        "--seed": new["seed"] is not None,
-        f"--against {new['against']}": names_a_reference(new["against"]),
-        "--resume without a scenario": new["folder"] is not None and not new["scenarios"],
-    }
-    if given := [option for option, is_given in refused.items() if is_given]:
-        raise UsageError(f"--shard measures pairs by its plan: {', '.join(given)} cannot be given")
 
 
 def joining_shards(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,12 +110,6 @@ def joining_shards(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def assigned(word: str | None, file: Path | None, left_file: Path | None, attempt: int) -> Assigned | None:
     """The shard that ``--shard`` and ``--plan`` name, or what ``--left`` says of it; ``None`` where none was given.
-
-    Args:
-        word: ``K/N``.
-        file: What ``perfgate plan`` printed.
-        left_file: What ``perfgate plan --left`` printed.
-        attempt: Which attempt of its job this is.
 
     Raises:
         UsageError: One was given without the other, there is no such shard, or nothing of it is left.
@@ -155,22 +149,16 @@ def plan(
     perfgate judge shard-*/ --plan plan.json
     perfgate plan --left plan.json shard-*/
     """  # noqa: D301 (click reads a real backspace: keep the lines)
+    from perfgate.fleet.joined_nights import shards_left
     from perfgate.record.shards import read_shard_plan
 
     if (plan_file is None) == (shards is None) or not (files or plan_file):
         raise UsageError("expected SCENARIO... --shards N, or --left PLAN SHARD...")
     if plan_file is not None:
-        entries = entries_left(read_shard_plan(plan_file), files)
+        matrix = shards_left(read_shard_plan(plan_file), files).include
     else:
-        entries = [entry.model_dump(mode="json") for entry in divided(files, shards or 1, seed, runs, attempt).include]
-    click.echo(json.dumps({"include": entries}))
-
-
-def entries_left(declared: ShardPlan, folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Those entries of a plan that are still to be measured, by the folders of what was."""
-    from perfgate.fleet.joined_nights import shards_left
-
-    return [entry.model_dump(mode="json") for entry in shards_left(declared, folders).include]
+        matrix = divided(files, shards or 1, seed, runs, attempt).include
+    click.echo(json.dumps({"include": [entry.model_dump(mode="json") for entry in matrix]}))
 
 
 def divided(files: Sequence[Path], shards: int, seed: int | None, runs: Path, attempt: int = 1) -> ShardPlan:
@@ -224,11 +212,6 @@ def class_of(config: Config, loaded: LoadedScenario) -> MachineClass:
 def judge_together(words: Sequence[Path], runs: Path, plan_file: Path | None) -> tuple[Path, Outcome]:
     """Join the shards of a plan, or the nights of its shards, and judge them; the folder of that, and the outcome.
 
-    Args:
-        words: Their folders, or names of them in ``runs``.
-        runs: Where the joined folder is made.
-        plan_file: What ``perfgate plan`` printed, where they are held against that.
-
     Raises:
         PerfgateError: See :func:`perfgate.fleet.joining.join` and :func:`perfgate.fleet.joined_nights.join_nights`.
     """
@@ -249,3 +232,52 @@ def judge_together(words: Sequence[Path], runs: Path, plan_file: Path | None) ->
         return folder, judge_night(folder)
     folder = join(folders, runs, agreed_in(declared) if declared else None)
     return folder, gate.judge_folder(folder)
+
+
+@click.command()
+@SCENARIOS
+@naming_builds
+@resume_option("NIGHT", "this night instead (a folder, its name, or latest); it knows the rest.")
+@BUDGET_OPTION
+@sharded
+@QUIET_OPTION
+@click.pass_obj
+@reported
+def nightly(
+    collector: Collector | None,
+    scenarios: tuple[Path, ...],
+    builds: Builds,
+    folder: Path | None,
+    budget_s: float,
+    shard: Assigned | None,
+) -> Outcome:
+    """Measure the reference (--base) against itself, then the head against it, and name what may be promoted.
+
+    Where perfgate.toml names an anchor, both are then measured beside it. Nothing is promoted: when the reference
+    passed against itself, it is a candidate for one more visit, and the head one more night of its drift.
+    """
+    from perfgate.fleet.nightly import MANIFEST, candidate, night_of_the_head, read_night, resume_night, run_night
+    from perfgate.report.run_folders import find_run
+
+    if (folder is None) != bool(scenarios) or (folder is not None and (builds.base or builds.head)):
+        raise UsageError("expected scenarios and subjects, or --resume NIGHT alone")
+    if folder is not None and shard is not None:
+        raise UsageError("--resume goes on with the night's own shard: --shard cannot be given")
+    with measuring() as progress:
+        means: dict[str, Any] = {"collector": collector, "progress": progress, "budget_s": budget_s}
+        if folder is not None:
+            night = find_run(folder, builds.runs, MANIFEST)
+            finished = resume_night(night, prepare=partial(restore_builds, progress), **means)
+        else:
+            subjects = builds.subjects(progress, scenarios)
+            means |= {"anchor": builds.anchor(progress), "runs": builds.runs, "shard": shard}
+            finished = run_night(scenarios, subjects, **means)
+    outcome = measured(finished)
+    if reference := candidate(finished.folder):
+        side = "" if read_night(finished.folder).anchor else " --side base"
+        promote = f"perfgate baseline promote {shlex.quote(str(reference))}{side}"
+        click.echo(f"candidate for promotion: {promote}", err=True)
+    if head := night_of_the_head(finished.folder):
+        promote = f"perfgate baseline promote {shlex.quote(str(head))} --baselines heads --reason nightly"
+        click.echo(f"a night of the head: {promote}", err=True)
+    return outcome

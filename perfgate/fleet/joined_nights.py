@@ -6,7 +6,7 @@ reference too, since that says whether the head's difference may be that machine
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,10 +21,7 @@ from perfgate.record.shards import ShardPlan, ShardsLeft
 def join_nights(folders: Sequence[Path], runs: Path, plan: ShardPlan) -> Path:
     """Make one night of those that several machines measured of one plan; the visits beside an anchor stay with them.
 
-    Args:
-        folders: Folders of nights, or that hold one each.
-        runs: Where the night's folder is made, by the plan's name.
-        plan: As it was printed.
+    Folders are those of nights, or hold a night each. The night's folder is made in ``runs``, by the plan's name.
 
     Raises:
         NotMeasuredError: There is no night, or of none of them a first half.
@@ -88,32 +85,23 @@ def shards_left(plan: ShardPlan, folders: Iterable[Path]) -> ShardsLeft:
     Nothing is that was decided, or could have been: :meth:`perfgate.fleet.joining.MeasuredPart.left`. So what is
     measured again does not depend on what was found, and no gate has a second chance.
 
-    Args:
-        plan: As it was printed.
-        folders: Of runs or nights, or that hold one, whatever else is in them.
+    Folders are those of runs or nights, or hold such, whatever else is in them.
     """
     done = set[str]()
-    for folder in folders:
-        for where in _measured_in(folder):
-            try:
-                part, open_cells = _part_and_left(where)
-            except PerfgateError:  # what cannot be read has decided nothing
-                continue
-            if part.digest == plan.digest:
-                done |= part.names - open_cells
+    places = [(folder, where) for folder in folders for name in (MANIFEST, RUN) for where in (name, f"*/{name}")]
+    for measured in (file.parent for folder, where in places for file in sorted(folder.glob(where))):
+        try:
+            part, open_cells = _part_and_left(measured)
+        except PerfgateError:  # what cannot be read has decided nothing
+            continue
+        if part.digest == plan.digest:
+            done |= part.names - open_cells
     left = []
     for entry in plan.include:
         cells = tuple(name for name in entry.cells if name not in done)
         if cells:
             left.append(entry if cells == entry.cells else entry.model_copy(update={"cells": cells, "minutes": None}))
     return ShardsLeft(include=tuple(left))
-
-
-def _measured_in(folder: Path) -> Iterator[Path]:
-    """The nights that a folder is or holds, and the runs."""
-    for name in (MANIFEST, RUN):
-        for where in (name, f"*/{name}"):
-            yield from (file.parent for file in sorted(folder.glob(where)))
 
 
 def _part_and_left(folder: Path) -> tuple[MeasuredPart, frozenset[str]]:
@@ -136,11 +124,7 @@ def _given_up(half: MeasuredPart) -> frozenset[str]:
 
 
 def _left_of_its_night(half: MeasuredPart) -> frozenset[str]:
-    """The cells of a night that can be measured anew: no head was looked at, and no reference moved.
-
-    Args:
-        half: A half of it.
-    """
+    """The cells of a night that can be measured anew: no head was looked at, and no reference moved."""
     night = half.folder.parent.parent
     runs = [run_of(night, which) for which in (REFERENCE, HEAD)]
     reference, head = (MeasuredPart.read(run) if run is not None else None for run in runs)

@@ -29,25 +29,18 @@ from perfgate.record.shards import ShardPlan
 from perfgate.scenario.part import Part, plan_digest
 from perfgate.scenario.subject import Subject
 
+# Verdicts of a cell that was measured: it is not measured again, so that no gate has two chances
 DECIDED: tuple[Verdict, ...] = ("pass", "improved", "regressed", "inconclusive", "internal-error")
-"""Verdicts of a cell that was measured: it is not measured again, so that no gate has two chances."""
 
 
 @dataclass(frozen=True)
 class MeasuredPart:
-    """One part of a plan as it was measured.
+    """One part of a plan as it was measured."""
 
-    Args:
-        folder: Its run folder.
-        run: Its manifest.
-        part: Which one it is.
-        records: What was measured.
-    """
-
-    folder: Path
-    run: Run
-    part: Part
-    records: tuple[Record, ...]
+    folder: Path  # its run folder
+    run: Run  # its manifest
+    part: Part  # which one it is
+    records: tuple[Record, ...]  # what was measured
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -79,9 +72,8 @@ class MeasuredPart:
         Those that a later visit would take up, and of which nothing is known: they have no verdict, and no look has
         been taken at any gate, for that could have decided it.
 
-        Args:
-            beside_itself: A build was held against itself, which tells of this machine and of no build: only a cell
-                in which it did not hold still is none of them.
+        With ``beside_itself`` a build was held against itself, which tells of this machine and of no build: only a cell
+        in which it did not hold still is kept.
         """
         stopped = {record.cell.cell_id for record in map(reopened, self.records) if record.stopped or record.stops}
         records = {record.cell.cell_id: record for record in self.records}
@@ -113,29 +105,22 @@ class MeasuredPart:
 
 @dataclass(frozen=True)
 class Given:
-    """What was given to be joined.
+    """What was given to be joined."""
 
-    Args:
-        parts: Those that are taken, in the plan's order.
-        faults: Why first tries are not, and then nothing passes.
-        aside: Why second tries are not; what the others hold is judged without them.
-    """
-
-    parts: tuple[MeasuredPart, ...]
-    faults: tuple[Note, ...]
-    aside: tuple[Note, ...]
+    parts: tuple[MeasuredPart, ...]  # those that are taken, in the plan's order
+    faults: tuple[Note, ...]  # why first tries are not, and then nothing passes
+    aside: tuple[Note, ...]  # why second tries are not; what the others hold is judged without them
 
 
 def _builds(built: Mapping[Any, Subject]) -> str:
-    return canonical_json({label: _portable(subject) for label, subject in built.items()})
-
-
-def _portable(subject: Subject) -> Any:
-    """A build without the place of the cache that it is in: each machine makes it in its own."""
-    text = canonical_json(subject.model_dump(mode="json"))
-    if subject.built_from is not None:
-        text = text.replace(json.dumps(subject.built_from.folder)[1:-1], "{build}")
-    return json.loads(text)
+    """Builds without the place of the cache that they are in: each machine makes them in its own."""
+    portable = {}
+    for label, subject in built.items():
+        text = canonical_json(subject.model_dump(mode="json"))
+        if subject.built_from is not None:
+            text = text.replace(json.dumps(subject.built_from.folder)[1:-1], "{build}")
+        portable[label] = json.loads(text)
+    return canonical_json(portable)
 
 
 def part_in(folder: Path) -> Path:
@@ -152,12 +137,10 @@ def part_in(folder: Path) -> Path:
 
 
 def join(
-    folders: Sequence[Path],
-    runs: Path,
-    declared: Mapping[str, str] | None = None,
+    folders: Sequence[Path], runs: Path, declared: Mapping[str, str] | None = None,
     subjects: Mapping[Side, Subject] | None = None,
     left: Callable[[MeasuredPart], Collection[str]] = MeasuredPart.left,
-) -> Path:
+) -> Path:  # fmt: skip
     """Make one run folder of the parts of a plan; parts that were joined before are made anew.
 
     Args:
@@ -188,22 +171,20 @@ def agreed_in(plan: ShardPlan, later: int = 0) -> dict[str, str]:
     return {"plan": plan.digest, "seed": str(plan.seed + later), "attempt": str(plan.attempt)}
 
 
-def _attempt(folder: Path) -> MeasuredPart | Note:
-    try:
-        return MeasuredPart.read(part_in(folder))
-    except PerfgateError as error:
-        return Note(code=error.code or "shard-foreign", text=error.finding)
-
-
 def sort_out(
     folders: Sequence[Path], declared: Mapping[str, str], left: Callable[[MeasuredPart], Collection[str]]
 ) -> Given:
     """The parts of one plan, each once but for what was left of it, and why others are none; see :func:`join`."""
-    found = [_attempt(folder) for folder in folders]
-    faults = [one for one in found if isinstance(one, Note)]
+    parts: list[MeasuredPart] = []
+    faults: list[Note] = []
     aside: list[Note] = []
+    for folder in folders:
+        try:
+            parts.append(MeasuredPart.read(part_in(folder)))
+        except PerfgateError as error:
+            faults.append(Note(code=error.code or "shard-foreign", text=error.finding))
     # First tries come first, so that without a plan it is one of them that says which plan it is.
-    parts = sorted((one for one in found if isinstance(one, MeasuredPart)), key=lambda one: one.part.is_second_try)
+    parts.sort(key=lambda one: one.part.is_second_try)
     expected = dict(declared)
     good: list[MeasuredPart] = []
     for one in parts:
@@ -213,7 +194,7 @@ def sort_out(
         elif differing:
             text = _apart(one, differing, expected, "what was planned" if declared else f"those of {parts[0].folder}")
             faults.append(Note(code="shard-foreign", text=f"{one.folder}: {text}"))
-        elif other := _other_build(one, good):
+        elif other := next(unlike_builds(chain.from_iterable(part.records for part in (*good, one))), ""):
             is_spare = declared and one.part.is_second_try
             (aside if is_spare else faults).append(
                 _set_aside(one, other) if is_spare else Note(code=CHANGED, text=f"{one.folder}: {other}")
@@ -235,11 +216,6 @@ def sort_out(
     return Given(tuple(taken), tuple(faults), tuple(aside))
 
 
-def _other_build(one: MeasuredPart, others: Sequence[MeasuredPart]) -> str:
-    """Which build of a part is not that of the others under the same name; empty where each is."""
-    return next(unlike_builds(chain.from_iterable(part.records for part in (*others, one))), "")
-
-
 def _apart(one: MeasuredPart, differing: Sequence[str], expected: Mapping[str, str], what: str) -> str:
     if [*differing] == ["attempt"]:  # GitHub runs failed jobs again alone, and keeps the plan
         return (f"measured in attempt {one.part.attempt} of its job, and not in {expected['attempt']} as planned: "
@@ -252,12 +228,9 @@ def _set_aside(one: MeasuredPart, why: str) -> Note:
 
 
 def _why_unused(
-    one: MeasuredPart,
-    first: Sequence[MeasuredPart],
-    second: Sequence[MeasuredPart],
-    twice: Collection[int],
+    one: MeasuredPart, first: Sequence[MeasuredPart], second: Sequence[MeasuredPart], twice: Collection[int],
     left: Callable[[MeasuredPart], Collection[str]],
-) -> str:
+) -> str:  # fmt: skip
     """Why a second try would be another chance for a cell; empty where it only fills what the first try left.
 
     Nothing that it found decides that, nor what another second try found: of several it is not known which was first.

@@ -10,14 +10,13 @@ that of the reference may be promoted to the baselines, that of the head to the 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from pydantic import Field
@@ -42,32 +41,24 @@ from perfgate.scenario.subject import Subject
 
 MANIFEST = NIGHT
 REFERENCE, HEAD = "reference", "head"
+# The halves in order: the folder of each, and what its cells are called by in the report
 HALVES = {REFERENCE: "reference against itself", HEAD: "head against reference"}
-"""The halves in order: the folder of each, and what its cells are called by in the report."""
+# The visits beside an anchor, after the halves: the folder of each, and what is measured there
 BESIDE = {"anchored-reference": REFERENCE, "anchored-head": HEAD}
-"""The visits beside an anchor, after the halves: the folder of each, and what is measured there."""
-BASELINES = Path("baselines")
-"""What they are held against, from the working directory."""
+BASELINES = Path("baselines")  # what they are held against, from the working directory
 
 
 class Night(Frozen):
-    """What one command measures in two runs; ``night.json``.
-
-    Args:
-        name: Of its folder.
-        scenarios: Scenario files, from the working directory.
-        subjects: ``base`` is the reference.
-        seed: Draws the order within pairs; each further part takes the next number.
-        anchor: What both are measured beside; ``None`` where there is none, and then not written.
-        shard: The part of a plan that is measured here; ``None`` for a whole night, and then not written.
-    """
+    """What one command measures in two runs; ``night.json``."""
 
     format: Literal["perfgate-night/1"] = "perfgate-night/1"
-    name: str
-    scenarios: tuple[Path, ...]
-    subjects: dict[Side, Subject]
-    seed: int
+    name: str  # of its folder
+    scenarios: tuple[Path, ...]  # scenario files, from the working directory
+    subjects: dict[Side, Subject]  # `base` is the reference
+    seed: int  # draws the order within pairs; each further part takes the next number
+    # What both are measured beside; `None` where there is none, and then not written
     anchor: Subject | None = Field(default=None, exclude_if=absent)
+    # The part of a plan that is measured here; `None` for a whole night, and then not written
     shard: Assigned | None = Field(default=None, exclude_if=absent)
 
     @property
@@ -84,25 +75,13 @@ class Night(Frozen):
 
 
 def run_night(
-    scenarios: Sequence[Path],
-    subjects: dict[Side, Subject],
-    *,
-    anchor: Subject | None = None,
-    runs: Path = Path("runs"),
-    seed: int | None = None,
-    shard: Assigned | None = None,
-    **means: Any,
-) -> gate.Finished:
+    scenarios: Sequence[Path], subjects: dict[Side, Subject], *, anchor: Subject | None = None,
+    runs: Path = Path("runs"), seed: int | None = None, shard: Assigned | None = None, **means: Any,
+) -> gate.Finished:  # fmt: skip
     """Measure a night.
 
-    Args:
-        scenarios: Scenario files.
-        subjects: The reference as ``base``, and ``head``.
-        anchor: What both are measured beside, if anything.
-        runs: Where the night's folder is made.
-        seed: That of the shard, or drawn, where not given.
-        shard: The part of a plan that is measured here; :mod:`perfgate.fleet.joined_nights` makes one night of all.
-        means: See :func:`perfgate.gate.run`: ``collector``, ``progress``, and ``budget_s`` for all runs together.
+    Both are measured beside the anchor, if there is one. A shard is the part of a plan that is measured here, and its
+    seed is used where none is given. ``means`` are those of :func:`perfgate.gate.run`; the budget is that of all runs.
 
     Raises:
         UsageError: There is no head, or the anchor cannot be told from others.
@@ -131,10 +110,8 @@ def run_night(
 def resume_night(folder: Path, *, prepare: Callable[[Any], None] = lambda _: None, **means: Any) -> gate.Finished:
     """Go on with a night that was stopped; what is decided stays.
 
-    Args:
-        folder: The night's.
-        prepare: Given what has ``subjects`` before anything of theirs is measured, see :func:`perfgate.gate.resume`.
-        means: See :func:`run_night`.
+    ``prepare`` is given what has ``subjects`` before anything of theirs is measured, as by
+    :func:`perfgate.gate.resume`.
 
     Raises:
         RecordError: The folder holds no night.
@@ -143,15 +120,8 @@ def resume_night(folder: Path, *, prepare: Callable[[Any], None] = lambda _: Non
     night = read_night(folder)
     for part in night.parts:
         if run_of(folder, part) is None:
-            prepare(_Part(night.sides(part)))
+            prepare(SimpleNamespace(subjects=night.sides(part)))  # a run that is yet to begin
     return _measure(folder, night, prepare, **means)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A run that is yet to begin."""
-
-    subjects: dict[Side, Subject]
 
 
 def read_night(folder: Path) -> Night:
@@ -241,59 +211,34 @@ def run_of(folder: Path, part: str) -> Path | None:
 
 
 def _measure(
-    folder: Path,
-    night: Night,
-    prepare: Callable[[Any], None],
-    *,
-    budget_s: float = math.inf,
-    progress: Progress = lambda _: None,
-    **means: Any,
-) -> gate.Finished:
+    folder: Path, night: Night, prepare: Callable[[Any], None], *, budget_s: float = math.inf,
+    progress: Progress = lambda _: None, **means: Any,
+) -> gate.Finished:  # fmt: skip
     deadline_s = time.monotonic() + budget_s
     with hold(folder):
         for number, part in enumerate(night.parts):
-            begun, against = run_of(folder, part), BASELINES if part in BESIDE else None
+            begun, left_s = run_of(folder, part), deadline_s - time.monotonic()
             means["progress"] = part_of(progress, f"{_meaning(part)} ({number + 1} of {len(night.parts)})")
-            with _interruptions(folder), _verdict_first(folder, part):
-                left_s = deadline_s - time.monotonic()
+            try:
                 if begun is None:
-                    where: dict[str, Any] = {"runs": folder / part, "seed": night.seed + number, "against": against}
-                    where["shard"] = night.shard
+                    where: dict[str, Any] = {"runs": folder / part, "seed": night.seed + number, "shard": night.shard}
+                    where["against"] = BASELINES if part in BESIDE else None
                     gate.run(night.scenarios, night.sides(part), budget_s=left_s, **where, **means)
                 else:
                     gate.resume(begun, budget_s=left_s, prepare=prepare, **means)
+            except InterruptedRunError as error:
+                judge_night(folder)
+                remedy = f"Go on with: perfgate nightly --resume {shlex.quote(str(folder))}"
+                raise InterruptedRunError(error.text, remedy=remedy, code=error.code) from error
+            except PerfgateError:
+                if part in BESIDE:  # visits decide nothing: the night has its verdict, and the error is told besides
+                    judge_night(folder)
+                raise
         return gate.Finished(folder, judge_night(folder))
 
 
-@contextlib.contextmanager
-def _interruptions(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except InterruptedRunError as error:
-        judge_night(folder)
-        remedy = f"Go on with: perfgate nightly --resume {shlex.quote(str(folder))}"
-        raise InterruptedRunError(error.text, remedy=remedy, code=error.code) from error
-
-
-@contextlib.contextmanager
-def _verdict_first(folder: Path, part: str) -> Iterator[None]:
-    """Visits decide nothing: where one cannot be made, the night has its verdict, and the error is told besides."""
-    try:
-        yield
-    except PerfgateError:
-        if part in BESIDE:
-            judge_night(folder)
-        raise
-
-
 def _combined(night: Night, halves: dict[str, Outcome], machines: Sequence[tuple[str, Sequence[str]]] = ()) -> Outcome:
-    """One outcome of both halves, the cells of each machine by the reference that was measured there.
-
-    Args:
-        night: Its manifest.
-        halves: Their outcomes.
-        machines: What each measured, and the names of the cells, where several did.
-    """
+    """One outcome of both halves, the cells of each machine by the reference that was measured there."""
     missing = [meaning for half, meaning in HALVES.items() if half not in halves]
     cells = [cell.model_copy(update={"name": f"{HALVES[half]}: {cell.name}"})
              for half, outcome in halves.items() for cell in outcome.cells]  # fmt: skip
@@ -321,24 +266,19 @@ def _of_cells(outcome: Outcome, names: Sequence[str]) -> Outcome:
 
 
 def _by_its_reference(halves: Mapping[str, Outcome], where: str) -> tuple[Verdict, list[Note]]:
-    """The head's verdict where the reference held still; else what a night is worth, and why, there."""
-    if halves[REFERENCE].verdict == "pass":
-        return halves[HEAD].verdict, []
-    verdict, note = _unsteady(halves)
-    return verdict, [note.model_copy(update={"text": f"{where}{note.text}"})]
+    """The head's verdict where the reference held still; else what a night is worth, and why, there.
 
-
-def _unsteady(halves: Mapping[str, Outcome]) -> tuple[Verdict, Note]:
-    """What a night is worth whose reference was not shown to be as fast as itself.
-
-    Where it was undecided, nothing passes, but what the second half found keeps its own error rates. Where the
-    reference differs from itself, in either direction, or was not measured, the head's difference may be the machine's.
+    Where the reference was undecided, nothing passes, but what the second half found keeps its own error rates. Where
+    it differs from itself, in either direction, or was not measured, the head's difference may be the machine's.
     """
     reference, head = (halves[half].verdict for half in HALVES)
-    text = f"the reference build against itself: {reference}; the head against the reference: {head}"
-    note = Note(code="reference-unsteady", text=text)
+    if reference == "pass":
+        return head, []
+    text = f"{where}the reference build against itself: {reference}; the head against the reference: {head}"
     moved = any(gate.verdict == "improved" for cell in halves[REFERENCE].cells for gate in cell.gates)
+    verdict: Verdict = "not-measured"
     if reference == "inconclusive" and not moved:
-        return worst(("inconclusive", head)), note
-    # An error of perfgate itself is none of the machine.
-    return ("internal-error" if "internal-error" in (reference, head) else "not-measured"), note
+        verdict = worst(("inconclusive", head))
+    elif "internal-error" in (reference, head):  # an error of perfgate itself is none of the machine
+        verdict = "internal-error"
+    return verdict, [Note(code="reference-unsteady", text=text)]

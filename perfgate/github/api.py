@@ -24,8 +24,7 @@ from perfgate.machine.versioned_json import first_problem
 
 TIMEOUT_S = 30.0
 ATTEMPTS = 3
-PATIENCE_S = 90.0
-"""No longer is waited for a limit of rate: a comment is not worth a runner's hour."""
+PATIENCE_S = 90.0  # no longer is waited for a limit of rate: a comment is not worth a runner's hour
 PAGES = 100
 REDIRECTS = (301, 302, 307, 308)
 CHUNK_BYTES = 1024 * 1024
@@ -79,25 +78,16 @@ class MergeGroup(BaseModel):
 
 
 class WorkflowRun(BaseModel):
-    """A workflow run, as events and answers have it.
+    """A workflow run, as events and answers have it."""
 
-    Args:
-        id: GitHub's number.
-        event: Name of the event that started it.
-        head_sha: Commit that it ran at.
-        head_branch: Branch that it ran on; anybody may have named it.
-        head_repository: Where its commit, and with that its workflow, comes from; ``None`` where that is gone.
-        path: File of its workflow, perhaps with ``@`` and a ref.
-        conclusion: How it ended; ``None`` before that.
-    """
-
-    id: int
-    event: str
-    head_sha: Sha
-    head_branch: str | None = None
+    id: int  # GitHub's number
+    event: str  # name of the event that started it
+    head_sha: Sha  # commit that it ran at
+    head_branch: str | None = None  # branch that it ran on; anybody may have named it
+    # Where its commit, and with that its workflow, comes from; `None` where that is gone
     head_repository: Repository | None
-    path: str = ""
-    conclusion: str | None = None
+    path: str = ""  # file of its workflow, perhaps with `@` and a ref
+    conclusion: str | None = None  # how it ended; `None` before that
 
     @property
     def origin(self) -> str:
@@ -257,17 +247,12 @@ def _refusal_wait_s(error: HTTPError, method: str, attempt: int) -> float | None
         if after.isdecimal():
             return float(after)
         if error.headers.get("x-ratelimit-remaining") == "0" and reset.isdecimal():
-            return max(1.0, float(reset) - _server_time_s(error))
+            server_s = 0.0  # by the server's own clock, in which it says when a limit ends
+            with contextlib.suppress(ValueError):
+                server_s = parsedate_to_datetime(error.headers.get("Date", "")).timestamp()
+            return max(1.0, float(reset) - server_s)
         return float(10 * attempt) if error.code == 429 else None  # noqa: PLR2004 (too many requests)
     return float(attempt) if error.code >= 500 and method != "POST" else None  # noqa: PLR2004 (the server's fault)
-
-
-def _server_time_s(answer: HTTPError) -> float:
-    """The time by the server's own clock, in which it says when a limit ends; 0 where it does not tell."""
-    try:
-        return parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def _refused(error: HTTPError, url: str) -> ApiError:

@@ -17,7 +17,7 @@ import click
 
 from perfgate.cli.outlet import command
 from perfgate.cli.output_options import lines
-from perfgate.errors import ExitStatus, PerfgateError, RecordError, ScenarioError, UsageError
+from perfgate.errors import ExitStatus, PerfgateError, RecordError, ScenarioError
 
 if TYPE_CHECKING:
     from perfgate.github.github_markdown import Level
@@ -61,14 +61,12 @@ def github() -> None:
               help="Words of the base's subject, one a line; by default the merge base's build.")  # fmt: skip
 @click.option("--head", callback=lines, default="", envvar="PERFGATE_HEAD",
               help="Words of the head's subject, one a line; by default the head's build.")  # fmt: skip
-@click.option(
-    "--shard", default="", envvar="PERFGATE_SHARD", metavar="K/N", help="Measure this shard of the plan alone."
-)
+@click.option("--shard", default="", envvar="PERFGATE_SHARD", metavar="K/N",
+              help="Measure this shard of the plan alone.")  # fmt: skip
 @click.option("--plan", default="", envvar="PERFGATE_PLAN", metavar="JSON", help="What perfgate github plan gave.")
 @click.option("--shards", default="", envvar="PERFGATE_SHARDS", metavar="FOLDER", help="The shards to judge.")
-@click.option(
-    "--left", default="", envvar="PERFGATE_LEFT", metavar="JSON", help="What left gave: only this of the shard."
-)
+@click.option("--left", default="", envvar="PERFGATE_LEFT", metavar="JSON",
+              help="What left gave: only this of the shard.")  # fmt: skip
 @click.option("--budget", default="", envvar="PERFGATE_BUDGET", metavar="MINUTES", help="See perfgate run.")
 @click.option("--resume/--no-resume", default=False, envvar="PERFGATE_RESUME", show_default=True,
               help="Go on with what an earlier attempt of this workflow run measured of the same.")  # fmt: skip
@@ -76,6 +74,7 @@ def github() -> None:
 def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> None:  # noqa: FBT001 (a flag)
     """Find out what is compared by which scenarios: those of the base branch; and fetch what was measured of it."""
     from perfgate.github.api import ApiError
+    from perfgate.github.github_markdown import ANNOTATIONS
     from perfgate.github.job_steps import fetch_earlier
     from perfgate.github.policy import Wanted, make_plan
     from perfgate.github.workflow_job import GithubJob
@@ -84,7 +83,9 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
     try:
         plan = make_plan(job, job.api, Wanted(**wanted, more=("--budget", budget) if budget else ()), Path.cwd())
     except ScenarioError as error:
-        _annotate_problems(error, job.folder / "policy")
+        for problem in error.problems[:ANNOTATIONS]:
+            text = f"{problem.field}: {problem.text}" if problem.field else problem.text
+            _annotate("error", text, problem.file.removeprefix(f"{job.folder / 'policy'}/"), problem.line)
         ctx.exit(error.exit_status)
     if resume and plan.may_be_resumed:
         try:
@@ -107,9 +108,7 @@ def plan(shards: int) -> None:
     from perfgate.github.workflow_job import GithubJob
 
     job = GithubJob.here()
-    prepared = job.read_plan()
-    if prepared is None:
-        raise UsageError("nothing is prepared", remedy="Run perfgate github prepare first.")
+    prepared = job.prepared()
     os.chdir(prepared.policy)
     attempt = int(job.variable("GITHUB_RUN_ATTEMPT"))
     matrix = divided([Path(file) for file in prepared.scenarios], shards, None, prepared.runs, attempt)
@@ -120,21 +119,21 @@ def plan(shards: int) -> None:
 
 @github.command()
 @click.option("--plan", "matrix", required=True, envvar="PERFGATE_PLAN", metavar="JSON", help="What plan gave.")
-@click.option(
-    "--shard", default="", envvar="PERFGATE_SHARD", metavar="K/N", help="Whether this one is; else which are."
-)
+@click.option("--shard", default="", envvar="PERFGATE_SHARD", metavar="K/N",
+              help="Whether this one is; else which are.")  # fmt: skip
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 def left(matrix: str, shard: str, folder: Path) -> None:
     """Give as output matrix what is left to measure of a plan, by the shards in FOLDER; empty where nothing is."""
-    from perfgate.fleet.commands import entries_left
+    from perfgate.fleet.joined_nights import shards_left
     from perfgate.github.workflow_job import GithubJob
     from perfgate.record.shards import parse_shard_plan
 
     plan = parse_shard_plan(matrix, "--plan")
     asked = plan.include[plan.numbered(shard).number - 1].shard if shard else None
-    entries = [one for one in entries_left(plan, sorted(folder.glob("*"))) if asked in (None, one["shard"])]
+    left = [one for one in shards_left(plan, sorted(folder.glob("*"))).include if asked in (None, one.shard)]
+    entries = [one.model_dump(mode="json") for one in left]
     GithubJob.here().set_outputs({"matrix": json.dumps({"include": entries}) if entries else ""})
-    click.echo(f"left: {', '.join(entry['shard'] for entry in entries) or 'nothing'}")
+    click.echo(f"left: {', '.join(one.shard for one in left) or 'nothing'}")
 
 
 @github.command()
@@ -146,9 +145,7 @@ def measure(ctx: click.Context) -> None:
     from perfgate.project.build import CACHE
 
     job = GithubJob.here()
-    plan = job.read_plan()
-    if plan is None:
-        raise UsageError("nothing is prepared", remedy="Run perfgate github prepare first.")
+    plan = job.prepared()
     # What an earlier attempt left is held against the words of this plan: trials are taken from it, and nothing else.
     begun = plan.run_folder if plan.command != "judge" else None
     words = [*plan.words, *(["--resume", str(begun)] if begun else ["--runs", str(plan.runs)])]
@@ -158,7 +155,11 @@ def measure(ctx: click.Context) -> None:
             os.environ[variable] = str(job.folder / folder)  # an earlier job can have changed what is in any other
     token = secrets.token_hex(32)  # what an engine says is printed, and must not be obeyed
     command(f"::stop-commands::{token}")
-    status = _perfgate(ctx, [plan.command, *words, "--format", "text"])
+    root, status = ctx.find_root(), int(ExitStatus.PASS)
+    try:  # in this process, which is the one that GitHub interrupts
+        root.command.main([plan.command, *words, "--format", "text"], prog_name="perfgate", obj=root.obj)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else ExitStatus.INTERNAL_ERROR
     job.write_status(status)
     command(f"::{token}::")
     click.echo(f"perfgate {plan.command} ended with {status}", err=True)
@@ -255,19 +256,17 @@ def drift(baselines: Path, scenarios: tuple[str, ...], draw: Path | None) -> Non
 @click.option("--title", default="Promote tonight's baselines", show_default=True)
 def propose(paths: tuple[str, ...], title: str) -> None:
     """Propose what changed below PATHS of this checkout as a pull request; a later proposal replaces it."""
-    from perfgate.github.job_steps import moved
-    from perfgate.github.proposal import Proposal, changed_files
-    from perfgate.github.proposal import propose as make_proposal
+    from perfgate.github.job_steps import changed_files, moved
+    from perfgate.github.job_steps import propose as make_proposal
     from perfgate.github.workflow_job import GithubJob
 
     job = GithubJob.here()
-    base = job.variable("GITHUB_REF_NAME")
     body = (
         f"Measured by [this run]({job.page_of(job.variable('GITHUB_RUN_ID'))}), whose artifacts "
         "hold the report and everything that was measured. `perfgate baseline log` says why each entry is there."
         f"{moved(changed_files(Path.cwd(), paths))}"
     )
-    click.echo(make_proposal(job.api, job.repository, Path.cwd(), paths, Proposal(base, title, body)))
+    click.echo(make_proposal(job, Path.cwd(), paths, title, body))
 
 
 @github.command()
@@ -293,25 +292,7 @@ def comment(scenarios: tuple[str, ...], author: str, pull_request_runs: bool) ->
         _annotate("warning", f"no comment was written: {error}")
 
 
-def _perfgate(ctx: click.Context, words: list[str]) -> int:
-    """Run another command in this process, which is the one that GitHub interrupts; its exit status."""
-    root = ctx.find_root()
-    try:
-        root.command.main(words, prog_name="perfgate", obj=root.obj)
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else ExitStatus.INTERNAL_ERROR
-    return ExitStatus.PASS
-
-
 def _annotate(level: Level, text: str, file: str = "", line: int = 0) -> None:
     from perfgate.github.github_markdown import Annotation
 
     command(str(Annotation(level, "perfgate", text, file, line)))
-
-
-def _annotate_problems(error: ScenarioError, root: Path) -> None:
-    from perfgate.github.github_markdown import ANNOTATIONS
-
-    for problem in error.problems[:ANNOTATIONS]:
-        text = f"{problem.field}: {problem.text}" if problem.field else problem.text
-        _annotate("error", text, problem.file.removeprefix(f"{root}/"), problem.line)

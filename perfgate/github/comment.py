@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from perfgate.errors import RecordError, UsageError
 from perfgate.github import artifact
 from perfgate.github.api import Api, ApiError, PullRequest, Repository, WorkflowRun
+from perfgate.github.artifact import LIMIT_BYTES, read_verdict, unlinked
 from perfgate.github.github_markdown import COMMENT_BYTES, render_within
 from perfgate.github.policy import touched
-from perfgate.github.verdict import LIMIT_BYTES, read_verdict, unlinked
 from perfgate.github.workflow_job import PUSHED_REQUEST, GithubJob, JobPlan
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.versioned_json import parse_model

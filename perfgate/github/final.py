@@ -13,8 +13,7 @@ import os
 import sys
 from typing import Any
 
-NEEDS = "PERFGATE_NEEDS"
-"""The variable that holds ``${{ toJSON(needs) }}``."""
+NEEDS = "PERFGATE_NEEDS"  # the variable that holds `${{ toJSON(needs) }}`
 GOOD = ("pass", "improved")
 OPEN = ("inconclusive", "advisory")
 

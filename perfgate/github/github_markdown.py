@@ -21,41 +21,31 @@ from perfgate.report.outcome_lines import gate_name, gate_row, notes, run_notes,
 from perfgate.report.text import to_text
 from perfgate.units import signed_percent
 
+# A step's summary; a larger one is dropped whole (GitHub's documentation, "Workflow commands", job summaries)
 SUMMARY_BYTES = 1024 * 1024
-"""A step's summary; a larger one is dropped whole (GitHub's documentation, "Workflow commands", job summaries)."""
-COMMENT_BYTES = 65_536
-"""A comment may have so many characters; bytes are counted here, which are never fewer."""
-ANNOTATIONS = 10
-"""Of each level in a step; GitHub drops further ones."""
+COMMENT_BYTES = 65_536  # a comment may have so many characters; bytes are counted here, which are never fewer
+ANNOTATIONS = 10  # of each level in a step; GitHub drops further ones
 
-DRAWN = 3
-"""How important the intervals are: tables and reasons of what did not pass come first."""
+DRAWN = 3  # how important the intervals are: tables and reasons of what did not pass come first
 
 Level = Literal["error", "warning", "notice"]
 
 
 @dataclass(frozen=True)
 class Annotation:
-    """A message on a line of a file.
+    """A message on a line of a file."""
 
-    Args:
-        level: How GitHub shows it.
-        title: Shown in bold.
-        text: What was found.
-        file: The file, from the repository's root; empty where there is none.
-        line: From 1; 0 for the file as a whole.
-    """
-
-    level: Level
-    title: str
-    text: str
-    file: str = ""
-    line: int = 0
+    level: Level  # how GitHub shows it
+    title: str  # shown in bold
+    text: str  # what was found
+    file: str = ""  # the file, from the repository's root; empty where there is none
+    line: int = 0  # from 1; 0 for the file as a whole
 
     def __str__(self) -> str:
         """The workflow command."""
         location = {"file": self.file, "line": str(self.line) if self.line else ""} if self.file else {}
-        properties = ",".join(f"{k}={_property(v)}" for k, v in {**location, "title": self.title}.items() if v)
+        given = {key: _data(value) for key, value in {**location, "title": self.title}.items() if value}
+        properties = ",".join(f"{key}={v.replace(':', '%3A').replace(',', '%2C')}" for key, v in given.items())
         return f"::{self.level} {properties}::{_data(self.text)}"
 
 
@@ -102,10 +92,11 @@ def _all_annotations(outcome: Outcome) -> Iterator[Annotation]:
             yield _of_gate(cell, gate)
     for cell in outcome.cells:
         level: Level = "warning" if cell.verdict in ("inconclusive", "advisory") else "error"
+        scenario = (where(cell.gates[0])[0], 1) if cell.gates else ("", 0)  # where the cell comes from
         for note in notes(cell):
             if note.kind == "reason" and note.about == printable(cell.name):
                 first = note.text.partition("\n")[0]
-                yield Annotation(level, f"{note.about}: {note.code}", f"{first}\n{note.remedy}", *_location(cell))
+                yield Annotation(level, f"{note.about}: {note.code}", f"{first}\n{note.remedy}", *scenario)
     for note in run_notes(outcome):
         yield Annotation("warning" if outcome.exit_status in (0, 20) else "error", note.code, note.text)
 
@@ -120,14 +111,5 @@ def _of_gate(cell: CellOutcome, gate: GateOutcome) -> Annotation:
     return Annotation(level, printable(title), printable(text), *where(gate))
 
 
-def _location(cell: CellOutcome) -> tuple[str, int]:
-    """The scenario that a cell comes from, as its gates name it."""
-    return (where(cell.gates[0])[0], 1) if cell.gates else ("", 0)
-
-
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -5,27 +5,31 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
 
 from perfgate.baseline.baseline_page import diff_document, log_document
 from perfgate.baseline.store import is_baseline, parse_as_of, read
+from perfgate.errors import UsageError
 from perfgate.fleet.joined_nights import nights_joined
 from perfgate.fleet.nightly import MANIFEST, candidate, judge_night, night_of_the_head
 from perfgate.gate import judge_folder
 from perfgate.github import artifact
+from perfgate.github.api import Api, ApiError, PullRequest
+from perfgate.github.artifact import read_verdict
 from perfgate.github.github_markdown import SUMMARY_BYTES, render_within
-from perfgate.github.verdict import read_verdict
 from perfgate.github.workflow_job import GithubJob, JobPlan
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.versioned_json import write_model
+from perfgate.project.git import Git
 from perfgate.report.html import run_html
 from perfgate.report.run_page import MeasuredRun
 from perfgate.report.text import to_text
 
-PAGE = "report.html"
-"""In the run folder."""
-BODY_CHARACTERS = 60_000
-"""Of a pull request's body that tell what moved; GitHub takes 65,536 in all."""
+PAGE = "report.html"  # in the run folder
+BODY_CHARACTERS = 60_000  # of a pull request's body that tell what moved; GitHub takes 65,536 in all
 
 
 def fetch_earlier(job: GithubJob, plan: JobPlan) -> None:
@@ -118,3 +122,77 @@ def moved(names: Sequence[str]) -> str:
     if len(text) > BODY_CHARACTERS:
         text = f"{text[:BODY_CHARACTERS].rpartition(chr(10))[0]}\n\nThe rest did not fit: see `perfgate baseline diff`."
     return text
+
+
+BRANCH = "perfgate/baselines"  # of the pull request; it holds one proposal alone, so an older one is replaced
+
+
+class _Object(BaseModel):
+    sha: str
+
+
+class _Commit(BaseModel):
+    tree: _Object
+
+
+def propose(job: GithubJob, tree: Path, paths: Sequence[str], title: str, body: str) -> str:
+    """Put what changed below some paths into a pull request, by the API: no job needs git's credentials on its disk.
+
+    Returns:
+        What was done, in words.
+
+    Raises:
+        UsageError: ``tree`` is not a checkout, or a file that changed is not text.
+        ApiError: GitHub refused.
+    """
+    changed = changed_files(tree, paths)
+    if not changed:
+        return f"nothing changed in {', '.join(paths)}: nothing to propose"
+    api, root, base = job.api, f"/repos/{job.repository}", job.variable("GITHUB_REF_NAME")
+    head = Git(tree).run("rev-parse", "HEAD").strip()
+    entries = [_entry(api, root, tree, name) for name in changed]
+    base_tree = api.get(_Commit, f"{root}/git/commits/{head}").tree.sha
+    made = api.make(_Object, f"{root}/git/trees", {"base_tree": base_tree, "tree": entries}).sha
+    content = {"message": title, "tree": made, "parents": [head]}
+    commit = api.make(_Object, f"{root}/git/commits", content).sha
+    try:
+        api.send("GET", f"{root}/git/ref/heads/{BRANCH}")
+    except ApiError as error:
+        if error.status != 404:  # noqa: PLR2004 (not found)
+            raise
+        api.send("POST", f"{root}/git/refs", {"ref": f"refs/heads/{BRANCH}", "sha": commit})
+    else:
+        api.send("PATCH", f"{root}/git/refs/heads/{BRANCH}", {"sha": commit, "force": True})
+    owner, page, names = job.repository.partition("/")[0], f"{root}/pulls", ", ".join(changed)
+    text = {"title": title, "body": body}
+    for request in api.pages(PullRequest, page, head=f"{owner}:{BRANCH}", state="open", base=base):
+        api.send("PATCH", f"{page}/{request.number}", text)
+        return f"pull request {request.number} now proposes {names}"
+    request = api.make(PullRequest, page, {**text, "head": BRANCH, "base": base})
+    return f"pull request {request.number} proposes {names}"
+
+
+def changed_files(tree: Path, paths: Sequence[str]) -> list[str]:
+    """Files below the paths that are not as in HEAD, new and deleted ones too, sorted.
+
+    Raises:
+        UsageError: ``tree`` is not a checkout.
+    """
+    git = Git(tree)
+    changed = git.names("diff", "--name-only", "--no-renames", "HEAD", "--", *paths)
+    return sorted({*changed, *git.names("ls-files", "--others", "--exclude-standard", "--", *paths)})
+
+
+def _entry(api: Api, root: str, tree: Path, name: str) -> dict[str, Any]:
+    """A file as the tree has it; without a digest it is deleted."""
+    file = tree / name
+    entry: dict[str, Any] = {"path": name, "mode": "100644", "type": "blob", "sha": None}
+    if file.is_symlink() or (file.exists() and not file.is_file()):
+        raise UsageError("not a plain file", where=name)
+    if file.exists():
+        try:
+            text = file.read_bytes().decode()
+        except UnicodeDecodeError as error:
+            raise UsageError("not text", where=name) from error
+        entry["sha"] = api.make(_Object, f"{root}/git/blobs", {"content": text, "encoding": "utf-8"}).sha
+    return entry

@@ -22,17 +22,16 @@ from perfgate.github.api import Api, ApiError, MergeGroup, PullRequest, Reposito
 from perfgate.github.workflow_job import PUSHED_REQUEST, Command, GithubJob, JobPlan
 from perfgate.machine.atomic_files import canonical_json, write_atomically
 from perfgate.project.git import Git
-from perfgate.record.shards import Assigned, parse_shard_plan, parse_shards_left
+from perfgate.record.shards import parse_shard_plan, parse_shards_left
 from perfgate.scenario.declaration import load
 from perfgate.scenario.fields import file_pattern
 from perfgate.scenario.plan import resolve_cells
 from perfgate.scenario.subject_words import anchored
 
 Against = Literal["merge-base", "baseline"]
-ALWAYS = ("perfgate.toml", "baselines")
-"""What decides beside the scenarios and what is in their folders."""
+ALWAYS = ("perfgate.toml", "baselines")  # what decides beside the scenarios and what is in their folders
+# Words of a ref that depends on what is checked out: `.`, `main...`, `HEAD~1`
 _OF_THE_TREE = re.compile(r"ref=(\.|.*\.\.\.|(.*[^\w/-])?(HEAD|@)([^\w/-].*)?)")
-"""Words of a ref that depends on what is checked out: ``.``, ``main...``, ``HEAD~1``."""
 
 
 class _Branch(BaseModel):
@@ -44,41 +43,26 @@ _Answer = TypeVar("_Answer", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a workflow asks for.
+    """What a workflow asks for."""
 
-    Args:
-        scenarios: Patterns of scenario files, from the root of the repository.
-        command: What of perfgate measures.
-        against: What the head is compared with.
-        base: Words of the base's subject, paths from the checkout; the merge base's build where there are none.
-        head: Words of the head's subject, paths from the checkout; the head's build where there are none.
-        more: Further words of ``perfgate run``.
-        shard: ``K/N``, where the job measures one shard.
-        plan: What ``perfgate plan`` printed, where the job measures or judges shards.
-        shards: Folder of the shards that the job judges.
-        left: What ``perfgate plan --left`` printed, where of the shard only that is measured.
-    """
-
-    scenarios: tuple[str, ...]
-    command: Command = "run"
-    against: Against = "merge-base"
+    scenarios: tuple[str, ...]  # patterns of scenario files, from the root of the repository
+    command: Command = "run"  # what of perfgate measures
+    against: Against = "merge-base"  # what the head is compared with
+    # Words of the base's subject, paths from the checkout; the merge base's build where there are none
     base: tuple[str, ...] = ()
+    # Words of the head's subject, paths from the checkout; the head's build where there are none
     head: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
-    shard: str = ""
-    plan: str = ""
-    shards: str = ""
-    left: str = ""
+    more: tuple[str, ...] = ()  # further words of `perfgate run`
+    shard: str = ""  # `K/N`, where the job measures one shard
+    plan: str = ""  # what `perfgate plan` printed, where the job measures or judges shards
+    shards: str = ""  # folder of the shards that the job judges
+    left: str = ""  # what `perfgate plan --left` printed, where of the shard only that is measured
 
 
 def make_plan(job: GithubJob, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
     """Find out what is compared with what and by which scenarios; the base branch gets a working tree of its own.
 
-    Args:
-        job: This job.
-        api: Asked which branch a pushed pull request aims at.
-        wanted: What the workflow asks for.
-        tree: The checkout, whole history and all.
+    ``tree`` is the checkout with its whole history.
 
     Raises:
         UsageError: The checkout is shallow, the base branch has no such scenario, or what is wanted does not go
@@ -123,25 +107,17 @@ def make_plan(job: GithubJob, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
     here = replace(wanted, base=anchored(wanted.base, tree), head=anchored(wanted.head, tree))
     once = job.variable("GITHUB_RUN_ID") if wanted.command == "nightly" else ""  # a night is measured anew every night
     key = hashlib.sha256(canonical_json([head, merge_base, cells, list(words), once]).encode()).hexdigest()[:20]
+    # The same for the same head, merge base, cells and shard, so that a later one replaces it; what was left is beside
+    # the first try, of which a visit may be all that is worth keeping.
+    part = f"shard-{wanted.shard.replace('/', '-of-')}" if wanted.shard else "run"
+    artifact = f"perfgate-{part}-{'again-' if wanted.left else ''}{key}"
     judged_by = [*ALWAYS, *sorted({_folder(pattern) for pattern in wanted.scenarios})]
     return JobPlan(
         repository=job.repository, pull_request=pull_request, base_branch=branch, base=base, merge_base=merge_base,
         head=head, policy=policy, scenarios=scenarios, changed=_changed(git, merge_base, head, judged_by),
-        artifact=_artifact(wanted, key), command=wanted.command, runs=job.folder / "runs", shards=shards,
+        artifact=artifact, command=wanted.command, runs=job.folder / "runs", shards=shards,
         words=parts if shards else (*_words(here, scenarios, merge_base, head), *wanted.more, *parts),
     )  # fmt: skip
-
-
-def _artifact(wanted: Wanted, key: str) -> str:
-    """Its name: the same for the same head, merge base, cells and shard, so that a later one replaces it."""
-    shard = f"shard-{wanted.shard.replace('/', '-of-')}" if wanted.shard else "run"
-    again = "again-" if wanted.left else ""  # beside the first try, of which a visit may be all that is worth keeping
-    return f"perfgate-{shard}-{again}{key}"
-
-
-def _assigned(wanted: Wanted) -> Assigned:
-    left = parse_shards_left(wanted.left, "left") if wanted.left else None
-    return parse_shard_plan(wanted.plan, "plan").numbered(wanted.shard, left)
 
 
 def _part_words(job: GithubJob, wanted: Wanted, shards: Path | None) -> tuple[str, ...]:
@@ -152,11 +128,12 @@ def _part_words(job: GithubJob, wanted: Wanted, shards: Path | None) -> tuple[st
         raise UsageError("left goes with shard", remedy="Give it what .github/actions/plan says is left of that shard.")
     if not wanted.plan:
         return ()
-    parse_shard_plan(wanted.plan, "plan")
+    plan = parse_shard_plan(wanted.plan, "plan")
     file, left_file = job.folder / "plan.json", job.folder / "left.json"
     write_atomically(file, wanted.plan)
     if shards is None:
-        _assigned(wanted)
+        left = parse_shards_left(wanted.left, "left") if wanted.left else None
+        plan.numbered(wanted.shard, left)  # there is such a shard, and something of it is left
         if wanted.left:
             write_atomically(left_file, wanted.left)
         return ("--shard", wanted.shard, "--plan", str(file), *(["--left", str(left_file)] if wanted.left else []))

@@ -21,8 +21,8 @@ from perfgate.models import Frozen, absent
 from perfgate.record.run_names import NIGHT, RUN
 
 REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
+# The branch that an approved pull request is pushed to, so that its code runs here
 PUSHED_REQUEST = re.compile(r"(?:refs/heads/)?pull-request/([1-9][0-9]{0,8})")
-"""The branch that an approved pull request is pushed to, so that its code runs here."""
 
 Command = Literal["run", "nightly", "judge"]
 
@@ -30,39 +30,23 @@ _Part = TypeVar("_Part", bound=BaseModel)
 
 
 class JobPlan(Frozen):
-    """What the steps of one measuring job have in common; written by the first, read by the others.
-
-    Args:
-        repository: ``owner/name``.
-        pull_request: Its number; ``None`` where none is judged.
-        base_branch: Where scenarios, margins, baselines and ``perfgate.toml`` come from.
-        base: Commit of that branch.
-        merge_base: Commit that the head is compared with.
-        head: Commit under test.
-        policy: Folder with the working tree of ``base``.
-        scenarios: Scenario files, from that folder.
-        changed: What the head changes of all that it is judged by, and does not count yet.
-        artifact: Name of the run folder's artifact: the same for the same head, merge base and cells.
-        command: What of perfgate measures.
-        words: What follows it.
-        runs: Folder of the run folders.
-        shards: Where other jobs' shards are, which this one judges; ``None``, and not written, for any other job.
-    """
+    """What the steps of one measuring job have in common; written by the first, read by the others."""
 
     format: Literal["perfgate-job/1"] = "perfgate-job/1"
-    repository: str
-    pull_request: int | None
-    base_branch: str
-    base: str
-    merge_base: str
-    head: str
-    policy: Path
-    scenarios: tuple[str, ...]
-    changed: tuple[str, ...]
-    artifact: str
-    command: Command = "run"
-    words: tuple[str, ...]
-    runs: Path
+    repository: str  # `owner/name`
+    pull_request: int | None  # its number; `None` where none is judged
+    base_branch: str  # where scenarios, margins, baselines and `perfgate.toml` come from
+    base: str  # commit of that branch
+    merge_base: str  # commit that the head is compared with
+    head: str  # commit under test
+    policy: Path  # folder with the working tree of `base`
+    scenarios: tuple[str, ...]  # scenario files, from that folder
+    changed: tuple[str, ...]  # what the head changes of all that it is judged by, and does not count yet
+    artifact: str  # name of the run folder's artifact: the same for the same head, merge base and cells
+    command: Command = "run"  # what of perfgate measures
+    words: tuple[str, ...]  # what follows it
+    runs: Path  # folder of the run folders
+    # Where other jobs' shards are, which this one judges; `None`, and not written, for any other job
     shards: Path | None = Field(default=None, exclude_if=absent)
 
     @property
@@ -87,13 +71,9 @@ class JobPlan(Frozen):
 
 @dataclass(frozen=True)
 class GithubJob:
-    """The job that this process is a step of.
+    """The job that this process is a step of."""
 
-    Args:
-        environment: Variables that the runner set.
-    """
-
-    environment: Mapping[str, str]
+    environment: Mapping[str, str]  # variables that the runner set
 
     @classmethod
     def here(cls) -> GithubJob:
@@ -149,9 +129,6 @@ class GithubJob:
 
         On ``pull_request`` that is the change's own head, while what is checked out is its merge with the base.
 
-        Args:
-            checked_out: Commit that is checked out.
-
         Raises:
             UsageError: This is not a job, or its event names no commit.
         """
@@ -182,6 +159,16 @@ class GithubJob:
         """
         file = self.folder / "job.json"
         return read_model(JobPlan, file) if file.exists() else None
+
+    def prepared(self) -> JobPlan:
+        """The plan of the first step.
+
+        Raises:
+            UsageError: That failed.
+        """
+        if (plan := self.read_plan()) is None:
+            raise UsageError("nothing is prepared", remedy="Run perfgate github prepare first.")
+        return plan
 
     def write_status(self, status: int) -> None:
         """Hand on what measuring ended with."""

@@ -14,8 +14,7 @@ import click
 
 from perfgate.errors import ExitStatus, UsageError
 
-NEEDED = ("duckdb", "ruptures")
-"""Of the extra ``history``."""
+NEEDED = ("duckdb", "ruptures")  # of the extra `history`
 
 
 @click.command()
@@ -43,8 +42,7 @@ def history(ctx: click.Context, sources: tuple[Path, ...], output: Path, metrics
         raise UsageError(f"perfgate history needs {' and '.join(missing)}", remedy=remedy)
     from perfgate.history.history_page import site
     from perfgate.history.point_table import opened
-    from perfgate.history.points import metric_of
-    from perfgate.history.series import all_series
+    from perfgate.history.points import all_series, metric_of
     from perfgate.history.sources import Sources
     from perfgate.machine.atomic_files import write_atomically
     from perfgate.machine.user_folders import users_caches

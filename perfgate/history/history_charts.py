@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from perfgate.baseline.night_series import SECONDS_A_DAY
-from perfgate.history.points import Point, build_of
-from perfgate.history.series import MeasuredNight, Series
+from perfgate.history.points import Point, Series, build_of
 from perfgate.report.chart import WIDTH, Chart, Mark, Rows, Scale, dots, label, line, polyline, rect
 from perfgate.report.document import cut
 from perfgate.stats.estimate import to_ratio
@@ -16,10 +15,8 @@ from perfgate.units import format_value, percent, plural, signed_percent
 
 LEFT, RIGHT = 74.0, WIDTH - 16.0
 TOP, MIDDLE, GAP, BOTTOM = 22.0, 196.0, 60.0, 352.0
-LONGEST_BUILD = 90
-"""Characters of a build's name; whoever made it may have made it long."""
-MANY = 150
-"""Nights whose dots are drawn small."""
+LONGEST_BUILD = 90  # characters of a build's name; whoever made it may have made it long
+MANY = 150  # nights whose dots are drawn small
 CARD_COLOURS = 7
 LOOKS = {"slow": "slow", "fast": "fast", "both": "mixed"}
 HEADING = ("night", "beside the anchor", "interval", "value", "anchor", "restarts", "card", "state", "verdict",
@@ -65,9 +62,7 @@ def time_of(point: Point) -> str:
 def history_chart(series: Series, most: int) -> Chart:
     """Ratios and times of a series where it has nights beside an anchor, else its times alone.
 
-    Args:
-        series: The series.
-        most: Points that are told one by one, the newest ones; those before are drawn.
+    Of the newest points so many are told one by one; those before are drawn.
     """
     first, last = (day_of(series.points[n]) for n in (0, -1))
     x = Scale(first - 0.02 * (last - first) - 0.3, last + 0.02 * (last - first) + 0.3, LEFT, RIGHT)
@@ -77,7 +72,8 @@ def history_chart(series: Series, most: int) -> Chart:
     if series.nights:
         top = MIDDLE + GAP
         marks += [*_ratios(series, x, most), *_below(series, x)]
-    marks += _times(series, x, Scale.around(_shown_values(series), BOTTOM, top), most)
+    values = [value for point in series.points for value in (point.value, point.beside_value) if value]
+    marks += _times(series, x, Scale.around(values, BOTTOM, top), most)
     marks += [label("panel", LEFT, top - 8, f"{metric.name} itself"), *_dates(x, BOTTOM)]
     states = [STATES[state] for state in dict.fromkeys(point.state for point in series.points) if state in STATES]
     if len(series.cards) > 1:
@@ -103,10 +99,6 @@ def summary(series: Series) -> str:
     return f"{told} in {len(series.nights)} nights."
 
 
-def _shown_values(series: Series) -> list[float]:
-    return [value for point in series.points for value in (point.value, point.beside_value) if value]
-
-
 # --- marks
 
 
@@ -115,7 +107,9 @@ def _ratios(series: Series, x: Scale, most: int) -> Iterator[Mark]:
     shift = [night.level - (night.point.ratio or 0.0) for night in nights]
     ends = [end + moved for night, moved in zip(nights, shift, strict=True)
             for end in (night.point.ratio_low, night.point.ratio_high) if end is not None]  # fmt: skip
-    y = Scale.around([to_ratio(v) for v in _inner([*ends, *(night.level for night in nights)])], MIDDLE, TOP)
+    ordered = sorted([*ends, *(night.level for night in nights)])
+    thousandth = len(ordered) // 200  # at either end: one night that went wrong must not flatten all others
+    y = Scale.around([to_ratio(v) for v in ordered[thousandth : len(ordered) - thousandth]], MIDDLE, TOP)
     yield from _grid(y, signed_percent)
     yield label("panel", LEFT, TOP - 8, "beside the anchor, worse is up")
     yield from _changes(series, x, y)
@@ -128,27 +122,15 @@ def _ratios(series: Series, x: Scale, most: int) -> Iterator[Mark]:
     yield from _drawn([(x(night.day), y(to_ratio(night.level))) for night in nights[:-most]], "head")
     size = "small" if len(nights) > MANY else "medium"
     for night in nights[-most:]:
-        look = LOOKS.get(night.point.state, "")
-        told = f"{time_of(night.point)}: {_told(series, night)}"
-        yield dots(f"head {look} {size}", [(x(night.day), y(to_ratio(night.level)))], told)
+        point, card = night.point, _card(night.point)
+        words = [f"{signed_percent(to_ratio(night.level))} beside the anchor",
+                 format_value(point.value, series.metric.unit), f"card {series.cards[card]}" if card else "",
+                 f"{point.state} state" if point.state else "", point.verdict,
+                 f"promoted ({point.promoted})" if point.promoted else "", build_name(point)]  # fmt: skip
+        told = f"{time_of(point)}: {', '.join(filter(None, words))}"
+        yield dots(f"head {LOOKS.get(point.state, '')} {size}", [(x(night.day), y(to_ratio(night.level)))], told)
     yield polyline("base", [(x(night.day), y(to_ratio(level)))
                             for night, level in zip(nights, series.course.fitted, strict=True)])  # fmt: skip
-
-
-def _inner(values: Sequence[float]) -> list[float]:
-    """Without the thousandth at either end: one night that went wrong must not flatten all others."""
-    ordered = sorted(values)
-    cut = len(ordered) // 200
-    return ordered[cut : len(ordered) - cut]
-
-
-def _told(series: Series, night: MeasuredNight) -> str:
-    point, unit = night.point, series.metric.unit
-    words = [f"{signed_percent(to_ratio(night.level))} beside the anchor", format_value(point.value, unit),
-             f"card {series.cards[card]}" if (card := _card(point)) else "",
-             f"{point.state} state" if point.state else "", point.verdict,
-             f"promoted ({point.promoted})" if point.promoted else "", build_name(point)]  # fmt: skip
-    return ", ".join(filter(None, words))
 
 
 def _changes(series: Series, x: Scale, y: Scale) -> Iterator[Mark]:
@@ -261,19 +243,12 @@ def _table(series: Series, most: int) -> Rows:
         night, card = levels.get(id(point)), _card(point)
         moved = night.level - (point.ratio or 0.0) if night else 0.0
         ends = [signed_percent(to_ratio(end + moved)) for end in (point.ratio_low, point.ratio_high) if end is not None]
-        rows.append((
-            time_of(point),
-            f"{to_ratio(night.level) * 100:+.3f} %" if night else "-",  # all digits: rows are compared by it
-            " to ".join(ends) or "-",
-            format_value(point.value, unit),
-            format_value(point.beside_value, unit) if night and point.beside_value else "-",
-            str(point.restarts),
-            series.cards[card] if card else "-",
-            point.state or "-",
-            point.verdict or "-",
-            point.promoted or "-",
-            build_name(point),
-        ))  # fmt: skip
+        level = f"{to_ratio(night.level) * 100:+.3f} %" if night else ""  # all digits: rows are compared by it
+        beside = format_value(point.beside_value, unit) if night and point.beside_value else ""
+        cells = (time_of(point), level, " to ".join(ends), format_value(point.value, unit), beside,
+                 str(point.restarts), series.cards[card] if card else "", point.state, point.verdict, point.promoted,
+                 build_name(point))  # fmt: skip
+        rows.append(tuple(cell or "-" for cell in cells))
     return rows
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from perfgate.history.history_charts import build_name, history_chart, noise, short, short_place, summary, time_of
-from perfgate.history.series import Series
+from perfgate.history.points import Series
 from perfgate.history.sources import Fault
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.report.document import Document, Section
@@ -19,27 +19,22 @@ from perfgate.stats.estimate import to_ratio
 from perfgate.units import format_value, percent, plural, signed_percent
 
 INDEX = "index.html"
-TOLD = 1_600
-"""Points of a page that are told one by one, of all its series together; a page has at most 2 MB."""
-MOST_TOLD = 400
-"""Of one series."""
+TOLD = 1_600  # points of a page that are told one by one, of all its series together; a page has at most 2 MB
+MOST_TOLD = 400  # of one series
 MOST_PROMOTIONS = 60
-MOST_LINKS = 60
-"""To pages of other cells, of a page that is not the first."""
-MOST_FAULTS = 150
-"""Shown; the command prints all."""
+MOST_LINKS = 60  # to pages of other cells, of a page that is not the first
+MOST_FAULTS = 150  # shown; the command prints all
 NO_DATA = "No data: nothing that was named holds a measurement."
 SOURCE = "the records of its runs and the entries of its baselines"
+RULE = (
+    "Levels are logarithms of ratios to an anchor, one a night. One bad night is not a change: about four must have "
+    f"seen it. In at most {percent(YEARLY)} of years without one a series shows one on any night (docs/error-rates.md)."
+)
 CHANGES = ("when", "what", "change (95 %)", "between")
 
 
 def site(series: Sequence[Series], faults: Sequence[Fault]) -> dict[str, str]:
-    """Every page by its file's name.
-
-    Args:
-        series: In the order of the pages.
-        faults: What was left out.
-    """
+    """Every page by its file's name."""
     pages = {_file(own): own for _, found in groupby(series, key=_place) for own in [[*found]]}
     cells = _cell_names(series)
     names = [(f"{cells[own[0].cell_id]} on {short(own[0].machine)}", file) for file, own in pages.items()]
@@ -47,7 +42,10 @@ def site(series: Sequence[Series], faults: Sequence[Fault]) -> dict[str, str]:
     for (words, file), own in zip(names, pages.values(), strict=True):
         others = [link for link in names if link[1] != file][:MOST_LINKS]
         links = (("all cells", INDEX), *others)
-        written[file] = to_html(replace(_cell_page(words, own), pages=links, source=SOURCE))
+        sections = [section for one in own for section in _metric(one, min(MOST_TOLD, TOLD // len(own)))]
+        headline = [words, *(f"{one.metric.name}: {summary(one)}{_newest(one)}" for one in own)]
+        page = replace(Document.of(headline, sections), name=short(own[0].cell))
+        written[file] = to_html(replace(page, pages=links, source=SOURCE))
     return written
 
 
@@ -71,7 +69,14 @@ def _file(series: Sequence[Series]) -> str:
 def _overview(series: Sequence[Series], faults: Sequence[Fault]) -> Document:
     heading = ("cell", "machine", "metric", "visits", "newest", "beside the anchor", "changes", "newest visit")
     cells = _cell_names(series)
-    rows = [heading, *(_overview_row(cells[one.cell_id], one) for one in series)]
+    rows: list[tuple[str, ...]] = [heading]
+    for one in series:
+        newest, level = one.points[-1], signed_percent(to_ratio(one.nights[-1].level)) if one.nights else "-"
+        rows.append((
+            cells[one.cell_id], one.machine, one.metric.name, str(len(one.points)),
+            format_value(newest.value, one.metric.unit), level,
+            str(len(one.course.changes)) if one.course.looked else "-", time_of(newest)[:10],
+        ))  # fmt: skip
     left_out = tuple(f"{short_place(fault.where)}: {short(fault.why)}" for fault in faults[:MOST_FAULTS])
     if len(faults) > MOST_FAULTS:
         left_out += (f"and {len(faults) - MOST_FAULTS} more",)
@@ -86,47 +91,17 @@ def _overview(series: Sequence[Series], faults: Sequence[Fault]) -> Document:
         Section(lead="what is measured", rows=rows) if series else None,
         Section(lead=f"left out: {len(faults)}", lines=left_out, style="items", folded=len(faults) > 10)  # noqa: PLR2004
         if faults else None,
-        Section(lead="how changes are found", lines=(_rule(),)),
+        Section(lead="how changes are found", lines=(RULE,)),
     ]  # fmt: skip
     return replace(Document.of(headline, sections), name="history")
 
 
-def _rule() -> str:
-    return (
-        "Levels are logarithms of ratios to an anchor, one a night. One bad night is not a change: about four must "
-        f"have seen it. In at most {percent(YEARLY)} of years without one a series shows one on any night "
-        "(docs/error-rates.md)."
-    )
-
-
-def _overview_row(cell: str, series: Series) -> tuple[str, ...]:
-    newest, night = series.points[-1], series.nights[-1] if series.nights else None
-    return (
-        cell,
-        series.machine,
-        series.metric.name,
-        str(len(series.points)),
-        format_value(newest.value, series.metric.unit),
-        signed_percent(to_ratio(night.level)) if night else "-",
-        str(len(series.course.changes)) if series.course.looked else "-",
-        time_of(newest)[:10],
-    )
-
-
-def _cell_page(name: str, series: Sequence[Series]) -> Document:
-    sections = [section for one in series for section in _metric(one, min(MOST_TOLD, TOLD // len(series)))]
-    headline = [name, *(f"{one.metric.name}: {summary(one)}{_newest(one)}" for one in series)]
-    return replace(Document.of(headline, sections), name=short(series[0].cell))
-
-
 def _newest(series: Series) -> str:
-    return f" Newest: {_change_words(series)}" if series.course.changes else ""
-
-
-def _change_words(series: Series) -> str:
+    if not series.course.changes:
+        return ""
     change = series.course.changes[-1]
     how, night = "drifted" if change.drifts else "changed", series.nights[change.first]
-    return f"{how} by {signed_percent(to_ratio(change.size))} from {night.date} on."
+    return f" Newest: {how} by {signed_percent(to_ratio(change.size))} from {night.date} on."
 
 
 def _metric(series: Series, most: int) -> Iterator[Section]:

@@ -18,11 +18,10 @@ from perfgate import __version__
 from perfgate.errors import UsageError
 from perfgate.history.points import Point, Role
 
-READER = f"2 {__version__}"
-"""What a file was read by: another version may see other things in the same record."""
+READER = f"2 {__version__}"  # what a file was read by: another version may see other things in the same record
 _TYPES = {"str": "VARCHAR", "Role": "VARCHAR", "int": "INTEGER", "bool": "BOOLEAN"}
+# Of points, in the order of their fields; what may be missing is a figure
 _COLUMNS = {one.name: _TYPES.get(str(one.type), "DOUBLE") for one in fields(Point)}
-"""Of points, in the order of their fields; what may be missing is a figure."""
 _TABLES = {
     "reader": "version VARCHAR",
     "files": "path VARCHAR PRIMARY KEY, state VARCHAR, digest VARCHAR",
@@ -32,11 +31,7 @@ _TABLES = {
 
 
 class PointTable:
-    """The table, open; one process at a time has it.
-
-    Args:
-        connection: To its file, or to memory.
-    """
+    """The table, open; one process at a time has it."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -87,9 +82,7 @@ class PointTable:
     def points(self, roles: Mapping[str, Role | None], metrics: Sequence[str] = ()) -> Iterator[Point]:
         """The points of some sources in order of time.
 
-        Args:
-            roles: Digests of the sources, each with the role of what they measured where that is known from elsewhere.
-            metrics: Only these; all if there are none.
+        A source comes with the role of what it measured where that is known from elsewhere.
         """
         asked = pd.DataFrame([*roles.items()], columns=["digest", "told"], dtype=object)
         self._connection.register("asked", asked)

@@ -1,16 +1,21 @@
-"""What one visit measured of one metric: the row of the history's table, from a run's record or a baseline's entry."""
+"""What visits measured of one metric, the rows of the history's table, and the series that they make."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
+from itertools import groupby
 from typing import Any, Literal
 
 from perfgate import scipy_special as special
-from perfgate.baseline.lineage import Baseline, Entry
+from perfgate import stats
+from perfgate.baseline.lineage import Baseline
+from perfgate.baseline.night_series import SECONDS_A_DAY, Night, linked, one_a_day
 from perfgate.baseline.stored_visit import BaselineVisit, Build, visits_of
 from perfgate.errors import RecordError
 from perfgate.judge.outcome import CellOutcome, Outcome
@@ -19,78 +24,46 @@ from perfgate.machine.fingerprint import machine_class
 from perfgate.metrics.catalogue import Metric, find_metric
 from perfgate.metrics.sides import Side
 from perfgate.record.run_record import Record, Run, record_digest
+from perfgate.stats.change_points import Change, Course, course
+from perfgate.stats.drift import moved
 
-Role = Literal["head", "reference"]
-"""A build that changes from night to night, or one that is measured again and again."""
-LEAST, LARGEST = 1e-18, 1e18
-"""Of a value; what is beyond was not measured."""
-YEARS = range(2000, 2200)
-"""Of a visit."""
-MISSED = 0.05
-"""Of intervals at most so many miss the median."""
+Role = Literal["head", "reference"]  # a build that changes from night to night, or one that is measured again and again
+LEAST, LARGEST = 1e-18, 1e18  # of a value; what is beyond was not measured
+YEARS = range(2000, 2200)  # of a visit
+MISSED = 0.05  # of intervals at most so many miss the median
 
 
 @dataclass(frozen=True)
 class Point:
-    """A visit of one build and one metric; plain values, as they are in the cache.
+    """A visit of one build and one metric; plain values, as they are in the cache."""
 
-    Args:
-        cell_id: The cell.
-        cell: Its name.
-        machine: The machine class.
-        metric: Name of the metric.
-        t0_utc: When the visit began, ISO 8601 in UTC.
-        record: Digest of the record that its values come from.
-        role: What is measured, as far as its source tells.
-        build: The build, as JSON of :class:`~perfgate.baseline.stored_visit.Build`.
-        value: Median of the restarts, in the metric's base unit.
-        low: Lower end of its interval; ``None`` where there are too few restarts for one.
-        high: Upper end.
-        restarts: How many there are.
-        beside: The build that was measured in pairs with it, as ``build``; empty where it was measured alone.
-        pinned: Whether that is an anchor.
-        ratio: Median of ln(build / beside), positive is worse; ``None`` without pairs.
-        ratio_low: Lower end of its interval.
-        ratio_high: Upper end.
-        beside_value: Median of what that build took.
-        card: Digest of the GPUs by the salt of the baseline that it is of; empty without one.
-        devices: Ids of the GPUs, for a record; they are never shown.
-        state: Of the machine, where it has two: ``slow``, ``fast`` or ``both``.
-        verdict: Of the metric's gate; empty where it is not gated, or a baseline tells of it alone.
-        change: What the gate says of head beside base; ``None`` without a verdict.
-        gated: Whether the cell has a gate of the metric.
-        promoted: Kind of the promotion that took it into a baseline; empty where none did.
-        author: Who promoted it.
-        reason: Why.
-    """
-
-    cell_id: str
+    cell_id: str  # the cell
     cell: str
-    machine: str
-    metric: str
-    t0_utc: str
-    record: str
-    role: Role
-    build: str
-    value: float
-    low: float | None
-    high: float | None
-    restarts: int
-    beside: str = ""
-    pinned: bool = False
-    ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    beside_value: float | None = None
-    card: str = ""
-    devices: str = ""
-    state: str = ""
-    verdict: str = ""
-    change: float | None = None
-    gated: bool = False
-    promoted: str = ""
-    author: str = ""
-    reason: str = ""
+    machine: str  # the machine class
+    metric: str  # name of the metric
+    t0_utc: str  # when the visit began, ISO 8601 in UTC
+    record: str  # digest of the record that its values come from
+    role: Role  # what is measured, as far as its source tells
+    build: str  # the build, as JSON of :class:`~perfgate.baseline.stored_visit.Build`
+    value: float  # median of the restarts, in the metric's base unit
+    low: float | None  # lower end of its interval; `None` where there are too few restarts for one
+    high: float | None  # upper end
+    restarts: int  # how many there are
+    beside: str = ""  # the build that was measured in pairs with it, as `build`; empty where it was measured alone
+    pinned: bool = False  # whether that is an anchor
+    ratio: float | None = None  # median of ln(build / beside), positive is worse; `None` without pairs
+    ratio_low: float | None = None  # lower end of its interval
+    ratio_high: float | None = None  # upper end
+    beside_value: float | None = None  # median of what that build took
+    card: str = ""  # digest of the GPUs by the salt of the baseline that it is of; empty without one
+    devices: str = ""  # ids of the GPUs, for a record; they are never shown
+    state: str = ""  # of the machine, where it has two: `slow`, `fast` or `both`
+    verdict: str = ""  # of the metric's gate; empty where it is not gated, or a baseline tells of it alone
+    change: float | None = None  # what the gate says of head beside base; `None` without a verdict
+    gated: bool = False  # whether the cell has a gate of the metric
+    promoted: str = ""  # kind of the promotion that took it into a baseline; empty where none did
+    author: str = ""  # who promoted it
+    reason: str = ""  # why
 
 
 @functools.cache
@@ -110,11 +83,6 @@ def metric_of(name: str) -> Metric | None:
 
 def points_of_run(run: Run, outcome: Outcome, records: Sequence[Record]) -> Iterator[Point]:
     """What a run measured: of each visit its head, each of several heads, or the only side it has.
-
-    Args:
-        run: The manifest.
-        outcome: Its verdict.
-        records: Its records.
 
     Raises:
         RecordError: A visit began at no time.
@@ -136,14 +104,20 @@ def _points_of_record(
     build = _text(Build.of(record, side))
     gates = {gate.gate.metric for gate in record.cell.gates}
     where = machine_class(record.visits[0].machine, record.cell.clocks.mode) if record.visits else ""
+    state = ""  # of the machine while the head was measured; empty where it has one
+    if found is not None and found.states is not None:
+        slow, trials = (counted.get("head", 0) for counted in (found.states.slow, found.states.trials))
+        state = "fast" if not slow else "slow" if slow == trials else "both"
+    said: dict[str, dict[str, Any]] = {
+        gate.metric: {"verdict": gate.verdict, "change": gate.change} for gate in (found.gates if found else ())
+    }
     for visit in visits_of(record, side, "", anchored=paired):
         begun = utc(visit.t0_utc)
         for metric, figures in _figures(visit):
             yield Point(
                 record.cell.cell_id, record.cell.name, where, metric, begun, digest,
                 "head" if side == "head" else "reference", build, **figures, pinned=pinned,
-                devices=devices.get(begun, ""), state=_state(found), gated=metric in gates,
-                **_verdict(found, metric),
+                devices=devices.get(begun, ""), state=state, gated=metric in gates, **said.get(metric, {}),
             )  # fmt: skip
 
 
@@ -167,7 +141,8 @@ def points_of_baseline(lineage: Baseline) -> Iterator[Point]:
             for metric, figures in _figures(visit):
                 yield Point(
                     cell.cell_id, cell.name, where, metric, utc(visit.t0_utc), entry.record, role, _text(entry.build),
-                    **figures, pinned=visit.anchor is not None, card=visit.card, **_promotion(entry),
+                    **figures, pinned=visit.anchor is not None, card=visit.card, promoted=entry.kind,
+                    author=entry.author, reason=entry.reason,
                 )  # fmt: skip
 
 
@@ -212,9 +187,6 @@ def typical(values: Sequence[float]) -> tuple[float, float | None, float | None]
 
     The interval between the k-th smallest and the k-th largest misses the median of a continuous distribution with
     twice the probability that a fair coin shows heads fewer than k times. Below six values there is none.
-
-    Args:
-        values: At least one.
     """
     ordered = sorted(values)
     n, half = len(ordered), len(ordered) // 2
@@ -223,22 +195,150 @@ def typical(values: Sequence[float]) -> tuple[float, float | None, float | None]
     return (middle, ordered[rank - 1], ordered[n - rank]) if rank else (middle, None, None)
 
 
-def _state(found: CellOutcome | None) -> str:
-    """The state that the machine was in while the head was measured; empty where it has one."""
-    if found is None or found.states is None:
-        return ""
-    slow, trials = (counted.get("head", 0) for counted in (found.states.slow, found.states.trials))
-    return "fast" if not slow else "slow" if slow == trials else "both"
-
-
-def _verdict(found: CellOutcome | None, metric: str) -> dict[str, Any]:
-    gate = next((gate for gate in found.gates if gate.metric == metric), None) if found else None
-    return {"verdict": gate.verdict, "change": gate.change} if gate else {}
-
-
-def _promotion(entry: Entry) -> dict[str, Any]:
-    return {"promoted": entry.kind, "author": entry.author, "reason": entry.reason}
-
-
 def _text(build: Build) -> str:
     return canonical_json(build.model_dump(mode="json"))
+
+
+USUAL = ("itl_median", "tpot_mean", "ttft_median", "output_throughput")  # shown of a cell of which no gate is known
+FEWEST_BESIDE = 2  # visits beside one build that make it something that ratios are told to
+
+
+@dataclass(frozen=True)
+class MeasuredNight(Night):
+    """A night of a series, with the point that it is."""
+
+    point: Point  # as it was measured; :attr:`level` may be beside a later anchor
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric of one cell on one class of machines."""
+
+    points: tuple[Point, ...]  # in order of time, each visit once
+    nights: tuple[MeasuredNight, ...]  # those of them that were measured beside one anchor or linked to it, one a day
+    course: Course  # what the nights say together: no change is sought between nights beside different anchors
+
+    @property
+    def cell_id(self) -> str:
+        """The cell's id."""
+        return self.points[-1].cell_id
+
+    @property
+    def cell(self) -> str:
+        """The cell's name."""
+        return self.points[-1].cell
+
+    @property
+    def machine(self) -> str:
+        """The machine class."""
+        return self.points[-1].machine
+
+    @property
+    def metric(self) -> Metric:
+        """The metric."""
+        found = metric_of(self.points[-1].metric)
+        assert found is not None  # noqa: S101 (no point is of an unknown one)
+        return found
+
+    @property
+    def anchor(self) -> str:
+        """What the newest nights were measured beside, in words; empty where there are none."""
+        return self.nights[-1].anchor.title if self.nights else ""
+
+    @cached_property
+    def anchor_moved(self) -> stats.Estimate | None:
+        """How far the newest anchor's own times moved, as a log ratio, positive is worse: the machine's drift."""
+        own = [night for night in self.nights if night.anchor == self.nights[-1].anchor]
+        sign = self.metric.sign
+        return moved([(night.day, sign * math.log(night.beside)) for night in own], math.inf)
+
+    @cached_property
+    def cards(self) -> dict[str, str]:
+        """A letter for each card, in the order they were met; nothing else is told of a device."""
+        met = dict.fromkeys(card for point in self.points if (card := point.card or point.devices))
+        return {card: _letters(number) for number, card in enumerate(met)}
+
+
+def _letters(number: int) -> str:
+    """A, B, ..., Z, AA, ..."""
+    return (_letters(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)  # noqa: PLR2004
+
+
+def all_series(points: Iterable[Point], metrics: Sequence[str] = ()) -> list[Series]:
+    """Every series, by cell, machine and metric.
+
+    Points come in any order; the same visit may be told of by a run, its artifact and a baseline. Without ``metrics``
+    these are those with a gate, else the usual ones.
+    """
+    groups: dict[tuple[str, str, str], list[Point]] = {}
+    for point in _each_once(points):
+        groups.setdefault((point.cell_id, point.machine, point.metric), []).append(point)
+    gated: dict[str, set[str]] = {}
+    for (cell_id, _, metric), own in groups.items():
+        if any(point.gated for point in own):
+            gated.setdefault(cell_id, set()).add(metric)
+    order = {name: number for number, name in reversed([*enumerate([*metrics, *USUAL])])}
+    found = []
+    for (cell_id, _, metric), own in groups.items():
+        if metric in (metrics or gated.get(cell_id) or USUAL):
+            visits = sorted(own, key=lambda point: (point.t0_utc, point.role))
+            nights = one_a_day(linked(_nights(visits))[0])
+            found.append(Series(tuple(visits), nights, _course(nights)))
+
+    def place(one: Series) -> tuple[str, str, str, int, str]:
+        name = one.metric.name
+        return one.cell, one.cell_id, one.machine, order.get(name, len(order)), name
+
+    return sorted(found, key=place)
+
+
+def _each_once(points: Iterable[Point]) -> Iterator[Point]:
+    """A point for each visit of a build: what its run says, and how it was promoted.
+
+    A run that went on later has another record, and its first visit in both. Two visits that began in one second and
+    took the same to the last digit are one.
+    """
+    known: dict[tuple[object, ...], Point] = {}
+    for point in points:
+        key = (point.t0_utc, point.cell_id, point.machine, point.metric, point.build, point.restarts, point.value)
+        other = known.get(key)
+        if other is None:
+            known[key] = point
+            continue
+        run, kept = sorted((other, point), key=lambda one: (not one.verdict, one.ratio is None))
+        known[key] = replace(run, card=run.card or kept.card, promoted=run.promoted or kept.promoted,
+                             author=run.author or kept.author, reason=run.reason or kept.reason)  # fmt: skip
+    named = {point.devices: point.card for point in known.values() if point.devices and point.card}
+    return (replace(point, card=named.get(point.devices, point.card)) if point.devices else point
+            for point in known.values())  # fmt: skip
+
+
+def _nights(points: Sequence[Point]) -> list[MeasuredNight]:
+    """The visits beside an anchor, else beside the build that most were: of heads, where there are any."""
+    beside = [point for point in points if point.ratio is not None and point.beside]
+    beside = [point for point in beside if point.pinned] or beside
+    beside = [point for point in beside if point.role == "head"] or beside
+    if beside and not beside[0].pinned:
+        most, visits = Counter(point.beside for point in beside).most_common(1)[0]
+        beside = [point for point in beside if point.beside == most and visits >= FEWEST_BESIDE]
+    nights = []
+    for point in beside:
+        begun = datetime.fromisoformat(point.t0_utc).astimezone(UTC)
+        nights.append(MeasuredNight(
+            day=begun.timestamp() / SECONDS_A_DAY, date=begun.date().isoformat(), build=build_of(point.build),
+            anchor=build_of(point.beside), level=point.ratio or 0.0, beside=point.beside_value or math.nan, point=point,
+        ))  # fmt: skip
+    return nights
+
+
+def _course(nights: Sequence[MeasuredNight]) -> Course:
+    """Of each anchor's nights on their own: a link is not exact, and its error would pass for a change."""
+    changes: list[Change] = []
+    fitted: list[float] = []
+    newest = Course((), (), 0.0, looked=False)
+    for _, together in groupby(nights, key=lambda night: night.point.beside):
+        begin, own = len(fitted), course([night.level for night in together])
+        changes += [replace(one, first=one.first + begin, last=one.last + begin) for one in own.changes]
+        fitted += own.fitted
+        newest = own if own.looked or not newest.looked else newest
+    return replace(newest, changes=tuple(changes), fitted=tuple(fitted))

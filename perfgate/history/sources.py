@@ -5,54 +5,142 @@ Whatever is there may be somebody else's. What cannot be read, or is none of our
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from perfgate.baseline.lineage import parse
+from perfgate.baseline.lineage import FORMAT, parse
 from perfgate.errors import PerfgateError, RecordError, UsageError
 from perfgate.fleet.nightly import BESIDE, HALVES, REFERENCE
 from perfgate.github.artifact import unpack
-from perfgate.history.baseline_versions import FORMATTED, Version, entries_in, versions
 from perfgate.history.point_table import PointTable
 from perfgate.history.points import Point, Role, points_of_baseline, points_of_run, utc
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import BASELINE, VERDICT
 from perfgate.machine.versioned_json import read_bytes, read_model
+from perfgate.project.git import Git, NoGitError
 from perfgate.record.run_names import DRILL, NIGHT, RUN
 from perfgate.record.run_record import read_records, read_run, record_digest
 from perfgate.report.document import printable
 
-ARTIFACT_BYTES = 1024**3
-"""Of what is unpacked from one artifact; traces and timelines stay packed."""
-DEEPEST = 12
-"""Folders below a source; ours are at most seven deep."""
+ARTIFACT_BYTES = 1024**3  # of what is unpacked from one artifact; traces and timelines stay packed
+DEEPEST = 12  # folders below a source; ours are at most seven deep
 VERDICT_FILE = "verdict.json"
 _WANTED = re.compile(rf"(?:^|/)(?:{RUN}|{NIGHT}|{DRILL}|{VERDICT_FILE}|records/[^/]+\.json)$")
 _OF_THE_REFERENCE = {REFERENCE, *(part for part, measured in BESIDE.items() if measured == REFERENCE)}
-_PASSED_BY = {NIGHT, VERDICT_FILE, "job.json"}
-"""Files beside runs that tell nothing more."""
-_AHEAD = timedelta(days=1)
-"""By which the clock of a machine may be ahead of this one's."""
+_PASSED_BY = {NIGHT, VERDICT_FILE, "job.json"}  # files beside runs that tell nothing more
+_AHEAD = timedelta(days=1)  # by which the clock of a machine may be ahead of this one's
+FORMATTED = f'"format": "{FORMAT.partition("/")[0]}/'  # what every baseline's file says of itself
+MOST_VERSIONS = 20_000  # of all files of a source; a promotion a night for fifty years
+AT_ONCE = 16
+MOST_NAMED = 10  # of versions that git does not give: a partial clone may lack all of them
+_DIGEST = re.compile(r'"(?:digest|tip)": "([0-9a-f]{64})"')
+_TIP = re.compile(r'"tip": "([0-9a-f]{64})"\s*}\s*$')
+_CHANGE = re.compile(r":\d+ \d+ ([0-9a-f]{40,64}) ([0-9a-f]{40,64}) \w+\0([^\0]*)\0")
+
+
+@dataclass(frozen=True)
+class Version:
+    """A file as it was at some commit."""
+
+    path: str  # of the file, in its repository
+    blob: str  # what git calls its content
+    text: str  # all of it
+
+
+def entries_in(text: str) -> frozenset[str]:
+    """The digests of the entries that the text of a baseline names."""
+    return frozenset(_DIGEST.findall(text))
+
+
+def versions(path: Path, known: AbstractSet[str]) -> Iterator[Version | str]:
+    """Versions that hold an entry which no newer one does, the newest first; why others are not read, in words.
+
+    Args:
+        path: A folder or a file, perhaps of a repository.
+        known: The digests of entries that were read, and of broken files that are there now. It is asked before each
+            version, so the caller adds those of a version once that could be read: a broken one hides no older one.
+    """
+    git = Git(path if path.is_dir() else path.parent, fetches=False)
+    try:
+        if git.ask("rev-parse", "--git-dir").returncode or not git.commit("HEAD"):
+            return
+        if git.run("rev-parse", "--is-shallow-repository").strip() == "true":
+            yield "a shallow clone: what its baselines held before is not read (fetch-depth: 0)"
+        listed = git.run("log", "--no-show-signature", "--no-renames", "--no-ext-diff", "--raw", "-z", "--no-abbrev",
+                         "--format=", "--", "." if path.is_dir() else path.name)  # fmt: skip
+    except NoGitError:
+        yield "its git history is not read: there is no git on PATH"
+        return
+    except PerfgateError as error:
+        yield f"its git history is not read: {error.text}"
+        return
+    blobs = {blob: name for old, new, name in _CHANGE.findall(listed) if name.endswith(".json")
+             for blob in (new, old) if blob.strip("0")}  # fmt: skip
+    if len(blobs) > MOST_VERSIONS:
+        yield f"has {len(blobs)} versions in git; the newest {MOST_VERSIONS} are read"
+    yield from _read_of(git, dict([*blobs.items()][:MOST_VERSIONS]), known)
+
+
+def _read_of(git: Git, blobs: Mapping[str, str], known: AbstractSet[str]) -> Iterator[Version | str]:
+    names, lost = [*blobs], 0
+    for begin in range(0, len(names), AT_ONCE):
+        for blob, text, problem in _contents(git, names[begin : begin + AT_ONCE]):
+            tip = _TIP.search(text[-200:])
+            if problem:
+                lost += 1
+                if lost <= MOST_NAMED:
+                    yield f"{blobs[blob]} at {blob[:12]} in git is not read: {problem}"
+            elif FORMATTED in text and not {tip[1] if tip else "", sha256_hex(text)} & known:
+                yield Version(blobs[blob], blob, text)
+    if lost > MOST_NAMED:
+        yield f"{lost} versions in git are not read, of which the first {MOST_NAMED} are named"
+
+
+def _contents(git: Git, blobs: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """The text of each blob and why git does not give it; nothing of one that no baseline can be so large as."""
+    try:
+        read = [*_read(git, blobs)]
+    except PerfgateError as error:  # git ends at the first that it cannot read, and does not say where it was
+        if len(blobs) > 1:
+            for blob in blobs:
+                yield from _contents(git, [blob])
+            return
+        read = [(blobs[0], "", error.text)]
+    yield from read
+
+
+def _read(git: Git, blobs: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    small = []
+    for line in git.run("cat-file", "--batch-check", text="".join(f"{blob}\n" for blob in blobs)).splitlines():
+        blob, *kind = line.split()
+        if kind == ["missing"]:
+            yield blob, "", "this repository does not have it"
+        elif kind[0] == "blob" and int(kind[1]) <= BASELINE.mib << 20:
+            small.append(blob)
+    rest = git.content("cat-file", "--batch", text="".join(f"{blob}\n" for blob in small))
+    for blob in small:
+        heading, _, rest = rest.partition(b"\n")
+        size = int(heading.rpartition(b" ")[2])
+        yield blob, rest[:size].decode(errors="replace"), ""
+        rest = rest[size + 1 :]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that was left out.
+    """Something that was left out."""
 
-    Args:
-        where: Its path, as it was found, in one line.
-        why: What is wrong with it, in one line.
-    """
-
-    where: str
-    why: str
+    where: str  # its path, as it was found, in one line
+    why: str  # what is wrong with it, in one line
 
     @classmethod
     def of(cls, where: str, why: str) -> Fault:
@@ -62,34 +150,22 @@ class Fault:
 
 @dataclass(frozen=True)
 class Found:
-    """Something that may be read.
+    """Something that may be read."""
 
-    Args:
-        name: Its path, for people.
-        files: What it consists of.
-        load: Reads it.
-        role: Of what it measured, where its place tells.
-    """
-
-    name: str
-    files: tuple[Path, ...]
-    load: Callable[[], list[Point]]
-    role: Role | None = None
+    name: str  # its path, for people
+    files: tuple[Path, ...]  # what it consists of
+    load: Callable[[], list[Point]]  # reads it
+    role: Role | None = None  # of what it measured, where its place tells
 
 
 @dataclass
 class Sources:
-    """What was read so far.
+    """What was read so far."""
 
-    Args:
-        table: Where points are kept.
-        roles: Digest of each source, with the role of what it measured where its place tells.
-        faults: What was left out.
-    """
-
-    table: PointTable
+    table: PointTable  # where points are kept
+    # Digest of each source, with the role of what it measured where its place tells
     roles: dict[str, Role | None] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)  # what was left out
 
     def add(self, path: Path) -> None:
         """Read a folder of runs, nights, artifacts or baselines, or one of these.
@@ -105,9 +181,18 @@ class Sources:
                 self.faults.append(found)
                 continue
             whole = self._take(found)
-            if len(found.files) == 1 and found.files[0].suffix == ".json":
-                known |= _told_of(found.files[0], whole=whole)
-        self._add_versions(path, known)
+            if len(found.files) == 1 and found.files[0].suffix == ".json":  # what git need not tell again
+                with contextlib.suppress(RecordError):  # it was told of
+                    text = read_bytes(found.files[0], BASELINE).decode(errors="replace")
+                    known |= entries_in(text) if whole else {sha256_hex(text)}
+        for version in versions(path, known):  # what baselines held at earlier commits and hold no longer
+            if isinstance(version, str):
+                self.faults.append(Fault.of(str(path), version))
+                continue
+            name = f"{version.path} at {version.blob[:12]}"
+            load = functools.partial(_points_of_text, version.text, name)
+            if self._load(f"git {version.blob}", Found(name, (), load)):
+                known |= entries_in(version.text)
 
     def _take(self, found: Found) -> bool:
         """Use a source, and whether it is whole; what the table knows is not read again."""
@@ -143,12 +228,7 @@ class Sources:
         return digest
 
     def points(self, now: datetime, metrics: Sequence[str] = ()) -> Iterator[Point]:
-        """What was read, in order of time; visits that have not begun yet are left out.
-
-        Args:
-            now: The time.
-            metrics: Only these; all if there are none.
-        """
+        """What was read, in order of time; visits that have not begun yet are left out."""
         latest = utc((now + _AHEAD).isoformat())
         ahead: set[tuple[str, str]] = set()
         for point in self.table.points(self.roles, metrics):
@@ -158,28 +238,6 @@ class Sources:
                 ahead.add(visit)
                 why = f"a visit of record {point.record[:12]} began at {point.t0_utc}, which is yet to come"
                 self.faults.append(Fault.of(f"{point.cell} on {point.machine}", why))
-
-    def _add_versions(self, path: Path, known: set[str]) -> None:
-        """What baselines held at earlier commits and hold no longer."""
-        for version in versions(path, known):
-            if isinstance(version, str):
-                self.faults.append(Fault.of(str(path), version))
-            elif self._load(version.digest, _of_version(version)):
-                known |= entries_in(version.text)
-
-
-def _told_of(file: Path, *, whole: bool) -> frozenset[str]:
-    """Of a baseline's file what git need not tell again: its entries, or itself where it is broken."""
-    try:
-        text = read_bytes(file, BASELINE).decode(errors="replace")
-    except RecordError:  # it was told of
-        return frozenset()
-    return entries_in(text) if whole else frozenset({sha256_hex(text)})
-
-
-def _of_version(version: Version) -> Found:
-    name = f"{version.path} at {version.blob[:12]}"
-    return Found(name, (), lambda: [*points_of_baseline(parse(version.text, name))])
 
 
 def _walk(folder: Path, name: str, role: Role | None, depth: int) -> Iterator[Found | Fault]:
@@ -275,6 +333,10 @@ def _points_of_baseline(file: Path, name: str) -> list[Point]:
     text = read_bytes(file, BASELINE).decode(errors="replace")  # which no digest fits
     if FORMATTED not in text:
         raise RecordError("not a run, a baseline or an artifact")
+    return _points_of_text(text, name)
+
+
+def _points_of_text(text: str, name: str) -> list[Point]:
     return [*points_of_baseline(parse(text, name))]
 
 

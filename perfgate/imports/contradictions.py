@@ -19,27 +19,22 @@ from perfgate.imports.load_tools import ABSENT, ROUNDED, Content, Format, at
 
 Times = Mapping[str, Mapping[str, float]]
 
-FEWEST_TOKENS: Final = 8
-"""Below so many tokens an answer the first ones, which TPOT leaves out, are too much of it."""
+FEWEST_TOKENS: Final = 8  # below so many tokens an answer the first ones, which TPOT leaves out, are too much of it
+# Means over requests and over tokens may be so far apart, beyond what the quantiles say of the requests
 UNEVEN: Final = 1.25
-"""Means over requests and over tokens may be so far apart, beyond what the quantiles say of the requests."""
-HIGH_QUANTILE: Final = 90.0
-"""Without a quantile from this one on nobody knows how far apart requests are."""
+HIGH_QUANTILE: Final = 90.0  # without a quantile from this one on nobody knows how far apart requests are
 
 
 def contradictions(tool: Format, content: Content, times: Times, tokens: Mapping[str, float]) -> list[str]:
-    """What contradicts what, in words; nothing where a file says too little.
-
-    Args:
-        tool: What wrote the run.
-        content: The run.
-        times: By quantity and statistic, in seconds, those that are used.
-        tokens: Tokens a request, of answers among others.
-    """
+    """What contradicts what, in words; nothing where a file says too little."""
     found = [*_rates(tool, content), *_latencies(content, times.get("e2e", {}))]
     for of, values in times.items():
         found += _one_quantity(of.upper(), values)
-    return [*found, *_first_token_after_end(times), *_time_per_token(times, tokens.get("output", 0.0))]
+    end = times.get("e2e", {})
+    for name, value in times.get("ttft", {}).items():
+        if name in end and end[name] < value * (1 - ROUNDED):
+            found.append(f"{name} of E2E is {_ms(end[name])}, below that of TTFT, {_ms(value)}")
+    return [*found, *_time_per_token(times, tokens.get("output", 0.0))]
 
 
 def _rates(tool: Format, content: Content) -> Iterator[str]:
@@ -100,13 +95,6 @@ def _one_quantity(of: str, values: Mapping[str, float]) -> Iterator[str]:
     mean, (name, median) = _mean(values), _quantiles(values).get(50.0, ("", 0.0))
     if mean and median > 2 * mean * (1 + ROUNDED):
         yield f"{name} of {of} is {_ms(median)}, more than twice its mean of {_ms(mean)}"
-
-
-def _first_token_after_end(times: Times) -> Iterator[str]:
-    first, end = times.get("ttft", {}), times.get("e2e", {})
-    for name, value in first.items():
-        if name in end and end[name] < value * (1 - ROUNDED):
-            yield f"{name} of E2E is {_ms(end[name])}, below that of TTFT, {_ms(value)}"
 
 
 def _time_per_token(times: Times, tokens: float) -> Iterator[str]:

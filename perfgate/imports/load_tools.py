@@ -20,15 +20,15 @@ from perfgate.metrics.catalogue import Metric
 
 Content = Mapping[str, Any]
 
-ABSENT: Final = object()
-"""What a path leads to where there is nothing; ``null`` is something."""
+ABSENT: Final = object()  # what a path leads to where there is nothing; `null` is something
 
 SECONDS: Final = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "us": 1e-6, "ns": 1e-9}
 PER_SECOND: Final = {"requests/sec": 1.0, "tokens/sec": 1.0}
 MS: Final = {"": 1e-3}
+# Units that a file says beside a number, and their factors to the base unit; under the empty name where none does
 S: Final = {"": 1.0}
-"""Units that a file says beside a number, and their factors to the base unit; under the empty name where none does."""
 
+# What these tools measure and no trial of perfgate does
 OWN_METRICS: Final = {
     metric.name: metric
     for metric in (
@@ -36,7 +36,6 @@ OWN_METRICS: Final = {
         Metric("token_throughput", "tok/s", "higher", "tokens of prompts and answers per second", lambda _: None),
     )
 }
-"""What these tools measure and no trial of perfgate does."""
 
 
 def at(content: Any, path: str) -> Any:
@@ -53,17 +52,12 @@ def at(content: Any, path: str) -> Any:
 
 @dataclass(frozen=True)
 class Figure:
-    """Numbers of a run that are one quantity.
+    """Numbers of a run that are one quantity."""
 
-    Args:
-        path: A pattern of their paths; its group is the statistic.
-        of: ``ttft``, ``itl``, ``tpot`` or ``e2e``, or the name of a metric; or what finds that for a run.
-        units: See :data:`MS`.
-    """
-
-    path: str
+    path: str  # a pattern of their paths; its group is the statistic
+    # `ttft`, `itl`, `tpot` or `e2e`, or the name of a metric; or what finds that for a run
     of: str | Callable[[Content], str]
-    units: Mapping[str, float]
+    units: Mapping[str, float]  # see :data:`MS`
 
 
 def _whole(content: Content) -> Iterator[tuple[str, Any]]:
@@ -72,51 +66,35 @@ def _whole(content: Content) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class Format:
-    """What one tool writes.
+    """What one tool writes."""
 
-    Args:
-        name: The tool.
-        marks: What each file of it holds, and is known by.
-        any_of: Of these it holds at least one, where there are any.
-        none_of: Of these it holds none.
-        asked: Where it says what was asked for: these, and all below them.
-        only_set: Whether what was left at its default is not written, so that a path in one file alone is a difference.
-        unasked: A pattern of paths among them that say where, or how results are kept.
-        needs: What each run holds besides.
-        defaults: What a path of ``asked`` means that a release does not write.
-        tells: What should be known of a load, and where a file says it; what none says is told.
-        label: Paths by which runs of a file are told apart, with words for each.
-        figures: The numbers that are read.
-        requests: Paths of how many requests were asked for, were answered, failed, and were cut off at the end.
-        tokens: Paths of how many tokens prompts and answers had, in the whole or as means.
-        mean_tokens: Whether they are means.
-        streamed: Where it says whether answers were streamed.
-        whole: Paths with what they say where a run ended by itself.
-        runs: The runs of a file, with their paths.
-        rates: Paths of rates, each with two paths whose quotient or product it is, and how far rounding may move it.
-        whole_numbers: Paths that hold a whole number from 0 on.
-    """
-
-    name: str
-    marks: tuple[str, ...]
-    asked: tuple[str, ...]
-    figures: tuple[Figure, ...]
+    name: str  # the tool
+    marks: tuple[str, ...]  # what each file of it holds, and is known by
+    asked: tuple[str, ...]  # where it says what was asked for: these, and all below them
+    figures: tuple[Figure, ...]  # the numbers that are read
+    # What should be known of a load, and where a file says it; what none says is told
     tells: Mapping[str, tuple[str, ...]]
-    label: Mapping[str, str]
-    any_of: tuple[str, ...] = ()
-    none_of: tuple[str, ...] = ()
+    label: Mapping[str, str]  # paths by which runs of a file are told apart, with words for each
+    any_of: tuple[str, ...] = ()  # of these it holds at least one, where there are any
+    none_of: tuple[str, ...] = ()  # of these it holds none
+    # Whether what was left at its default is not written, so that a path in one file alone is a difference
     only_set: bool = False
+    # A pattern of paths among them that say where, or how results are kept
     unasked: re.Pattern[str] = re.compile(r"(?!)")
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # what each run holds besides
+    # What a path of `asked` means that a release does not write
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    # Paths of how many requests were asked for, were answered, failed, and were cut off at the end
     requests: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Paths of how many tokens prompts and answers had, in the whole or as means
     tokens: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    mean_tokens: bool = False
-    streamed: tuple[str, ...] = ()
-    whole: Mapping[str, bool] = field(default_factory=dict)
-    runs: Callable[[Content], Iterator[tuple[str, Any]]] = _whole
+    mean_tokens: bool = False  # whether they are means
+    streamed: tuple[str, ...] = ()  # where it says whether answers were streamed
+    whole: Mapping[str, bool] = field(default_factory=dict)  # paths with what they say where a run ended by itself
+    runs: Callable[[Content], Iterator[tuple[str, Any]]] = _whole  # the runs of a file, with their paths
+    # Paths of rates, each with two paths whose quotient or product it is, and how far rounding may move it
     rates: Mapping[str, tuple[str, str, str, float]] = field(default_factory=dict)
-    whole_numbers: tuple[str, ...] = ()
+    whole_numbers: tuple[str, ...] = ()  # paths that hold a whole number from 0 on
 
     def lacks(self, content: Content) -> list[str]:
         """The marks that a file does not hold."""
@@ -136,13 +114,12 @@ def _times(end: str, *names: tuple[str, str]) -> tuple[Figure, ...]:
 
 _RATES: Final = tuple(Figure(name, name, S) for name in ("request_throughput", "output_throughput"))
 _TOKENS: Final = {"input": ("total_input_tokens", "total_input"), "output": ("total_output_tokens", "total_output")}
-ROUNDED: Final = 0.01
-"""Rates are written in full; where somebody rounded them to three figures they are off by less."""
+ROUNDED: Final = 0.01  # rates are written in full; where somebody rounded them to three figures they are off by less
+# `calculate_metrics` of `vllm/benchmarks/serve.py` and of SGLang's `bench_serving.py`
 _OF_SERVING: Final = {
     "request_throughput": ("completed", "/", "duration", ROUNDED),
     "output_throughput": ("total_output_tokens", "/", "duration", ROUNDED),
 }
-"""``calculate_metrics`` of ``vllm/benchmarks/serve.py`` and of SGLang's ``bench_serving.py``."""
 _BY_LOAD: Final = {"request_rate": "{} a second", "max_concurrency": "{} at once"}
 
 VLLM_SERVE: Final = Format(
@@ -219,6 +196,7 @@ def _benchmarks(content: Content) -> Iterator[tuple[str, Any]]:
         yield f"benchmarks[{number}]", {**run, "report": report} if isinstance(run, dict) else run
 
 
+# Its inter-token latency is one number a request, the mean of its gaps; so are those of aiperf and genai-perf
 GUIDELLM: Final = Format(
     name="GuideLLM",
     marks=("benchmarks",),
@@ -248,7 +226,6 @@ GUIDELLM: Final = Format(
     streamed=("report.config.spec.backend.stream",),
     runs=_benchmarks,
 )  # fmt: skip
-"""Its inter-token latency is one number a request, the mean of its gaps; so are those of aiperf and genai-perf."""
 
 
 def _table(name: str, of: str) -> Figure:
@@ -324,5 +301,5 @@ LLAMA_BENCH: Final = Format(
     whole_numbers=("n_prompt", "n_gen", "n_depth"),
 )  # fmt: skip
 
+# Every result that is read. A new one is an entry here, a file in the tests, and a row in docs/load.md.
 FORMATS: Final = (VLLM_SERVE, VLLM_LATENCY, VLLM_THROUGHPUT, SGLANG, GUIDELLM, AIPERF, GENAI_PERF, LLAMA_BENCH)
-"""Every result that is read. A new one is an entry here, a file in the tests, and a row in docs/load.md."""

@@ -20,53 +20,35 @@ from perfgate.imports.load_tools import ABSENT, FORMATS, Content, Format, at
 from perfgate.imports.run_settings import Settings, leaves, settings_of
 from perfgate.machine.json_text import JsonError, Size, parse_documents
 
-RESULT: Final = Size(64, 4_000_000)
-"""``vllm bench serve --save-detailed`` keeps every gap between tokens."""
+RESULT: Final = Size(64, 4_000_000)  # `vllm bench serve --save-detailed` keeps every gap between tokens
 MOST_RUNS: Final = 256
-MOST_SHOWN: Final = 60
-"""Characters of a value that are shown."""
+MOST_SHOWN: Final = 60  # characters of a value that are shown
 
-Result = dict[str, float]
-"""By the name of a metric its value in base units."""
+Result = dict[str, float]  # by the name of a metric its value in base units
 
 _OURS: Final = re.compile(rb'"format"\s*:\s*"perfgate-')
 _STREAMED: Final = ("ttft", "itl", "tpot")
 _OF_TOKENS: Final = ("itl", "tpot")
-BUNDLED: Final = 0.5
-"""Of TPOT. Where half of the gaps are shorter than this, tokens were read together with others."""
-SEVERAL: Final = 1.5
-"""Of TPOT. Where gaps are longer in the mean, what arrives is chunks of several tokens."""
+BUNDLED: Final = 0.5  # of TPOT. Where half of the gaps are shorter than this, tokens were read together with others.
+SEVERAL: Final = 1.5  # of TPOT. Where gaps are longer in the mean, what arrives is chunks of several tokens.
 
 
 @dataclass(frozen=True)
 class LoadRun:
-    """One run of a load driver.
+    """One run of a load driver."""
 
-    Args:
-        where: The file, and the line where it holds several results.
-        path: The run in it.
-        tool: What wrote it.
-        content: As it was written.
-        settings: What was asked for.
-        figures: In base units.
-        requests: How many requests were asked for, were answered, failed, and were cut off at the end, as far as told.
-        tokens: Tokens a request in the mean, of prompts and of answers.
-        streamed: Whether answers came token by token.
-        left_out: Which figures are not used, and why.
-        contradictions: Which figures cannot all be right.
-    """
-
-    where: str
-    path: str
-    tool: Format
-    content: Content
-    settings: Settings
-    figures: Result
+    where: str  # the file, and the line where it holds several results
+    path: str  # the run in it
+    tool: Format  # what wrote it
+    content: Content  # as it was written
+    settings: Settings  # what was asked for
+    figures: Result  # in base units
+    # How many requests were asked for, were answered, failed, and were cut off at the end, as far as told
     requests: Mapping[str, int]
-    tokens: Mapping[str, float]
-    streamed: bool = True
-    left_out: tuple[str, ...] = ()
-    contradictions: tuple[str, ...] = ()
+    tokens: Mapping[str, float]  # tokens a request in the mean, of prompts and of answers
+    streamed: bool = True  # whether answers came token by token
+    left_out: tuple[str, ...] = ()  # which figures are not used, and why
+    contradictions: tuple[str, ...] = ()  # which figures cannot all be right
 
     @property
     def asked(self) -> Mapping[str, Any]:
@@ -129,27 +111,27 @@ def read_runs(file: Path) -> list[LoadRun]:
     runs: list[LoadRun] = []
     for line, document in documents:
         where = f"{file}:{line}" if len(documents) > 1 else str(file)
-        for path, entry in _entries(document):
-            tool = _tool(entry, where, path)
+        for path, entry, tool in _results(document, where):
             if runs and tool is not runs[0].tool:
                 text = f"{tool.name}, and {runs[0].tool.name} before it: one file is one tool's"
                 raise RecordError(_placed(path, text), where=where)
             for below, run in tool.runs(entry):
-                runs.append(_run(tool, run, where, f"{path}{below}"))
-                if len(runs) > MOST_RUNS:
-                    raise RecordError(f"holds more than {MOST_RUNS} runs", where=str(file))
-    if not runs:
-        raise RecordError("holds no run", where=str(file))
+                try:
+                    runs.append(_run(tool, run, where, f"{path}{below}"))
+                except JsonError as error:
+                    raise RecordError(_placed(f"{path}{below}", str(error)), where=where) from error
+    if not 0 < len(runs) <= MOST_RUNS:
+        raise RecordError(f"holds more than {MOST_RUNS} runs" if runs else "holds no run", where=str(file))
     _refuse_copies(runs)
     return runs
 
 
-def _entries(document: Any) -> Iterator[tuple[str, Any]]:
-    """The results in a JSON text: that of llama-bench is a list of them."""
-    if isinstance(document, list):
-        yield from ((f"[{number}]", entry) for number, entry in enumerate(document))
-    else:
-        yield "", document
+def _results(document: Any, where: str) -> Iterator[tuple[str, Any, Format]]:
+    """The results in a JSON text, with their paths and tools: that of llama-bench is a list of them."""
+    listed = isinstance(document, list)
+    for number, entry in enumerate(document if listed else [document]):
+        path = f"[{number}]" if listed else ""
+        yield path, entry, _tool(entry, where, path)
 
 
 def _placed(path: str, text: str) -> str:
@@ -169,14 +151,11 @@ def _tool(entry: Any, where: str, path: str) -> Format:
     else:
         nearest = min(FORMATS, key=lambda tool: len(tool.lacks(content)) / len(tool.marks))
         lacking = ", ".join(nearest.lacks(content)) or f"none of {', '.join(nearest.none_of)}"
-        near = len(nearest.lacks(content)) < len(nearest.marks)
-        looked = f"of {nearest.name} it lacks {lacking}" if near else f"looked for: {_looked_for()}"
+        looked = f"of {nearest.name} it lacks {lacking}"
+        if len(nearest.lacks(content)) >= len(nearest.marks):
+            looked = "looked for: " + "; ".join(f"{', '.join(tool.marks[:3])} ({tool.name})" for tool in FORMATS)
         text = f"not a result of a load driver that perfgate reads; {looked}"
     raise RecordError(_placed(path, text), where=where, remedy=f"Read are results of {names}.")
-
-
-def _looked_for() -> str:
-    return "; ".join(f"{', '.join(tool.marks[:3])} ({tool.name})" for tool in FORMATS)
 
 
 def _refuse_copies(runs: list[LoadRun]) -> None:
@@ -189,13 +168,6 @@ def _refuse_copies(runs: list[LoadRun]) -> None:
 
 
 def _run(tool: Format, run: Any, where: str, path: str) -> LoadRun:
-    try:
-        return _checked(tool, run, where, path)
-    except JsonError as error:
-        raise RecordError(_placed(path, str(error)), where=where) from error
-
-
-def _checked(tool: Format, run: Any, where: str, path: str) -> LoadRun:
     content = run if isinstance(run, dict) else {}
     lacking = [need for need in tool.needs if at(content, need) in (ABSENT, None)]
     if lacking or not isinstance(run, dict):
@@ -209,7 +181,9 @@ def _checked(tool: Format, run: Any, where: str, path: str) -> LoadRun:
     requests = {what: numbers.count(content, paths) for what, paths in tool.requests.items()}
     told = {what: count for what, count in requests.items() if count is not None}
     if tool.name == "aiperf" and "failed" not in told:
-        told["failed"] = _errors(content, numbers)
+        errors = at(content, "error_summary")
+        listed = errors if isinstance(errors, list) else []
+        told["failed"] = sum(numbers.count({"count": at(error, "count")}, ("count",)) or 0 for error in listed)
     tokens = _tokens(tool, content, told, numbers)
     times, rates, left_out = _figures(tool, content, numbers)
     streamed = _streamed(tool, content, times, tokens)
@@ -251,13 +225,6 @@ class _Numbers:
                 raise self.refuse(path, value, "a whole number")
             return int(value)
         return None
-
-
-def _errors(content: Content, numbers: _Numbers) -> int:
-    """How many requests failed by aiperf's list of errors."""
-    errors = at(content, "error_summary")
-    listed = enumerate(errors) if isinstance(errors, list) else ()
-    return sum(numbers.count({"count": at(error, "count")}, ("count",)) or 0 for _, error in listed)
 
 
 def _tokens(tool: Format, content: Content, requests: Mapping[str, int], numbers: _Numbers) -> dict[str, float]:

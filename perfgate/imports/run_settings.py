@@ -16,37 +16,31 @@ from typing import Any, Final
 from perfgate.imports.load_tools import ABSENT, Content, Format, at
 from perfgate.machine.json_text import JsonError
 
+# Keys at the top of a result that were counted or timed
 _MEASURED: Final = re.compile(
     r"(?:mean|median|avg|std|stddev|p\d[\d.]*|total|peak|probe|spec_decode|diffusion)_\w+|max_(?:concurrent|output)_\w+|"
     r"\w*(?:_ms|_us|_ns|_per_s|_per_sec|_per_second|throughput|goodput|duration|elapsed\w*|latency|latencies|_times?)|"
     r"completed|failed|errored|concurrency|rtfx|accept_length|accept_rate|acceptance_\w+"
 )
-"""Keys at the top of a result that were counted or timed."""
+# Of these, what shows that something was asked for: speculative decoding, and limits of what counts as good
 _OPTIONAL: Final = re.compile(r"(?:spec_decode_)?acceptance_\w+|accept_\w+|\w*goodput")
-"""Of these, what shows that something was asked for: speculative decoding, and limits of what counts as good."""
+# Builds, identifiers, times of day and places: they may differ
 _NAMES: Final = re.compile(
     r"(?:\w+_)?(?:version|commit|sha|sha256|hash|build|build_\w+|branch|id_?|uuid|label|labels|tag|tags|comment|notes?|"
     r"date|timestamp|(?:start|end|begin|created|test)_time|host|hostname|ports?|urls?|addr|address|pid|dir|directory|"
     r"folder|filename|output_path|api_key|run_name)|type_"
 )
-"""Builds, identifiers, times of day and places: they may differ."""
 LONGEST_PATH: Final = 1000
 _NUMBER: Final = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run was asked for.
+    """What a run was asked for."""
 
-    Args:
-        asked: By path: what the tool is known to write, and every other setting without a fraction.
-        fractions: Other numbers with a fraction, which may be settings or figures.
-        optional: Which figures there are that show that something was asked for.
-    """
-
-    asked: Mapping[str, Any]
-    fractions: Mapping[str, float]
-    optional: frozenset[str]
+    asked: Mapping[str, Any]  # by path: what the tool is known to write, and every other setting without a fraction
+    fractions: Mapping[str, float]  # other numbers with a fraction, which may be settings or figures
+    optional: frozenset[str]  # which figures there are that show that something was asked for
 
     def at(self, path: str) -> Any:
         """The value at a path; :data:`perfgate.imports.load_tools.ABSENT` where nothing does."""
@@ -102,11 +96,7 @@ def leaves(
 ) -> Iterator[tuple[str, Any]]:
     """Every value below one that holds no others, with its path; without recursion, which a file could exhaust.
 
-    Args:
-        root: The path of the value.
-        value: What is walked.
-        lists: Whether lists are, too.
-        left_out: Says of a path and its value whether it is left out, with all below it.
+    ``left_out`` says of a path and its value whether it is left out, with all below it.
 
     Raises:
         JsonError: A path is longer than any tool's: patterns are searched in it, whose time may grow with the square.

@@ -20,11 +20,10 @@ from perfgate.models import Note
 from perfgate.scenario.plan import Plan
 from perfgate.units import plural
 
-NEGLIGIBLE: Final = 0.01
-"""One in a hundred, as for requests that a server of our own drops: docs/load.md."""
+NEGLIGIBLE: Final = 0.01  # one in a hundred, as for requests that a server of our own drops: docs/load.md
 MOST_NAMED: Final = 8
+# What a run is asked, as a key or a kind, that ends by the clock: how many requests it has depends on the server
 TIMED: Final = ("benchmark_duration", "duration", "max_seconds", "max_duration", "measurement_interval", "interval")
-"""What a run is asked, as a key or a kind, that ends by the clock: how many requests it has depends on the server."""
 
 Sides = Mapping[Side, Sequence[LoadRun]]
 
@@ -38,10 +37,6 @@ def compare_results(base: Path, head: Path) -> Outcome | None:
     """Compare what another load driver measured, run by run; advisory, because no number of runs apart is a pair.
 
     Runs of one file that were asked for the same are repeats: their geometric mean is shown, and how far they differ.
-
-    Args:
-        base: A result of a tool of :data:`perfgate.imports.load_tools.FORMATS`.
-        head: Another one of the same tool.
 
     Returns:
         Figures side by side where the same was asked for, and why not where it was not; ``None`` where both are
@@ -122,7 +117,12 @@ def _matched(runs: Mapping[Side, list[LoadRun]]) -> Iterator[tuple[dict[Side, st
     """What was asked for of both sides, then what differs from one run of the other side, then what is in one alone."""
     left: dict[Side, list[_Group]] = {side: _groups(read) for side, read in runs.items()}
     bases, heads = (left[side] for side in SIDES)
-    for fits in (_same, _agree, lambda b, h: b.label == h.label or (len(bases), len(heads)) == (1, 1)):
+    ways: tuple[Callable[[_Group, _Group], bool], ...] = (
+        lambda b, h: b.asked == h.asked,
+        lambda b, h: next(_differing(b.runs[0], h.runs[0]), None) is None,  # nothing differs that both files say
+        lambda b, h: b.label == h.label or (len(bases), len(heads)) == (1, 1),
+    )
+    for fits in ways:
         for base in [*bases]:
             fitting = [head for head in heads if fits(base, head)]
             if len(fitting) == 1 and sum(fits(other, fitting[0]) for other in bases) == 1:
@@ -134,15 +134,6 @@ def _matched(runs: Mapping[Side, list[LoadRun]]) -> Iterator[tuple[dict[Side, st
         yield from (({side: group.name}, {side: group.runs}) for group in left[side])
 
 
-def _same(base: _Group, head: _Group) -> bool:
-    return base.asked == head.asked
-
-
-def _agree(base: _Group, head: _Group) -> bool:
-    """Whether nothing differs that both files say."""
-    return next(_differing(base.runs[0], head.runs[0]), None) is None
-
-
 def _differing(base: LoadRun, head: LoadRun) -> Iterator[str]:
     """The paths of what was asked for otherwise."""
     for path in dict.fromkeys((*base.asked, *head.asked)):
@@ -150,12 +141,6 @@ def _differing(base: LoadRun, head: LoadRun) -> Iterator[str]:
         must_say = base.tool.only_set and path.startswith(base.tool.asked)
         if here != there and (must_say or ABSENT not in (here, there)):
             yield path
-
-
-def _told_difference(path: str, base: LoadRun, head: LoadRun) -> str:
-    found = (run.settings.at(path) for run in (base, head))
-    values = ("not set" if value is ABSENT else told_of(value) for value in found)
-    return f"{path.removeprefix('report.')} {' and '.join(values)}"
 
 
 # --- what two of them show
@@ -193,7 +178,12 @@ def _not_comparable(sides: Sides, files: Mapping[Side, Path]) -> Iterator[Note]:
         yield Note(code="different-cells", text=f"only in {files[side]}: {other} holds no such run")
         return
     base, head = (sides[side] for side in SIDES)
-    if differ := [_told_difference(path, base[0], head[0]) for path in _differing(base[0], head[0])]:
+    differ = []
+    for path in _differing(base[0], head[0]):
+        found = (run.settings.at(path) for run in (base[0], head[0]))
+        shown = ("not set" if value is ABSENT else told_of(value) for value in found)
+        differ.append(f"{path.removeprefix('report.')} {' and '.join(shown)}")
+    if differ:
         yield Note(code="different-cells", text=f"asked for otherwise: {_some(differ)}")
     every = [*base, *head]
     yield from _losses(sides, every)
@@ -226,32 +216,25 @@ def _both(sides: Sides, of: str) -> str:
 def _losses(sides: Sides, every: Sequence[LoadRun]) -> Iterator[Note]:
     """Requests that failed, were cut off or were never answered: the times are those of the rest."""
     shares = [_lost(run) for run in every]
-    failed = [max(run.requests.get("failed", 0), round(_lost(run) * _sent(run)) - _cut_off(run)) for run in every]
+    unanswered = [round(_lost(run) * _sent(run)) - run.requests.get("cut off", 0) for run in every]
+    failed = [max(run.requests.get("failed", 0), count) for run, count in zip(every, unanswered, strict=True)]
     for run in every:
         if early := run.ended_early:
             yield Note(code="request-failed", text=f"{run.where}: {early}")
     many = any(count > 1 and count > NEGLIGIBLE * _sent(run) for count, run in zip(failed, every, strict=True))
-    if many or max(shares) - min(shares) > NEGLIGIBLE or any(_answered(run) == 0 for run in every):
+    if many or max(shares) - min(shares) > NEGLIGIBLE or any(run.requests.get("answered") == 0 for run in every):
         yield Note(code="request-failed", text=_told_losses(sides))
         return
-    answered = [count for run in every if (count := _answered(run)) is not None]
+    answered = [count for run in every if (count := run.requests.get("answered")) is not None]
     by_clock = any(
         (path.rpartition(".")[2] in TIMED and value) or value in TIMED
         for run in every
         for path, value in run.asked.items()
     )
     if answered and max(answered) > min(answered) * (1 + NEGLIGIBLE) and not by_clock:
-        counts = " and ".join(", ".join(str(_answered(run)) for run in runs) for runs in sides.values())
+        counts = " and ".join(", ".join(str(run.requests.get("answered")) for run in runs) for runs in sides.values())
         text = f"{counts} requests were answered, and no file says that as many were asked for"
         yield Note(code="different-cells", text=text)
-
-
-def _answered(run: LoadRun) -> int | None:
-    return run.requests.get("answered")
-
-
-def _cut_off(run: LoadRun) -> int:
-    return run.requests.get("cut off", 0)
 
 
 def _sent(run: LoadRun) -> int:
@@ -267,16 +250,16 @@ def _lost(run: LoadRun) -> float:
 
 
 def _told_losses(sides: Sides) -> str:
-    return "; ".join(
-        f"{side} {', '.join(_told_loss(run) for run in runs)}" for side, runs in sides.items()
-    )  # fmt: skip
-
-
-def _told_loss(run: LoadRun) -> str:
-    lost = _sent(run) - run.requests.get("answered", _sent(run))
-    told = [f"{count} {what}" for what in ("failed", "cut off") if (count := run.requests.get(what, 0))]
-    how = f" ({', '.join(told)})" if told else ""
-    return f"lost {lost} of {plural(_sent(run), 'request')}{how}"
+    told = []
+    for side, runs in sides.items():
+        losses = []
+        for run in runs:
+            lost = _sent(run) - run.requests.get("answered", _sent(run))
+            kinds = [f"{count} {what}" for what in ("failed", "cut off") if (count := run.requests.get(what, 0))]
+            how = f" ({', '.join(kinds)})" if kinds else ""
+            losses.append(f"lost {lost} of {plural(_sent(run), 'request')}{how}")
+        told.append(f"{side} {', '.join(losses)}")
+    return "; ".join(told)
 
 
 def _cautions(sides: Sides, figures: Mapping[Side, Mapping[str, list[float]]]) -> Iterator[Note]:
@@ -295,7 +278,11 @@ def _cautions(sides: Sides, figures: Mapping[Side, Mapping[str, list[float]]]) -
             yield Note(code="different-cells", text=f"{of} tokens a request: {_both(sides, of)}")
     for side, runs in sides.items():
         if len(runs) > 1:
-            yield Note(code="advisory-unpaired", text=_told_repeats(side, runs, figures[side]))
+            spreads = ((max(values) / min(values) - 1, name) for name, values in figures[side].items())
+            spread, name = max(spreads, default=(0.0, ""))
+            widest = f"; {name} differs most among them, by {spread * 100:.3g} %" if spread else ""
+            text = f"{plural(len(runs), 'run')} of the {side}, of which the geometric mean is shown{widest}"
+            yield Note(code="advisory-unpaired", text=text)
 
 
 def _missing(sides: Sides, figures: Mapping[Side, Mapping[str, list[float]]]) -> Iterator[str]:
@@ -316,9 +303,3 @@ def _missing(sides: Sides, figures: Mapping[Side, Mapping[str, list[float]]]) ->
     base, head = (sides[side][0].untold for side in SIDES)
     if untold := [what for what in base if what in head]:
         yield f"neither file says the {', the '.join(untold)}"
-
-
-def _told_repeats(side: Side, runs: Sequence[LoadRun], figures: Mapping[str, list[float]]) -> str:
-    spread, name = max(((max(v) / min(v) - 1, name) for name, v in figures.items()), default=(0.0, ""))
-    widest = f"; {name} differs most among them, by {spread * 100:.3g} %" if spread else ""
-    return f"{plural(len(runs), 'run')} of the {side}, of which the geometric mean is shown{widest}"

@@ -114,6 +114,11 @@ def write_model(file: Path, model: BaseModel, most: Size = MANIFEST) -> None:
     write_readable(file, text, most)
 
 
+def model_text(model: BaseModel) -> str:
+    """A model as JSON that is printed: sorted, indented, with a line end."""
+    return json.dumps(model.model_dump(mode="json"), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+
+
 def write_readable(file: Path, text: str, most: Size) -> None:
     """Replace ``file`` with JSON as :func:`write_atomically` does, unless it could not be read again.
 

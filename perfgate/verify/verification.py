@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from perfgate import rooms
 from perfgate.baseline.confirmation import read_pairs
@@ -39,29 +39,21 @@ from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import SHOWN
 from perfgate.units import plural
 
+# Lines of a timeline beside those declared: waiting for a GPU or a server, and the windows of a search
 MOST_BESIDE = 64
-"""Lines of a timeline beside those declared: waiting for a GPU or a server, and the windows of a search."""
-MOST_A_LINE = 1024**3
-"""Bytes: a line is held in memory."""
-BYTES_A_TOKEN = 64
-"""Of a line, for each token of a window: a stamp and a count take 23."""
+MOST_A_LINE = 1024**3  # bytes: a line is held in memory
+BYTES_A_TOKEN = 64  # of a line, for each token of a window: a stamp and a count take 23
 
 Result = Literal["ok", "FAILED", "unknown"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """One thing that was looked at."""
 
-    Args:
-        result: ``ok``, ``FAILED``, or ``unknown`` where this place cannot tell.
-        what: What was looked at.
-        text: What was found.
-    """
-
-    result: Result
-    what: str
-    text: str
+    result: Result  # `ok`, `FAILED`, or `unknown` where this place cannot tell
+    what: str  # what was looked at
+    text: str  # what was found
 
 
 def verify_path(path: Path) -> Iterator[Check]:
@@ -86,11 +78,8 @@ def _run(folder: Path) -> Iterator[Check]:
     if not run:
         return
     records: list[Record] = []
-    read = _attempt(
-        "records",
-        lambda: records.extend(read_records(folder, run[0])),
-        "each fits its digest, the plan and the subjects",
-    )
+    read = _attempt("records", lambda: records.extend(read_records(folder, run[0])),
+                    "each fits its digest, the plan and the subjects")  # fmt: skip
     yield read
     if read.result == "ok":
         order = _attempt("order", lambda: check_sequence(records), "trials are as the seed and the cells have them")
@@ -103,11 +92,8 @@ def _run(folder: Path) -> Iterator[Check]:
         yield _times(folder, records)
     else:
         yield Check("unknown", "order, pairs, builds, files, times", "are told by the records")
-    yield _attempt(
-        "baselines",
-        lambda: (kept(folder, run[0]), kept_profiles(folder, run[0])),
-        "each kept copy is whole, and the one that the plan names",
-    )
+    yield _attempt("baselines", lambda: (kept(folder, run[0]), kept_profiles(folder, run[0])),
+                   "each kept copy is whole, and the one that the plan names")  # fmt: skip
     if (pairs := run_of_pairs(folder)) is not None:
         yield from (Check(check.result, f"{FOLDER}: {check.what}", check.text) for check in _run(pairs))
     if pairs is not None or run[0].pairs is not None:
@@ -245,13 +231,6 @@ def _longest_line(cell: Cell, trial: Trial) -> int:
     return min(MAX_ANSWER_BYTES + BYTES_A_TOKEN * tokens, MOST_A_LINE)
 
 
-def _as_kept(read: Sequence[Iteration], record: Record, trial: Trial) -> tuple[Iteration, ...]:
-    """Without what an older version did not note of any trial of that visit."""
-    beside = [one for one in record.trials if one.visit == trial.visit]
-    noted = any(iteration.step_ns is not None for one in beside for iteration in one.iterations)
-    return tuple(read if noted else (one.model_copy(update={"step_ns": None}) for one in read))
-
-
 def _tells(file: Path, record: Record, trial: Trial) -> bool:
     """Whether a timeline gives the iterations of a trial; one that is damaged, or made to do harm, does not.
 
@@ -277,7 +256,11 @@ def _tells(file: Path, record: Record, trial: Trial) -> bool:
             more = warmup - measure.warmup_iterations
             if more < 0 or (more and not cell.work.longer_warmup & trial.figures.keys()):
                 return False
-            return _as_kept(iterations, record, trial) == trial.iterations and not lines.read(1)
+            beside = (one for one in record.trials if one.visit == trial.visit)
+            if not any(iteration.step_ns is not None for one in beside for iteration in one.iterations):
+                # An older version did not note it of any trial of that visit.
+                iterations = [one.model_copy(update={"step_ns": None}) for one in iterations]
+            return tuple(iterations) == trial.iterations and not lines.read(1)
     except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError, NotMeasuredError):
         return False
 
@@ -294,26 +277,16 @@ def _verdict(folder: Path, recompute: Callable[[Path], Outcome] = outcome_of) ->
     if is_running(outcome):
         return Check("unknown", "verdict", "the run is still being measured")
     if stored != verdict_json(outcome):
-        claimed = _claims(stored)
-        if claimed["perfgate"] != outcome.perfgate and claimed["verdict"] == outcome.verdict:
-            text = f"{outcome.verdict}, as {claimed['perfgate']} found it; this version words its report otherwise"
+        try:
+            content = parse_json(stored)
+        except ValueError:
+            content = None
+        claimed = content if isinstance(content, dict) else {}  # what it says of itself
+        if claimed.get("perfgate") != outcome.perfgate and claimed.get("verdict") == outcome.verdict:
+            text = f"{outcome.verdict}, as {claimed.get('perfgate')} found it; this version words its report otherwise"
             return Check("unknown", "verdict", text)
         return Check("FAILED", "verdict", f"verdict.json is not what the records give now: {outcome.verdict}")
     return Check("ok", "verdict", f"{outcome.verdict}, recomputed from the records")
-
-
-def _claims(stored: str) -> dict[str, Any]:
-    """The version that a verdict says it is of, and what it found; nothing where it is not a verdict."""
-    try:
-        content = parse_json(stored)
-    except ValueError:
-        content = None
-    return {key: content.get(key) if isinstance(content, dict) else None for key in ("perfgate", "verdict")}
-
-
-def _lines(text: str) -> str:
-    """A text whose line ends git may have changed when it was checked out (``core.autocrlf``)."""
-    return text.replace("\r\n", "\n")
 
 
 def _scenarios_in_git(folder: Path, run: Run) -> Check:
@@ -327,7 +300,8 @@ def _scenarios_in_git(folder: Path, run: Run) -> Check:
         except UsageError:
             known = None
         kept = (folder / SCENARIOS / f"{name}.yaml").read_bytes().decode()
-        if known is None or _lines(known) != _lines(kept):
+        # git may have changed line ends when it was checked out (core.autocrlf)
+        if known is None or known.replace("\r\n", "\n") != kept.replace("\r\n", "\n"):
             others.append(str(source))
     if others:
         return Check("unknown", "git", f"not what the repository here has at HEAD: {', '.join(others)}")

@@ -158,16 +158,20 @@ def test_commits_that_do_not_build_or_run_are_skipped(lined: Callable[[Sequence[
     assert any("cannot be told from the next commit" in text for text in found["uncertain"])
 
 
-def test_a_passing_outage_of_the_build_costs_no_commit(line: CommitLine) -> None:
-    """Several commits in a row that do not build stop the search, and --resume tries them again."""
-    last_of_the_first_step = 10
+def an_outage(line: CommitLine) -> CommitCollector:
+    """Invented trials, after the last but one of the first step of which no commit builds any more."""
 
     def fail_from_now_on(_: Job) -> None:
-        if collector.taken == last_of_the_first_step - 1:
+        if collector.taken == 9:
             (line.folder / "down").touch()
 
     collector = CommitCollector(before=fail_from_now_on)
-    stopped = search(line, collector=collector)
+    return collector
+
+
+def test_a_passing_outage_of_the_build_costs_no_commit(line: CommitLine) -> None:
+    """Several commits in a row that do not build stop the search, and --resume tries them again."""
+    stopped = search(line, collector=an_outage(line))
     assert stopped.exit_code == 130, stopped.stderr
     assert "3 commits in a row do not build" in stopped.stderr
     assert f"perfgate bisect --resume {folder_of(line).relative_to(line.folder)}" in stopped.stderr
@@ -219,13 +223,7 @@ def test_a_hole_of_commits_that_do_not_build_costs_one_resume(lined: Callable[[S
 
 def test_an_outage_that_outlasts_a_resume_costs_no_commit(line: CommitLine) -> None:
     """What did not build in two calls is tried once more in the third, for none has built since."""
-
-    def fail_from_now_on(_: Job) -> None:
-        if collector.taken == 9:
-            (line.folder / "down").touch()
-
-    collector = CommitCollector(before=fail_from_now_on)
-    assert search(line, collector=collector).exit_code == 130
+    assert search(line, collector=an_outage(line)).exit_code == 130
     assert perfgate("bisect", "--resume", "latest").exit_code == 20
 
     (line.folder / "down").unlink()
@@ -273,21 +271,13 @@ def test_a_search_that_was_stopped_goes_on(line: CommitLine) -> None:
     assert read_state(folder).taken[len(state.taken) - 1].folder == state.unfinished.folder
 
 
-def test_builds_that_do_not_differ_have_nothing_to_search(line: CommitLine) -> None:
-    """Where the bad commit passes beside the good one the search ends with 21, whatever is between."""
-    ended = perfgate("bisect", "scenario.yaml", "--good", line.commits[0], "--bad", line.commits[3],
+@pytest.mark.parametrize(("bad", "status", "said"), [(3, 21, "Nothing to search for"), (4, 22, "build-failed")])
+def test_ends_that_leave_nothing_to_search(line: CommitLine, bad: int, status: int, said: str) -> None:
+    """A bad commit that passes beside the good one ends the search with 21, and one that does not build with 22."""
+    ended = perfgate("bisect", "scenario.yaml", "--good", line.commits[0], "--bad", line.commits[bad],
                      "--base", "python=/bin/true", "--seed", "1")  # fmt: skip
-    assert ended.exit_code == 21, ended.stdout
-    assert "Nothing to search for" in ended.stdout
+    assert (ended.exit_code, said in ended.stdout + ended.stderr) == (status, True), ended.output
     assert len(line.made) == 2
-
-
-def test_an_end_that_does_not_build_ends_the_search(line: CommitLine) -> None:
-    """Without the bad commit there is nothing to hold anything against."""
-    ended = perfgate("bisect", "scenario.yaml", "--good", line.commits[0], "--bad", line.commits[4],
-                     "--base", "python=/bin/true")  # fmt: skip
-    assert ended.exit_code == 22
-    assert "build-failed" in ended.stderr
 
 
 def test_a_run_of_something_else_is_refused(finished: tuple[CommitLine, Result], tmp_path: Path) -> None:

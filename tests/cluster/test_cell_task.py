@@ -23,6 +23,7 @@ from perfgate.cluster.cells_folder import CellsFolder
 from perfgate.cluster.cluster_run import Ending
 from perfgate.cluster.coordinator import News
 from perfgate.cluster.submission import joined
+from perfgate.cluster.travelling import GrowingFolder
 from perfgate.errors import ExitStatus
 from perfgate.gate import Finished
 from perfgate.machine.locks import state_folder
@@ -58,7 +59,11 @@ def test_earlier_trials_stay_where_they_are_kept(here: Path) -> None:
     """A later task is sent no timeline or log of them, takes the next number, and leaves theirs as they are."""
     cluster = Cluster(run_of(here))
     cluster.lose(1)
-    before = {path: content for path, content in everything(kept(cluster).all_of(1)).items() if "/trials/" in path}
+    before = {
+        path: content
+        for path, content in everything(GrowingFolder(kept(cluster).cell(1))).items()
+        if "/trials/" in path
+    }
     begun = cluster.coordinator.begin(1, cluster.coordinator.submitted(1).number)
     assert begun is not None
     assert before
@@ -66,7 +71,7 @@ def test_earlier_trials_stay_where_they_are_kept(here: Path) -> None:
     assert {path.rpartition("/")[0] + "/" for path in before} <= begun.files.keys()
 
     cluster.measure(1)
-    assert before.items() <= everything(kept(cluster).all_of(1)).items()
+    assert before.items() <= everything(GrowingFolder(kept(cluster).cell(1))).items()
 
 
 class UnreachableError(Exception):
@@ -74,24 +79,15 @@ class UnreachableError(Exception):
 
 
 class _Deaf:
-    """A coordinator that cannot be reached once, when a trial is sent to it."""
+    """A coordinator that cannot be reached the fourth time that something is sent to it."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        monkeypatch: pytest.MonkeyPatch,
-        fails: int,
-        error: type[Exception] = UnreachableError,
-    ) -> None:
-        self._error = error
-        self._keep = cluster.coordinator.keep
-        self._calls = 0
-        self._fails = fails
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+        self._error, self._keep, self._calls = error, cluster.coordinator.keep, 0
         monkeypatch.setattr(cluster.coordinator, "keep", self)
 
     def __call__(self, *given: Any) -> bool:
         self._calls += 1
-        if self._calls == self._fails:
+        if self._calls == 4:
             raise self._error
         return self._keep(*given)
 
@@ -99,7 +95,7 @@ class _Deaf:
 def test_what_could_not_be_sent_goes_with_the_next_call(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that fails loses nothing that was measured."""
     cluster = Cluster(run_of(here))
-    _Deaf(cluster, monkeypatch, fails=4)
+    _Deaf(cluster, monkeypatch, UnreachableError)
     with pytest.raises(UnreachableError):
         cluster.measure(1)
     assert len(kept(cluster).trials(1)) == 4
@@ -120,11 +116,7 @@ def test_a_task_that_is_not_wanted_any_longer_ends(here: Path) -> None:
 
 
 class Leaving(ByCell):
-    """Trials whose engine leaves something in its folder.
-
-    Args:
-        leave: Given that folder.
-    """
+    """Trials whose engine leaves something in its folder."""
 
     def __init__(self, leave: Callable[[Path], object]) -> None:
         super().__init__()
@@ -157,7 +149,7 @@ def test_what_an_engine_leaves_behind_ends_no_cell(left: str, here: Path) -> Non
 
     assert ending == Ending("done")
     assert not kept(cluster).is_open(1)
-    names = {path.rpartition("/")[2] for path in everything(kept(cluster).all_of(1))}
+    names = {path.rpartition("/")[2] for path in everything(GrowingFolder(kept(cluster).cell(1)))}
     assert not names & {"core.1234", "link", "pipe", "d"}
     told = [text for text in cluster.told if "stays behind" in text]
     why = {"core dump": "1048576.0 MiB that no record names", "deep tree": "more than 12 folders deep"}
@@ -167,7 +159,7 @@ def test_what_an_engine_leaves_behind_ends_no_cell(left: str, here: Path) -> Non
 def test_want_of_memory_goes_through_no_cluster(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes more memory here than there is takes it everywhere."""
     cluster = Cluster(run_of(here))
-    _Deaf(cluster, monkeypatch, fails=4, error=MemoryError)
+    _Deaf(cluster, monkeypatch, MemoryError)
 
     ending = cluster.measure(1)
 

@@ -12,8 +12,7 @@ from hand_made import scenario_file
 from hand_made_cluster import Cluster
 
 from perfgate.cli.main import main
-from perfgate.cluster.cluster_run import ClusterRun
-from perfgate.cluster.placement import Node
+from perfgate.cluster.cluster_run import ClusterRun, Node
 from perfgate.errors import ExitStatus, InterruptedRunError
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import make_plan

@@ -12,6 +12,7 @@ from hand_made_cluster import LOST, Cluster, everything, run_of
 from perfgate.cluster.cells_folder import CellsFolder
 from perfgate.cluster.cluster_run import Ending
 from perfgate.cluster.coordinator import AGAIN_S, AWAY_S, MOST_AGAIN_S, NODE_WAIT_S, NODES, PLACE, News
+from perfgate.cluster.travelling import GrowingFolder, put
 
 
 def left_by_a_dead_actor(cluster: Cluster) -> Path:
@@ -33,17 +34,6 @@ def test_a_later_attempt_ends_an_earlier_one(here: Path) -> None:
     assert not coordinator.keep(1, second, {}, ["late"])
     news = coordinator.news("me", 0)
     assert (news.files, [*news.told]) == ({1: {"r/records/a.json": b"new"}}, ["new"])
-
-
-def test_what_runs_is_known(here: Path) -> None:
-    """A task counts as running from its beginning to its end, not while it waits for a node."""
-    coordinator = Cluster(run_of(here)).coordinator
-    attempt = coordinator.submitted(1)
-    assert coordinator.wanted().running == frozenset()
-    coordinator.begin(1, attempt.number)
-    assert coordinator.wanted().running == {1}
-    coordinator.ended(1, Ending("given-back", "in use"))
-    assert coordinator.wanted().running == frozenset()
 
 
 def test_a_cell_moves_to_another_node_and_not_for_ever(here: Path) -> None:
@@ -82,34 +72,28 @@ def test_a_cell_that_was_given_back_waits_longer_each_time(here: Path) -> None:
     assert waits == [AGAIN_S, 4.0, 8.0, 16.0, 32.0, MOST_AGAIN_S, MOST_AGAIN_S]
 
 
+@pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize("kind", ["stopped", "given-back", "elsewhere"])
-def test_the_end_of_the_budget(here: Path, kind: str) -> None:
-    """What has not ended by then ends as out of budget, whatever became of it; what is done is done."""
+def test_the_end_of_the_budget(here: Path, kind: str, *, stopped: bool) -> None:
+    """What has not ended by then ends as out of budget, or as stopped, whatever became of it; what is done is done."""
     cluster = Cluster(run_of(here), budget_s=5.0)
-    attempt = cluster.coordinator.submitted(1)
-    begun = cluster.coordinator.begin(1, attempt.number)
+    coordinator, attempt = cluster.coordinator, cluster.coordinator.submitted(1)
+    begun = coordinator.begin(1, attempt.number)
     assert begun is not None
     assert begun.seconds_left == 5.0
+    if stopped:
+        coordinator.stop()
+        assert coordinator.begin(1, attempt.number) is None
     cluster.clock.now_s += 6.0
 
-    wanted = cluster.coordinator.wanted()
-    assert (wanted.over, wanted.stopped) == (True, False)
-    assert cluster.coordinator.ended(1, Ending(kind)) is None  # type: ignore[arg-type]
-    assert cluster.coordinator.ended(2, Ending("done")) is None
-    endings = cluster.coordinator.news("me", 0).endings
-    assert (endings[1].code, endings[2].kind) == ("out-of-budget", "done")
-
-
-def test_stop(here: Path) -> None:
-    """Nothing begins any more, and what ends then was stopped, out of budget or not."""
-    cluster = Cluster(run_of(here), budget_s=5.0)
-    attempt = cluster.coordinator.submitted(1)
-    cluster.coordinator.stop()
-    cluster.clock.now_s += 6.0
-
-    assert cluster.coordinator.begin(1, attempt.number) is None
-    assert cluster.coordinator.ended(1, LOST) is None
-    assert cluster.coordinator.news("me", 0).endings[1] == Ending("stopped", "stopped", "interrupted")
+    assert (coordinator.wanted().over, coordinator.wanted().stopped) == (True, stopped)
+    assert coordinator.ended(1, Ending(kind)) is None  # type: ignore[arg-type]
+    assert coordinator.ended(2, Ending("done")) is None
+    endings = coordinator.news("me", 0).endings
+    assert (endings[1].code, endings[2].kind) == ("interrupted" if stopped else "out-of-budget", "done")
+    cluster.driver.status = 3
+    news = coordinator.news("me", 0)
+    assert (news.finished, news.fault) == (True, "the driver of the tasks ended with 3")
 
 
 def test_a_cell_that_no_node_can_hold(here: Path) -> None:
@@ -183,16 +167,16 @@ def test_news_come_in_pages(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_disk_of_the_head_that_is_full_ends_the_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node that measures is not blamed, what was kept stays, and the reason is told."""
     cluster = Cluster(run_of(here))
-    keep, kept = CellsFolder.put, 0
+    kept = 0
 
     def full(*given: Any) -> None:
         nonlocal kept
         kept += 1
         if kept > 4:
             raise OSError(28, "No space left on device")
-        keep(*given)
+        put(*given)
 
-    monkeypatch.setattr(CellsFolder, "put", full)
+    monkeypatch.setattr("perfgate.cluster.coordinator.put", full)
     ending = cluster.measure(1)
     assert (ending.kind, ending.node) == ("stopped", "")
     assert cluster.coordinator.wanted().stopped
@@ -201,15 +185,6 @@ def test_a_disk_of_the_head_that_is_full_ends_the_run(here: Path, monkeypatch: p
     assert news.fault == "the head node cannot keep what is measured: [Errno 28] No space left on device"
     assert news.endings[1].code == "interrupted"
     assert cluster.coordinator._folder.trials(1)
-
-
-def test_a_driver_that_fails_is_told(here: Path) -> None:
-    """The run ends with it, and says so."""
-    cluster = Cluster(run_of(here))
-    assert not cluster.coordinator.news("me", 0).finished
-    cluster.driver.status = 3
-    news = cluster.coordinator.news("me", 0)
-    assert (news.finished, news.fault) == (True, "the driver of the tasks ended with 3")
 
 
 def test_whoever_looks_on_is_waited_for(here: Path) -> None:
@@ -253,7 +228,7 @@ def test_what_a_command_has_is_taken_where_it_is_more(here: Path) -> None:
     left = left_by_a_dead_actor(killed)
     elsewhere = Cluster(run)  # takes it over, as if on another head node with another folder
     elsewhere.lose(1, pair=3)
-    fetched = everything(CellsFolder(left_by_a_dead_actor(elsewhere)).all_of(1))
+    fetched = everything(GrowingFolder(CellsFolder(left_by_a_dead_actor(elsewhere)).cell(1)))
     trials = len(CellsFolder(elsewhere.coordinator._folder.path).trials(1))
     assert not left.exists()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfgate.cluster.placement import Need, Node, need_of
+from perfgate.cluster.cluster_run import Need, Node, need_of
 
 GIB = 2.0**30
 

@@ -11,7 +11,7 @@ from hand_made_cluster import LOST, run_of
 from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError, TaskUnschedulableError, WorkerCrashedError
 
 from perfgate.cluster.coordinator import Order
-from perfgate.cluster.ray_tasks import RayTasks
+from perfgate.cluster.task_driver import RayTasks
 
 
 @pytest.mark.parametrize(

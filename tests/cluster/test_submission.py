@@ -15,6 +15,7 @@ from perfgate.cluster.cells_folder import UNREADABLE, CellsFolder
 from perfgate.cluster.cluster_run import Ending, Piece
 from perfgate.cluster.coordinator import Coordinator
 from perfgate.cluster.submission import connected, joined, what_is_left
+from perfgate.cluster.travelling import GrowingFolder
 from perfgate.errors import InterruptedRunError, NotMeasuredError
 from perfgate.record.run_record import read_run
 
@@ -77,10 +78,10 @@ def test_large_files_come_in_pieces(here: Path, monkeypatch: pytest.MonkeyPatch)
         looking.until_finished()
     looking.until_finished()
 
-    cells, kept = looking._folder, cluster.coordinator._folder
+    cells, kept = looking.folder, cluster.coordinator._folder
     assert cells.trials(1) == kept.trials(1)
-    assert everything(cells.all_of(1)) == everything(kept.all_of(1))
-    assert everything(cells.all_of(2)) == {"r/records/replaced": b"3" * 99}
+    assert everything(GrowingFolder(cells.cell(1))) == everything(GrowingFolder(kept.cell(1)))
+    assert everything(GrowingFolder(cells.cell(2))) == {"r/records/replaced": b"3" * 99}
 
 
 def test_a_cell_that_cannot_be_read_is_measured_anew(here: Path) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from hand_made_cluster import LOST, Cluster, run_of
 
-from perfgate.cluster.cluster_run import Ending
+from perfgate.cluster.cluster_run import Ending, Need, Node
 from perfgate.cluster.coordinator import NODE_WAIT_S, NODES, OVERTIME_S, Attempt
-from perfgate.cluster.placement import Need, Node
 from perfgate.cluster.task_driver import END_S, OF_ONE_PROCESS, POLL_S, ROOM_WAIT_S, TaskDriver, start
 
 DONE = Ending("done")

@@ -142,7 +142,7 @@ def test_every_beginning_of_what_travels_can_be_read(here: Path) -> None:
     trials = [0] * len(whole)
     for number in range(len(whole)):
         folder = CellsFolder(here / f"cut-{number}")
-        folder.put(1, dict([*whole.items()][: number + 1]))
+        put(folder.cell(1), dict([*whole.items()][: number + 1]))
         trials[number] = len(folder.trials(1))
         assert folder.is_open(1)
     assert trials[0] == 0

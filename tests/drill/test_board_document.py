@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perfgate.drill.board import Board, BoardRow, false_blocks
-from perfgate.drill.board_document import BoardReport
+from perfgate.drill.board import Board, BoardReport, BoardRow, false_blocks
 from perfgate.drill.campaign import LeftOut
 from perfgate.report.formats import render
 

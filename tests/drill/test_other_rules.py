@@ -57,8 +57,8 @@ def test_pooling() -> None:
     base = side([1.000, 1.001, 1.002, 1.003], [1.004, 1.005, 1.006, 1.007])
     head = side([1.010, 1.011, 1.012, 1.013], [1.014, 1.015, 1.016, 1.017])
 
-    assert said(rules.pooled_u(base, head, np.random.default_rng(0))) == "blocked"
-    assert said(rules.restarts_u(base, head, np.random.default_rng(0))) == "passed"
+    assert said(rules.u_test(rules.pooled(base), rules.pooled(head))) == "blocked"
+    assert said(rules.u_test(rules.summaries(base), rules.summaries(head))) == "passed"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from hand_made import gate
 
 from perfgate import stats
-from perfgate.drill.peer_replay import PeerRow, peers
-from perfgate.drill.peer_rules import PEERS
+from perfgate.drill.peer_rules import PEERS, PeerRow, peers
 from perfgate.drill.recordings import STEP, Recording, read_recordings
 from perfgate.drill.replay import Declared, Replay, Truth
 from perfgate.record.csv_table import Values

@@ -95,6 +95,8 @@ def test_a_plugin_goes_in_front_of_the_base(tmp_path: Path) -> None:
     """The head has the plant's folder first, and its environment and arguments over those of the base."""
     plant = load_plant(written(tmp_path / "slow", plugin=True, more="env: {A: plant, B: plant}"))
     base = Subject(python="python3", path=("/site",), env={"A": "base", "C": "base"}, args={"max_num_seqs": 4})
+    with pytest.raises(UsageError, match="needs a size"):
+        plant.subject(base, None)
     head = plant.subject(base, "20")
     assert head.path == (str(tmp_path / "slow"), "/site")
     assert head.env == {"A": "plant", "B": "plant", "C": "base", "OMP_NUM_THREADS": "20"}
@@ -111,6 +113,8 @@ def test_a_feature_is_switched_on_for_both_sides(tmp_path: Path) -> None:
         "max_num_seqs": 4, "enable_prefix_caching": True, "async_scheduling": False,
     }  # fmt: skip
     assert plant.subject(build, None).path == ()
+    with pytest.raises(UsageError, match="has no dial"):
+        plant.subject(build, "5")
 
 
 def test_a_dial_of_an_engine_argument_takes_json(tmp_path: Path) -> None:
@@ -118,14 +122,6 @@ def test_a_dial_of_an_engine_argument_takes_json(tmp_path: Path) -> None:
     dial = "dial: {argument: max_num_batched_tokens, unit: tokens, sizes: {cpu: ['64'], cuda: ['64']}}"
     plant = load_plant(written(tmp_path / "slow", args="", dial=dial, expect="expect: {metric: ttft_median}"))
     assert plant.subject(Subject(python="python3"), "64").args == {"max_num_batched_tokens": 64}
-
-
-@pytest.mark.parametrize(("dial", "size", "said"), [(LINES["dial"], None, "needs a size"), ("", "5", "has no dial")])
-def test_a_size_needs_a_dial_and_a_dial_a_size(tmp_path: Path, dial: str, size: str | None, said: str) -> None:
-    """A plant is never put on at a size that it does not have."""
-    plant = load_plant(written(tmp_path / "slow", dial=dial, expect="expect: {metric: itl_median}"))
-    with pytest.raises(UsageError, match=said):
-        plant.subject(Subject(python="python3"), size)
 
 
 def test_sizes(tmp_path: Path) -> None:
@@ -168,6 +164,10 @@ def test_a_pattern_picks_gates() -> None:
             "8:34: expect.caution: no such reason code (did you mean 'outputs-differ'?)",
         ),
         ({"expect": "expect: {cause: {cuda: '('}}"}, "8:24: expect.cause.cuda: invalid regular expression"),
+        (
+            {"runs_on": "runs_on: [cpu]", "dial": "", "expect": "expect: {cause: {cuda: host}}"},
+            "expect.cause.cuda: the plant does not run there",
+        ),
         ({"more": "recreates: [{issue: 12, mechanism: x}]"}, "9:21: recreates[0].issue: expected text"),
         (
             {"dial": LINES["dial"].replace("OMP_NUM_THREADS", "PERFGATE_PLANT_US")},
@@ -186,13 +186,6 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, lines: dict[str, 
         load_plant(folder)
     assert f"{folder}/plant.yaml:" in str(error.value)
     assert problem in str(error.value)
-
-
-def test_a_plant_of_one_device_expects_nothing_of_another(tmp_path: Path) -> None:
-    """A cause for a device that the plant does not run on is a slip."""
-    folder = written(tmp_path / "slow", runs_on="runs_on: [cpu]", dial="", expect="expect: {cause: {cuda: host}}")
-    with pytest.raises(ScenarioError, match=r"expect\.cause\.cuda: the plant does not run there"):
-        load_plant(folder)
 
 
 def test_a_module_that_vllm_would_not_see(tmp_path: Path) -> None:

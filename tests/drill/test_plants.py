@@ -196,8 +196,7 @@ def test_a_size_that_is_no_number(
 
 
 def test_doubled_forward(llama: Any) -> None:
-    """The forward runs twice and yields what it did, however often the plant is loaded."""
-    load("doubled_forward").register()
+    """The forward runs twice and yields what it did."""
     load("doubled_forward").register()
     model = llama.LlamaForCausalLM()
     assert model.forward("tokens") == "tokens"
@@ -208,7 +207,7 @@ def test_doubled_forward(llama: Any) -> None:
     ("every", "expected"), [(None, [1] * 5), ("2", [1, 0, 1, 0, 1]), ("1.5", [1, 0, 1, 1, 0]), ("0.4", [3, 2, 3, 2, 3])]
 )
 def test_extra_kernel(llama: Any, monkeypatch: pytest.MonkeyPatch, every: str | None, expected: list[int]) -> None:
-    """So many extra products come to the layers as ``PERFGATE_PLANT_EVERY`` says, however often the plant is loaded."""
+    """So many extra products come to the layers as ``PERFGATE_PLANT_EVERY`` says."""
     if every is not None:
         monkeypatch.setenv("PERFGATE_PLANT_EVERY", every)
     products: list[float] = []
@@ -218,7 +217,6 @@ def test_extra_kernel(llama: Any, monkeypatch: pytest.MonkeyPatch, every: str | 
             products.append(factor)
             return self
 
-    load("extra_kernel").register()
     load("extra_kernel").register()
     seen = []
     for layer in [llama.LlamaDecoderLayer() for _ in expected]:
@@ -231,26 +229,24 @@ def test_extra_kernel(llama: Any, monkeypatch: pytest.MonkeyPatch, every: str | 
 def test_other_tokens(llama: Any) -> None:
     """Logits move by one place however often the plant is loaded, and ranks without logits still have none."""
     load("other_tokens").register()
-    load("other_tokens").register()
     model = llama.LlamaForCausalLM()
     assert model.compute_logits("abcd") == "dabc"
     assert model.compute_logits(None) is None
 
 
 def test_host_work(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host is busy for as long as was asked for, once, however often the plant is loaded."""
+    """The host is busy for as long as was asked for, once."""
     monkeypatch.setenv("PERFGATE_PLANT_US", "2000")
     ticks = iter(range(0, 10**9, 500_000))
     plant = load("host_work")
     monkeypatch.setattr(plant.time, "perf_counter_ns", lambda: next(ticks))
-    plant.register()
     plant.register()
     assert llama.LlamaForCausalLM().compute_logits("abcd") == "abcd"
     assert next(ticks) == 2_500_000
 
 
 def test_host_copy(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One tensor of the host goes to where the hidden states are, once a step, however often the plant is loaded."""
+    """One tensor of the host goes to where the hidden states are, once a step."""
     moved: list[str] = []
     torch = ModuleType("torch")
     vars(torch)["zeros"] = lambda _: SimpleNamespace(to=moved.append)
@@ -261,7 +257,6 @@ def test_host_copy(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         device = "cuda:0"
 
     hidden = Hidden("abcd")
-    load("host_copy").register()
     load("host_copy").register()
     assert llama.LlamaForCausalLM().compute_logits(hidden) == "abcd"
     assert moved == ["cuda:0"]
@@ -288,9 +283,8 @@ def padded(llama: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_padded_rows_of_the_output_projection(padded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weight gets rows of zeros once, however often the plant is loaded and the model runs."""
+    """The weight gets rows of zeros once, however often the model runs."""
     monkeypatch.setenv("PERFGATE_PLANT_ROWS", "2")
-    load("padded_rows").register()
     load("padded_rows").register()
     for _ in range(2):
         assert padded.model.compute_logits("abcd") == "abcd"

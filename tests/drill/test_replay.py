@@ -11,8 +11,7 @@ from hand_made import gate
 
 from perfgate import stats
 from perfgate.drill.recordings import STEP, Recording, read_recordings
-from perfgate.drill.replay import Declared, Replay, Share, Truth
-from perfgate.drill.resampling import Pool
+from perfgate.drill.replay import Declared, Pool, Replay, Share, Truth
 from perfgate.errors import RecordError
 from perfgate.record.csv_table import Values
 from perfgate.scenario.declaration import load
@@ -102,7 +101,7 @@ def test_real_pairs_of_a_quiet_gpu() -> None:
     """The same build passes at six pairs, half a percent is blocked at eight, and nothing declared is broken."""
     replay = Replay.of(QUIET, LLAMA, 100, 5)
 
-    rows = {row.truth: row for row in replay.rows()}
+    rows = {row.truth: row for row in map(replay.row, replay.truths())}
 
     assert [plan.gate.metric for plan in replay.gates] == ["itl_median", "ttft_median"]
     nothing, half = rows["nothing slower"], rows["itl_median slower by 0.5 %"]

@@ -12,7 +12,8 @@ from perfgate.cli.main import main
 from perfgate.drill.peer_rules import PEERS
 from perfgate.drill.recordings import read_recordings
 from perfgate.drill.replay import Declared, Share
-from perfgate.drill.replay_document import ReplayReport, replay_document, replay_json, replay_report
+from perfgate.drill.replay_document import ReplayReport, replay_document, replay_report
+from perfgate.report.formats import render
 from perfgate.report.markdown import to_markdown
 from perfgate.report.text import to_text
 from perfgate.scenario.declaration import load
@@ -53,7 +54,7 @@ def test_a_broken_rate_is_in_the_headline_and_named(report: ReplayReport) -> Non
 
 def test_the_report_is_read_back_from_json(report: ReplayReport) -> None:
     """Nothing is lost on the way."""
-    assert ReplayReport.model_validate_json(replay_json(report)) == report
+    assert ReplayReport.model_validate_json(render("replay", "json", report)) == report
 
 
 def test_the_command_replays_without_measuring(tmp_path: Path) -> None:
@@ -79,23 +80,6 @@ def test_a_broken_rate_ends_with_10(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert ended.exit_code == 10
     assert "itl_median slower by 0.15 %: broken: false-passes" in ended.output
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([str(TIGHT), "--base", "python=python"], "--replay measures nothing"),
-        (["--resume", "latest"], "--replay measures nothing"),
-        ([str(TIGHT), "--plant", "host_work"], "--replay measures nothing"),
-        ([str(TIGHT), "--budget", "5"], "--budget: --replay measures nothing"),
-    ],
-)
-def test_what_a_replay_does_not_take_is_refused(words: list[str], text: str) -> None:
-    """Nothing is measured, so builds, plants and campaigns have no place in it."""
-    ended = CliRunner().invoke(main, ["drill", *words, "--replay", str(QUIET)])
-
-    assert ended.exit_code == 2
-    assert text in ended.output
 
 
 def test_the_committed_page_has_every_part() -> None:

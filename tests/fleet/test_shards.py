@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -39,9 +39,8 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 SAME = FakeSpec(restart_sd=0.0003)
 SLOWER = FakeSpec(restart_sd=0.0003, head_ratio={"step": 1.01})
 BATCHES = "matrix: {batch: [1, 2, 4]}"
-TWO_GATES = (
-    "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}, {metric: ttft_median, ignorable: 2%, must_catch: 8%}"
-)
+ONE_GATE = "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"
+TWO_GATES = f"{ONE_GATE}, {{metric: ttft_median, ignorable: 2%, must_catch: 8%}}"
 
 
 def planned(folder: Path, shards: int = 3, gates: str = TWO_GATES, more: str = BATCHES) -> tuple[Path, ShardPlan]:
@@ -268,12 +267,10 @@ def test_shards_of_other_builds_or_scenarios(shards: list[Path]) -> None:
     plan = read_shard_plan(Path("plan.json"))
     source = Source(ref="main", commit="1" * 40, changes="", recipe="r", folder="/a/1")
     built = [
-        {
-            "base": BASE,
-            "head": Subject(python=f"{cache}/bin/python", built_from=source.model_copy(update={"folder": cache})),
-        }
+        {"base": BASE,
+         "head": Subject(python=f"{cache}/bin/python", built_from=source.model_copy(update={"folder": cache}))}
         for cache in ("/a/1", "/b/1")
-    ]
+    ]  # fmt: skip
     for number, subjects in enumerate((*built, {**built[0], "head": BASE}), 1):
         shutil.rmtree(f"shard-{number}")
         measure(Path(), plan, number, ByCell(), subjects)
@@ -431,24 +428,10 @@ def test_joining_only_adds_rejections(cells: list[tuple[int, list[float]]], cut:
 
 
 class Losing(FakeCollector):
-    """A fake on whose machine the GPU is lost in some cells.
+    """A fake on whose machine the GPU is lost in some cells, from a half of a night and a pair on."""
 
-    Args:
-        lost: The cells.
-        before: What takes the trials before that.
-        half: The half of a night from which on it is lost; empty for all.
-        pair: The first pair in which it is.
-        code: Why trials fail then.
-    """
-
-    def __init__(
-        self,
-        lost: Collection[str],
-        before: FakeCollector | None = None,
-        half: str = "",
-        pair: int = 0,
-        code: str = "gpu-lost",
-    ) -> None:
+    def __init__(self, lost: Collection[str], before: FakeCollector | None = None, half: str = "", pair: int = 0,
+                 code: str = "gpu-lost") -> None:  # fmt: skip
         super().__init__(SAME)
         self.lost, self.before, self.half, self.pair, self.code = lost, before or ByCell(), half, pair, code
 
@@ -521,7 +504,7 @@ def nights(folder: Path, plan: ShardPlan, collector: FakeCollector, numbers: Col
 
 def test_a_night_of_a_fleet_is_one_night(tmp_path: Path) -> None:
     """A machine that drifts, and one that is away, take nothing from the others: these are judged and promoted."""
-    file, plan = planned(tmp_path, gates="{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}")
+    file, plan = planned(tmp_path, gates=ONE_GATE)
     collector = ByBuild(slow=["tiny[batch=1]"], drifting=["tiny[batch=2]"])
 
     there = nights(tmp_path, plan, collector, (1, 2))
@@ -540,7 +523,7 @@ def test_a_night_of_a_fleet_is_one_night(tmp_path: Path) -> None:
 
 def test_a_machine_that_drifts_blocks_no_head(tmp_path: Path) -> None:
     """Where the head side is slower of itself, that machine measured nothing; the rest passes, and the night is 22."""
-    file, plan = planned(tmp_path, gates="{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}")
+    file, plan = planned(tmp_path, gates=ONE_GATE)
     there = nights(tmp_path, plan, ByBuild(drifting=["tiny[batch=2]"]))
     result = judge(*there, "--plan", file, "--runs", tmp_path / "runs")
 
@@ -552,64 +535,86 @@ def test_a_machine_that_drifts_blocks_no_head(tmp_path: Path) -> None:
     assert [one.cell for one in promoted] == ["tiny[batch=1]"]
 
 
-ONE_GATE = "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"
+class Fleet:
+    """A plan of one scenario of three cells, and what machines measure of it below a folder."""
 
+    def __init__(self, folder: Path, shards: int = 1) -> None:
+        self.folder = folder
+        self.file, self.plan = planned(folder, shards, ONE_GATE)
 
-def second_try(folder: Path, plan: ShardPlan, word: str, left: Path, collector: FakeCollector) -> Path:
-    """The folder of the night in which another machine measured what is left of a shard."""
-    shard = plan.numbered(word, parse_shards_left(left.read_bytes(), "left.json"))
-    run_night([folder / "tiny.yaml"], BOTH, runs=folder / "again", shard=shard, collector=collector)
-    return folder / "again"
+    def night(self, name: str, collector: FakeCollector, left: Path | None = None, **means: Any) -> Path:
+        """The folder of that name, with a night of the whole plan, or of what is left of it."""
+        again = parse_shards_left(left.read_bytes(), "left.json") if left else None
+        run_night([self.folder / "tiny.yaml"], BOTH, runs=self.folder / name, shard=self.plan.numbered("1/1", again),
+                  collector=collector, **means)  # fmt: skip
+        return self.folder / name
+
+    def again(self, name: str, left: Path, word: str = "1/1") -> Path:
+        """The folder of that name, with a run of what is left of a shard."""
+        shard = self.plan.numbered(word, parse_shards_left(left.read_bytes(), "left.json"))
+        runs = self.folder / name
+        gate.run([self.folder / "tiny.yaml"], BOTH, runs=runs, shard=shard, collector=ByCell())
+        return runs
+
+    def judge(self, *there: Path, runs: str = "runs") -> Result:
+        """``perfgate judge`` of these by the plan."""
+        return judge(*there, "--plan", self.file, "--runs", self.folder / runs)
+
+    def left(self, *there: Path) -> tuple[list[tuple[str, list[str]]], Path]:
+        """See :func:`left_of`."""
+        return left_of(self.file, *there)
+
+    def nights(self, there: Sequence[Path]) -> list[Path]:
+        """Of these the nights that the joined one was made of."""
+        return nights_joined(self.folder / "runs" / self.plan.run, there)
 
 
 @pytest.mark.parametrize("half", ["reference", "head"])
 def test_a_gpu_lost_midway_costs_no_night(tmp_path: Path, half: str) -> None:
     """Both halves of the cells that are left are measured again, wherever the first machine was lost, and no others."""
-    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    fleet = Fleet(tmp_path)
     lost = ["tiny[batch=2]", "tiny[batch=4]"]
-    run_night([tmp_path / "tiny.yaml"], BOTH, runs=tmp_path / "first", shard=plan.numbered("1/1"),
-              collector=Losing(lost, half=half))  # fmt: skip
-    entries, left = left_of(file, tmp_path / "first")
+    fleet.night("first", Losing(lost, half=half))
+    entries, left = fleet.left(tmp_path / "first")
 
     again = ByCell()
-    there = [tmp_path / "first", second_try(tmp_path, plan, "1/1", left, again)]
-    result = judge(*there, "--plan", file, "--runs", tmp_path / "runs")
+    there = [tmp_path / "first", fleet.night("again", again, left)]
+    result = fleet.judge(*there)
 
     assert entries == [("1/1", lost)]
     assert {(job.cell.name, job.run_folder.parent.name) for job in again.taken} == {
         (name, folder) for name in lost for folder in ("reference", "head")
     }
     assert result.exit_code == ExitStatus.PASS, result.output
-    assert {night.parent for night in nights_joined(tmp_path / "runs" / plan.run, there)} == {*there}
+    assert {night.parent for night in fleet.nights(there)} == {*there}
     assert [candidate(night_in(folder) or folder) is not None for folder in there] == [half == "head", True]
-    assert left_of(file, *there)[0] == []
-    assert not [check for check in verify_path(tmp_path / "runs" / plan.run) if check.result == "FAILED"]
+    assert fleet.left(*there)[0] == []
+    assert not [check for check in verify_path(tmp_path / "runs" / fleet.plan.run) if check.result == "FAILED"]
 
 
 def test_a_night_that_was_stopped_leaves_what_it_did_not_come_to(tmp_path: Path) -> None:
     """Stopped within its first half, a machine has left all; what cannot be read has decided nothing either."""
-    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    fleet = Fleet(tmp_path)
     first = tmp_path / "first"
     with pytest.raises(InterruptedRunError):
-        run_night([tmp_path / "tiny.yaml"], BOTH, runs=first, shard=plan.numbered("1/1"), budget_s=1e-9,
-                  collector=ByCell())  # fmt: skip
+        fleet.night("first", ByCell(), budget_s=1e-9)
 
-    assert left_of(file, first)[0] == [("1/1", list(plan.shards[0]))]
+    assert fleet.left(first)[0] == [("1/1", list(fleet.plan.shards[0]))]
     (run,) = first.glob("*/reference/*/run.json")
     run.write_text("{}")
-    assert left_of(file, first)[0] == [("1/1", list(plan.shards[0]))]
+    assert fleet.left(first)[0] == [("1/1", list(fleet.plan.shards[0]))]
 
 
 def test_a_second_machine_that_drifts_costs_what_it_measured(tmp_path: Path) -> None:
     """What the first machine measured beside its own reference keeps its verdict: the regression in it is told."""
-    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    fleet = Fleet(tmp_path)
     regressed, lost = "tiny[batch=1]", ["tiny[batch=2]", "tiny[batch=4]"]
 
     first = Losing(lost, ByBuild(slow=[regressed]), half="head")
-    run_night([tmp_path / "tiny.yaml"], BOTH, runs=tmp_path / "first", shard=plan.numbered("1/1"), collector=first)
-    left = left_of(file, tmp_path / "first")[1]
-    again = second_try(tmp_path, plan, "1/1", left, ByBuild(drifting=lost))
-    found = outcome(judge(tmp_path / "first", again, "--plan", file, "--runs", tmp_path / "runs"))
+    fleet.night("first", first)
+    left = fleet.left(tmp_path / "first")[1]
+    again = fleet.night("again", ByBuild(drifting=lost), left)
+    found = outcome(fleet.judge(tmp_path / "first", again))
 
     assert found.verdict == "regressed"
     assert [note.text.partition(":")[0] for note in found.reasons if note.code == "reference-unsteady"] == [
@@ -627,52 +632,48 @@ def test_a_second_machine_that_drifts_costs_what_it_measured(tmp_path: Path) -> 
 )
 def test_what_could_have_been_decided_is_not_left(shards: list[Path], collector: FakeCollector, why: str) -> None:
     """A cell at which a look was taken, or whose trials failed too often, has had its chance; so it is not left."""
-    file = Path("plan.json")
     shutil.rmtree(shards[1])
-    measure(Path(), read_shard_plan(file), 2, collector)
+    measure(Path(), read_shard_plan(Path("plan.json")), 2, collector)
     (cell,) = gate.outcome_of(part_in(shards[1])).cells
 
     assert cell.verdict in ("inconclusive", "not-measured"), why
-    assert left_of(file, *shards)[0] == [], why
+    assert left_of(Path("plan.json"), *shards)[0] == [], why
 
 
 def test_no_cell_has_two_chances(tmp_path: Path) -> None:
     """A second try of what the first machine decided is set aside, whatever it found, and so are several of a shard."""
-    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    fleet = Fleet(tmp_path)
     slow, lost = "tiny[batch=1]", "tiny[batch=4]"
-    first = measure(tmp_path, plan, 1, Losing([lost], ByCell({slow: SLOWER})))
-    left = json.loads(left_of(file, first)[1].read_text())
+    first = measure(tmp_path, fleet.plan, 1, Losing([lost], ByCell({slow: SLOWER})))
+    file = fleet.left(first)[1]
+    left = json.loads(file.read_text())
     left["include"][0]["cells"] = [slow, lost]
-    forged = plan.numbered("1/1", parse_shards_left(json.dumps(left), "left.json"))
-    gate.run([tmp_path / "tiny.yaml"], BOTH, runs=tmp_path / "again", shard=forged, collector=ByCell())
-    result = judge(first, tmp_path / "again", "--plan", file, "--runs", tmp_path / "runs")
+    file.write_text(json.dumps(left))
+    result = fleet.judge(first, fleet.again("again", file))
 
     assert result.exit_code == ExitStatus.REGRESSED
     assert [cell.verdict for cell in outcome(result).cells] == ["regressed", "pass", "not-measured"]
     assert [note.code for note in outcome(result).reasons] == ["second-try-unused"]
     assert "the first try of its shard holds tiny[batch=1]" in outcome(result).reasons[0].text
     shutil.copytree(tmp_path / "again", tmp_path / "third")
-    only = judge(tmp_path / "again", tmp_path / "third", "--plan", file, "--runs", tmp_path / "only")
+    only = fleet.judge(tmp_path / "again", tmp_path / "third", runs="only")
     assert (only.exit_code, "no cell has a third" in only.stderr) == (ExitStatus.NOT_MEASURED, True)
 
 
 def test_a_third_try_fills_nothing(tmp_path: Path) -> None:
     """Of two second tries nobody knows which was first, so neither is used: their cells are not measured."""
-    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    fleet = Fleet(tmp_path)
     lost = "tiny[batch=4]"
-    first = measure(tmp_path, plan, 1, Losing([lost]))
-    shard = plan.numbered("1/1", parse_shards_left(left_of(file, first)[1].read_bytes(), "left.json"))
-    tries = [tmp_path / name for name in ("again", "third")]
-    for runs in tries:
-        gate.run([tmp_path / "tiny.yaml"], BOTH, runs=runs, shard=shard, collector=ByCell())
-    result = judge(first, *tries, "--plan", file, "--runs", tmp_path / "runs")
+    first = measure(tmp_path, fleet.plan, 1, Losing([lost]))
+    left = fleet.left(first)[1]
+    tries = [fleet.again(name, left) for name in ("again", "third")]
+    result = fleet.judge(first, *tries)
 
     assert result.exit_code == ExitStatus.NOT_MEASURED
     assert [cell.verdict for cell in outcome(result).cells] == ["pass", "pass", "not-measured"]
     assert [note.code for note in outcome(result).reasons] == ["second-try-unused"] * 2
-    assert judge(first, tries[0], "--plan", file, "--runs", tmp_path / "runs").exit_code == ExitStatus.PASS
-    joined = tmp_path / "runs" / plan.run
-    later = judge(joined, tries[1], "--plan", file, "--runs", tmp_path / "later")
+    assert fleet.judge(first, tries[0]).exit_code == ExitStatus.PASS
+    later = fleet.judge(tmp_path / "runs" / fleet.plan.run, tries[1], runs="later")
     assert [note.code for note in outcome(later).reasons] == ["second-try-unused"], "what was joined had one"
 
 
@@ -689,18 +690,16 @@ def test_a_job_that_is_run_again_is_judged_beside_what_an_earlier_attempt_left(
     tmp_path: Path, lost_again: list[str], *, planned_anew: bool
 ) -> None:
     """The second try of the earlier attempt is set aside and no visit of the baseline; what is missing is no pass."""
-    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    fleet = Fleet(tmp_path)
     first = tmp_path / "first"
-    run_night([tmp_path / "tiny.yaml"], BOTH, runs=first, shard=plan.numbered("1/1"),
-              collector=Losing(["tiny[batch=4]"], half="head"))  # fmt: skip
-    again = second_try(tmp_path, plan, "1/1", left_of(file, first)[1], ByCell())
+    fleet.night("first", Losing(["tiny[batch=4]"], half="head"))
+    again = fleet.night("again", ByCell(), fleet.left(first)[1])
     shutil.rmtree(first)  # its artifact is replaced
     if planned_anew:
-        file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
-    run_night([tmp_path / "tiny.yaml"], BOTH, runs=first, shard=plan.numbered("1/1"),
-              collector=Losing(lost_again, half="head"))  # fmt: skip
+        fleet = Fleet(tmp_path)
+    fleet.night("first", Losing(lost_again, half="head"))
     for there in ([first, again], [again, first]):
-        result = judge(*there, "--plan", file, "--runs", tmp_path / "runs")
+        result = fleet.judge(*there)
         found = outcome(result)
 
         assert result.exit_code == (ExitStatus.NOT_MEASURED if lost_again else ExitStatus.PASS)
@@ -708,39 +707,37 @@ def test_a_job_that_is_run_again_is_judged_beside_what_an_earlier_attempt_left(
         assert [cell.name for cell in found.cells if cell.verdict != "pass"] == [
             f"head against reference: {one}" for one in lost_again
         ]
-        assert [night.parent for night in nights_joined(tmp_path / "runs" / plan.run, there)] == [first]
+        assert [night.parent for night in fleet.nights(there)] == [first]
 
 
 def test_no_head_is_judged_beside_another_machines_reference(tmp_path: Path) -> None:
     """Where a second try's reference is set aside its head is too, though the first try came to no head at all."""
-    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
-    first, whole = tmp_path / "first", list(plan.shards[0])
-    again = second_try(tmp_path, plan, "1/1", left_of(file, tmp_path / "nothing")[1], ByCell())
-    run_night([tmp_path / "tiny.yaml"], BOTH, runs=first, shard=plan.numbered("1/1"),
-              collector=ByBuild(drifting=whole[:1]))  # fmt: skip
+    fleet = Fleet(tmp_path)
+    first, whole = tmp_path / "first", list(fleet.plan.shards[0])
+    again = fleet.night("again", ByCell(), fleet.left(tmp_path / "nothing")[1])
+    fleet.night("first", ByBuild(drifting=whole[:1]))
     (head,) = first.glob("*/head")
     shutil.rmtree(head)
-    result = judge(first, again, "--plan", file, "--runs", tmp_path / "runs")
+    result = fleet.judge(first, again)
 
     assert result.exit_code == ExitStatus.NOT_MEASURED
     assert {cell.name.partition(":")[0] for cell in outcome(result).cells} == {"reference against itself"}
-    assert [night.parent for night in nights_joined(tmp_path / "runs" / plan.run, [first, again])] == [first]
+    assert [night.parent for night in fleet.nights([first, again])] == [first]
 
 
 def test_a_second_try_of_a_whole_shard_stands_beside_the_first(tmp_path: Path) -> None:
     """A machine that lost every head has a visit of its reference, which a second try neither replaces nor forbids."""
-    file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
-    first, whole = tmp_path / "first", plan.shards[0]
-    run_night([tmp_path / "tiny.yaml"], BOTH, runs=first, shard=plan.numbered("1/1"),
-              collector=Losing(whole, half="head"))  # fmt: skip
-    entries, left = left_of(file, first)
-    there = [first, second_try(tmp_path, plan, "1/1", left, ByCell())]
-    result = judge(*there, "--plan", file, "--runs", tmp_path / "runs")
+    fleet = Fleet(tmp_path)
+    first, whole = tmp_path / "first", fleet.plan.shards[0]
+    fleet.night("first", Losing(whole, half="head"))
+    entries, left = fleet.left(first)
+    there = [first, fleet.night("again", ByCell(), left)]
+    result = fleet.judge(*there)
 
     assert entries == [("1/1", list(whole))]
-    assert plan.numbered("1/1", parse_shards_left(left.read_bytes(), "left.json")).again == whole
+    assert fleet.plan.numbered("1/1", parse_shards_left(left.read_bytes(), "left.json")).again == whole
     assert (result.exit_code, outcome(result).reasons) == (ExitStatus.PASS, ())
-    visits = nights_joined(tmp_path / "runs" / plan.run, there)
+    visits = fleet.nights(there)
     assert [(night.parent, candidate(night) is not None) for night in visits] == [(one, True) for one in there]
 
 
@@ -768,13 +765,12 @@ def test_what_is_left_is_of_the_plan(change: Callable[[dict[str, Any]], object],
 
 def test_a_second_try_of_a_shard_that_is_there_twice_is_set_aside(tmp_path: Path) -> None:
     """Nobody knows which of both first tries it fills, so nothing of the shard is used."""
-    file, plan = planned(tmp_path, shards=2, gates=ONE_GATE)
-    (_, lost), other = plan.shards
-    first, second = measure(tmp_path, plan, 1, Losing([lost])), measure(tmp_path, plan, 2, ByCell())
-    shard = plan.numbered("1/2", parse_shards_left(left_of(file, first, second)[1].read_bytes(), "left.json"))
-    gate.run([tmp_path / "tiny.yaml"], BOTH, runs=tmp_path / "again", shard=shard, collector=ByCell())
+    fleet = Fleet(tmp_path, 2)
+    (_, lost), other = fleet.plan.shards
+    first, second = measure(tmp_path, fleet.plan, 1, Losing([lost])), measure(tmp_path, fleet.plan, 2, ByCell())
+    again = fleet.again("again", fleet.left(first, second)[1], "1/2")
     shutil.copytree(first, tmp_path / "copy")
-    result = judge(first, tmp_path / "copy", second, tmp_path / "again", "--plan", file, "--runs", tmp_path / "runs")
+    result = fleet.judge(first, tmp_path / "copy", second, again)
 
     assert result.exit_code == ExitStatus.NOT_MEASURED
     assert {cell.name for cell in outcome(result).cells if cell.verdict == "pass"} == {*other}
@@ -784,9 +780,9 @@ def test_a_second_try_of_a_shard_that_is_there_twice_is_set_aside(tmp_path: Path
 
 def test_a_cell_that_stopped_for_one_of_several_heads_is_not_left(tmp_path: Path) -> None:
     """Its build changed while it was measured, which another machine does not undo; else nothing is known of it."""
-    _, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
+    fleet = Fleet(tmp_path)
     subjects = {"base": BASE, "one": HEAD, "two": HEAD.model_copy(update={"python": "/two"})}
-    part = MeasuredPart.read(part_in(measure(tmp_path, plan, 1, ByCell(), subjects)))
+    part = MeasuredPart.read(part_in(measure(tmp_path, fleet.plan, 1, ByCell(), subjects)))
     names = [cell.name for cell in part.run.cells]
     gone = dict.fromkeys(("one", "two"), Failure(code="gpu-lost", text="gone"))
     lost = [record.model_copy(update={"trials": (), "stops": gone}) for record in part.records]

@@ -59,6 +59,14 @@ WORKFLOW = ".github/workflows/perfgate.yml"
 Gate = Callable[..., ActionRunner]
 
 
+def committed(origin: Path, message: str, branch: str = "main") -> None:
+    """Commit everything in the working tree, which is that of a branch; the next is that of main."""
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "--allow-empty", "-m", message)
+    if branch != "main":
+        git(origin, "checkout", "--quiet", "--force", "main")
+
+
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a scenario on main and a branch that adds a file."""
@@ -66,13 +74,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (origin / "scenarios").mkdir()
     scenario_file(origin / "scenarios")
     git(origin, "init", "--quiet")
-    git(origin, "add", ".")
-    git(origin, "commit", "--quiet", "-m", "first")
+    committed(origin, "first")
     git(origin, "checkout", "--quiet", "-b", "pull-request/12")
     (origin / "engine.py").write_text("slow = True\n")
-    git(origin, "add", ".")
-    git(origin, "commit", "--quiet", "-m", "change")
-    git(origin, "checkout", "--quiet", "main")
+    committed(origin, "change", "pull-request/12")
     return origin
 
 
@@ -105,13 +110,9 @@ def gate(github: FakeGitHub, tmp_path: Path, forked: Path, attempts: Iterator[in
     (tmp_path / "event.json").write_text(json.dumps({"repository": {"default_branch": "main"}}))
 
     def one(
-        fake: Mapping[str, Any],
-        *,
-        branch: str = "pull-request/12",
-        alone: bool | None = None,
-        action: str = "action.yml",
-        **more: Any,
-    ) -> ActionRunner:
+        fake: Mapping[str, Any], *, branch: str = "pull-request/12", alone: bool | None = None,
+        action: str = "action.yml", **more: Any,
+    ) -> ActionRunner:  # fmt: skip
         number = next(attempts)
         workspace = clone(tmp_path / "origin", tmp_path / f"work-{number}", branch)
         environment = {
@@ -127,16 +128,11 @@ def gate(github: FakeGitHub, tmp_path: Path, forked: Path, attempts: Iterator[in
             "id": 7, "path": WORKFLOW, "event": environment["GITHUB_EVENT_NAME"],
             "head_sha": git(workspace, "rev-parse", "HEAD"), "head_repository": {"full_name": REPOSITORY},
         })  # fmt: skip
-        inputs = {
-            "resume": "true",
-            "perfgate": str(program if ("cancel" in more if alone is None else alone) else forked),
-            "base": "python=/bin/true",
-            "head": "env.BUILD=new",
-            **more.pop("inputs", {}),
-        }
-        runner = ActionRunner(
-            ROOT / action, tmp_path / f"temp-{number}", workspace, environment, inputs, github, **more
-        )
+        started = program if ("cancel" in more if alone is None else alone) else forked
+        inputs = {"resume": "true", "perfgate": str(started), "base": "python=/bin/true", "head": "env.BUILD=new",
+                  **more.pop("inputs", {})}  # fmt: skip
+        temp = tmp_path / f"temp-{number}"
+        runner = ActionRunner(ROOT / action, temp, workspace, environment, inputs, github, **more)
         runner.run()
         return runner
 
@@ -197,13 +193,7 @@ def nothing_is_left(runner: ActionRunner) -> None:
     ids=["pass", "regressed", "inconclusive", "not-measured"],
 )  # fmt: skip
 def test_ends(
-    gate: Gate,
-    github: FakeGitHub,
-    fake: dict[str, Any],
-    result: str,
-    status: int,
-    sentence: str,
-    annotation: str,
+    gate: Gate, github: FakeGitHub, fake: dict[str, Any], result: str, status: int, sentence: str, annotation: str
 ) -> None:
     """Each verdict has its status, summary, annotation, outputs and artifacts, and ends red only in the last step."""
     runner = gate(fake)
@@ -330,6 +320,14 @@ def test_killed(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
     assert gate(SAME).outputs["report"]["verdict"] == "pass"
 
 
+def promoting(measured: ActionRunner, temp: Path, **inputs: str) -> ActionRunner:
+    """The action that promotes and proposes runs of a night."""
+    return ActionRunner(
+        ROOT / ".github" / "actions" / "promote" / "action.yml", temp, measured.workspace,
+        {**measured.environment, "GITHUB_REF_NAME": "main"}, {"perfgate": measured.inputs["perfgate"], **inputs},
+    )  # fmt: skip
+
+
 def test_a_night(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
     """A night that is cut begins anew when it is re-run, and its candidate is promoted and proposed."""
     schedule = {"GITHUB_EVENT_NAME": "schedule"}
@@ -347,15 +345,8 @@ def test_a_night(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
     assert "reference against itself" in again.summary
 
     candidate = str(Path(outputs["run_folder"]).parent / outputs["candidate"])
-
-    def promoting(reason: str) -> ActionRunner:
-        return ActionRunner(
-            ROOT / ".github" / "actions" / "promote" / "action.yml", tmp_path / f"temp-{reason}", again.workspace,
-            {**again.environment, "GITHUB_REF_NAME": "main"},
-            {"perfgate": again.inputs["perfgate"], "run": candidate, "side": "base", "reason": reason},
-        )  # fmt: skip
-
-    unasked, asked = promoting(""), promoting("the release")
+    unasked, asked = (promoting(again, tmp_path / f"temp-{reason}", run=candidate, side="base", reason=reason)
+                      for reason in ("", "the release"))  # fmt: skip
     assert unasked.run() == "failure"
     assert "tiny: first: there was none" in unasked.steps["promote"].log
     assert not any("title" in pull for pull in github.pulls.values())
@@ -373,23 +364,19 @@ def test_a_night_beside_an_anchor(gate: Gate, github: FakeGitHub, tmp_path: Path
     origin = tmp_path / "origin"
     scenario_file(origin / "scenarios", more="drift: {itl_median: 1% in 30 days}\n")
     (origin / "perfgate.toml").write_text('[subjects.anchor]\npython = "/bin/true"\nargs = {max_num_seqs = 8}\n')
-    git(origin, "add", ".")
-    git(origin, "commit", "--quiet", "-m", "anchor")
+    committed(origin, "anchor")
     night = gate(SAME, branch="main", environment={"GITHUB_EVENT_NAME": "schedule"}, inputs={"command": "nightly"})
     outputs = night.outputs["report"]
     runs = Path(outputs["run_folder"]).parent
     parts = {"run": str(runs / outputs["candidate"]), "night": str(runs / outputs["night"])}
-    promoting = ActionRunner(
-        ROOT / ".github" / "actions" / "promote" / "action.yml", tmp_path / "temp-promote", night.workspace,
-        {**night.environment, "GITHUB_REF_NAME": "main"}, {"perfgate": night.inputs["perfgate"], **parts},
-    )  # fmt: skip
+    promoted = promoting(night, tmp_path / "temp-promote", **parts)
 
-    assert promoting.run() == "failure"
-    assert "tiny: first: there was none" in promoting.steps["promote"].log
-    assert (promoting.steps["propose"].outcome, promoting.steps["drift"].outcome) == ("success", "success")
+    assert promoted.run() == "failure"
+    assert "tiny: first: there was none" in promoted.steps["promote"].log
+    assert (promoted.steps["propose"].outcome, promoted.steps["drift"].outcome) == ("success", "success")
     (pull,) = [pull for pull in github.pulls.values() if "title" in pull]
     assert "heads/" in pull["body"]
-    assert "too few nights" in promoting.summary
+    assert "too few nights" in promoted.summary
 
 
 def test_no_baseline_yet(gate: Gate) -> None:
@@ -411,9 +398,7 @@ def test_policy_of_the_base_branch(gate: Gate, tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("0.1%", "10%").replace("0.5%", "50%"))
     (origin / "baselines").mkdir()
     (origin / "baselines" / "tiny.json").write_text("{}")
-    git(origin, "add", ".")
-    git(origin, "commit", "--quiet", "-m", "wider")
-    git(origin, "checkout", "--quiet", "main")
+    committed(origin, "wider", "pull-request/12")
 
     runner = gate(SLOWER)
 
@@ -432,9 +417,7 @@ def test_builds_of_the_base_branch(gate: Gate, tmp_path: Path, monkeypatch: pyte
     for branch, text in (("main", build), ("pull-request/12", f'{build}commands = [["touch", "{trap}"]]\n')):
         git(origin, "checkout", "--quiet", branch)
         (origin / "perfgate.toml").write_text(text)
-        git(origin, "add", ".")
-        git(origin, "commit", "--quiet", "-m", "how to build")
-    git(origin, "checkout", "--quiet", "main")
+        committed(origin, "how to build", branch)
 
     runner = gate(SAME, inputs={"base": "", "head": ""})
 
@@ -458,8 +441,7 @@ def test_a_checkout_made_to_do_harm(gate: Gate, tmp_path: Path) -> None:
     """
     origin, trap, seen, wide = tmp_path / "origin", tmp_path / "trap", tmp_path / "seen", tmp_path / "wide"
     (origin / "perfgate.toml").write_text(f'[build]\npython = "{bare_python(tmp_path / "env")}"\npath = "{{tree}}"\n')
-    git(origin, "add", ".")
-    git(origin, "commit", "--quiet", "-m", "how to build")
+    committed(origin, "how to build")
     git(origin, "checkout", "--quiet", "pull-request/12")
     git(origin, "merge", "--quiet", "main")
     wide.mkdir()
@@ -557,23 +539,14 @@ def test_builds_that_the_job_made(gate: Gate) -> None:
     }
 
 
-def test_measured_anew_by_default(gate: Gate, earlier: Callable[..., None]) -> None:
-    """Unless the workflow asks for it nothing of an earlier attempt counts, and nothing is looked for."""
+@pytest.mark.parametrize("resume", ["false", "true"])
+def test_measured_anew(gate: Gate, earlier: Callable[..., None], github: FakeGitHub, resume: str) -> None:
+    """Unless the workflow asks for it nothing of an earlier attempt counts; what another run uploaded never does."""
     earlier(SAME)
-
-    again = gate(SLOWER, inputs={"resume": "false"})
-
-    assert again.outputs["report"]["exit_status"] == "10"
-    assert "goes on with" not in again.steps["prepare"].log
-
-
-def test_other_runs_cannot_lay_a_pass(gate: Gate, earlier: Callable[..., None], github: FakeGitHub) -> None:
-    """A finished run under the right name, at the right commit, that another workflow run uploaded is not taken."""
-    earlier(SAME)
-    for item in github.artifacts:
+    for item in github.artifacts if resume == "true" else ():
         item |= {"run_id": 8}
 
-    again = gate(SLOWER)
+    again = gate(SLOWER, inputs={"resume": resume})
 
     assert again.outputs["report"]["exit_status"] == "10"
     assert "goes on with" not in again.steps["prepare"].log
@@ -649,54 +622,43 @@ def test_a_poisoned_artifact(
     assert said in again.steps["measure"].log
 
 
-def test_what_was_measured_cannot_be_had(gate: Gate, earlier: Callable[..., None], github: FakeGitHub) -> None:
-    """Where an earlier job's artifact is not to be had, measuring begins anew and says so."""
+@pytest.mark.parametrize("how", ["refused", "broken off"])
+def test_what_was_measured_cannot_be_had(
+    gate: Gate, earlier: Callable[..., None], github: FakeGitHub, how: str
+) -> None:
+    """Where an earlier job's artifact is not to be had, or breaks off, measuring begins anew and says so."""
     earlier(SAME)
     first = {name.partition("/")[0] for name in kept(github, "perfgate-run-")}
-    github.refusals.append(Refusal("GET", ".*/artifacts", 403))
+    if how == "refused":
+        github.refusals.append(Refusal("GET", ".*/artifacts", 403))
+    else:
+        github.broken = "reset"
 
     again = gate(SAME)
 
     log = again.steps["prepare"].log
-    assert "::warning title=perfgate::what an earlier attempt measured cannot be had" in log
-    assert "GitHub answered 403" in log
+    assert "::warning title=perfgate::what an earlier attempt measured cannot be had, so measuring begins anew" in log
+    assert {"refused": "GitHub answered 403", "broken off": "earlier.zip: the download broke off"}[how] in log
     assert Path(again.outputs["report"]["run_folder"]).name not in first
 
 
-def test_a_download_that_breaks_off(gate: Gate, earlier: Callable[..., None], github: FakeGitHub) -> None:
-    """A connection that ends while an earlier job's trials come down costs those and no more."""
-    earlier(SAME)
-    github.broken = "reset"
-
-    again = gate(SAME)
-
-    assert "begins anew: earlier.zip: the download broke off" in again.steps["prepare"].log
-    assert again.outputs["report"]["verdict"] == "pass"
-
-
-@pytest.mark.parametrize(("status", "inconclusive", "ended"), [(20, "warn", 0), (20, "fail", 20), (10, "warn", 10)])
-def test_policy_on_what_decides_nothing(tmp_path: Path, status: int, inconclusive: str, ended: int) -> None:
-    """A verdict that decides nothing is a warning or a failure, as the workflow says; a regression is always one."""
+@pytest.mark.parametrize(
+    ("status", "inconclusive", "ended"),
+    [
+        (b"20\n", "warn", 0), (b"20\n", "fail", 20), (b"10\n", "warn", 10),
+        # Code under test can write any file of its job.
+        (b"pass\n", "warn", 1), (b"\xff", "warn", 1), (b"", "warn", 1),
+    ],
+)  # fmt: skip
+def test_policy_on_what_decides_nothing(tmp_path: Path, status: bytes, inconclusive: str, ended: int) -> None:
+    """A verdict that decides nothing is a warning or a failure, as the workflow says; other ends are red."""
     (tmp_path / "perfgate").mkdir()
-    (tmp_path / "perfgate" / "status").write_text(f"{status}\n")
+    (tmp_path / "perfgate" / "status").write_bytes(status)
+    words = ["github", "enforce", "--inconclusive", inconclusive]
 
-    result = CliRunner().invoke(
-        main, ["github", "enforce", "--inconclusive", inconclusive], env={"RUNNER_TEMP": str(tmp_path)}
-    )
+    result = CliRunner().invoke(main, words, env={"RUNNER_TEMP": str(tmp_path)})
 
-    assert result.exit_code == ended
-    assert result.output.startswith("::warning ") == (ended == 0)
-
-
-@pytest.mark.parametrize("content", [b"pass\n", b"\xff", b""])
-def test_a_status_that_something_else_wrote(tmp_path: Path, content: bytes) -> None:
-    """Code under test can write any file of its job: a status that is none ends red, without a traceback."""
-    (tmp_path / "perfgate").mkdir()
-    (tmp_path / "perfgate" / "status").write_bytes(content)
-
-    result = CliRunner().invoke(main, ["github", "enforce"], env={"RUNNER_TEMP": str(tmp_path)})
-
-    assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+    assert (result.exit_code, result.output.startswith("::warning ")) == (ended, ended == 0)
     assert "Traceback" not in result.output
 
 
@@ -712,7 +674,7 @@ def test_nothing_to_measure(gate: Gate, tmp_path: Path, change: str, inputs: dic
     """A base branch that cannot be judged by is an error with its place; the check is red and says not measured."""
     with (tmp_path / "origin" / "scenarios" / "tiny.yaml").open("a") as stream:
         stream.write(change)
-    git(tmp_path / "origin", "commit", "--quiet", "--allow-empty", "--all", "-m", "more")
+    committed(tmp_path / "origin", "more")
 
     runner = gate(SAME, inputs=inputs)
 
@@ -731,7 +693,7 @@ PLAN = ".github/actions/plan/action.yml"
 def two_cells(origin: Path) -> None:
     """Let the scenario on main have two cells."""
     scenario_file(origin / "scenarios", more="matrix: {batch: [1, 2]}")
-    git(origin, "commit", "--quiet", "-a", "-m", "two cells")
+    committed(origin, "two cells")
 
 
 def downloaded(github: FakeGitHub, folder: Path) -> Path:
@@ -754,11 +716,8 @@ def test_jobs_measure_shards_and_one_judges_them(gate: Gate, github: FakeGitHub,
     first = gate(SAME, inputs={"plan": matrix, "shard": "1/2", **night})
 
     assert [entry["shard"] for entry in json.loads(matrix)["include"]] == ["1/2", "2/2"]
-    assert (first.result, first.outputs["report"]["exit_status"], first.steps["show"].outcome) == (
-        "success",
-        "0",
-        "skipped",
-    )
+    ends = (first.result, first.outputs["report"]["exit_status"], first.steps["show"].outcome)
+    assert ends == ("success", "0", "skipped")
     there = downloaded(github, tmp_path / "one")
     left = gate(SAME, action=PLAN, inputs={"plan": matrix, "done": str(there), "base": "", "head": ""})
     assert [entry["shard"] for entry in json.loads(left.outputs["left"]["matrix"])["include"]] == ["2/2"]

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from perfgate.cli.main import main
 from perfgate.errors import RecordError
 from perfgate.github.api import Repository, WorkflowRun
+from perfgate.github.artifact import read_verdict
 from perfgate.github.comment import MARKER, SHOWN, comment_body, policy_note
 from perfgate.github.github_markdown import COMMENT_BYTES
-from perfgate.github.verdict import read_verdict
 from perfgate.github.workflow_job import JobPlan
 from perfgate.judge.cell_facts import BaselineOutcome
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, verdict_json
@@ -173,13 +173,8 @@ def test_no_verdict(github: FakeGitHub, comment: Comment) -> None:
 
 def test_policy_is_named(github: FakeGitHub, comment: Comment) -> None:
     """Files that changes are judged by are named as GitHub lists them, moved ones too, not as the artifact claims."""
-    github.files[12] = [
-        "engine.py",
-        "scenarios/a.yaml => a.yaml",
-        "baselines/h200/a.json",
-        "perfgate.toml",
-        "scenarios.py",
-    ]
+    github.files[12] = ["engine.py", "scenarios/a.yaml => a.yaml", "baselines/h200/a.json", "perfgate.toml",
+                        "scenarios.py"]  # fmt: skip
     github.add_artifact("perfgate-verdict", verdict())
 
     comment()
@@ -202,33 +197,38 @@ def test_names_of_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "said"),
+    ("run", "claimed", "said"),
     [
-        ({"head_sha": "c" * 40}, "pull request 12 is at aaaaaaaaaaaa, the run was at cccccccccccc: nothing"),
-        ({"event": "merge_group"}, "the run judged no pull request: nothing to comment on"),
-        ({"head_branch": "main"}, "pull request 12: comment written"),
+        ({"head_sha": "c" * 40}, 12, "pull request 12 is at aaaaaaaaaaaa, the run was at cccccccccccc: nothing"),
+        ({"event": "merge_group"}, 12, "the run judged no pull request: nothing to comment on"),
+        ({"event": "pull_request", "head_branch": "patch-1"}, 12, "the run was started by pull_request, and such"),
+        ({"head_branch": "main"}, 12, "pull request 12: comment written"),
+        ({"head_branch": "patch-1"}, None, "the run names no pull request"),
+        ({"head_branch": "patch-1"}, 13, "pull request 13 is at dddddddddddd"),
+        ({"head_branch": "patch-1"}, -1, "the run names no pull request"),
+        ({"head_branch": "patch-1"}, 10**12, "the run names no pull request"),
     ],
-    ids=["moved-on", "merge-queue", "number-from-the-artifact"],
 )
-def test_which_pull_request(github: FakeGitHub, comment: Comment, run: dict[str, Any], said: str) -> None:
-    """A number counts only where the pull request is at the very commit that was measured."""
-    github.add_artifact("perfgate-verdict", verdict())
+def test_which_pull_request(
+    github: FakeGitHub, comment: Comment, run: dict[str, Any], claimed: int | None, said: str
+) -> None:
+    """A number counts only where the pull request is at the very commit that was measured; an artifact may claim any.
+
+    Runs that pull_request started, whose workflow is the change's own, count only where somebody asked for it.
+    """
+    github.pulls[13] = {"number": 13, "state": "open", "head": {"ref": "x", "sha": "d" * 40}, "base": {"ref": "main"}}
+    github.add_artifact("perfgate-verdict", {**verdict(), "job.json": plan(claimed)})
 
     result = comment(**run)
 
-    assert result.exit_code == 0
-    assert result.output.startswith(said)
-    assert bool(bodies(github)) == said.endswith("written")
+    assert (result.exit_code, result.output.startswith(said)) == (0, True), result.output
+    assert bool(github.comments) == said.endswith("written")
 
 
-@pytest.mark.parametrize("claimed", [None, 13, -1, 10**12])
-def test_claimed_numbers(github: FakeGitHub, comment: Comment, claimed: int | None) -> None:
-    """An artifact that claims another pull request's number, or none, gets no comment anywhere."""
-    github.pulls[13] = {"state": "open", "head": {"sha": "d" * 40}}
-    github.add_artifact("perfgate-verdict", {**verdict(), "job.json": plan(claimed)})
-
-    assert comment(head_branch="patch-1").exit_code == 0
-    assert not github.comments
+def test_runs_of_pull_requests_are_asked_for(github: FakeGitHub, comment: Comment) -> None:
+    """With the option they count."""
+    github.add_artifact("perfgate-verdict", verdict())
+    assert "written" in comment("--pull-request-runs", event="pull_request", head_branch="patch-1").output
 
 
 def test_events_of_others(github: FakeGitHub, comment: Comment) -> None:
@@ -249,19 +249,6 @@ def test_forks_cannot_praise_themselves(github: FakeGitHub, comment: Comment, ev
     assert result.exit_code == 0
     assert result.output.startswith(f"the run is one of {'fork/engine' if origin else 'a repository that is gone'}, ")
     assert not github.requests
-
-
-@pytest.mark.parametrize(
-    ("words", "said"), [((), "only with --pull-request-runs"), (("--pull-request-runs",), "written")]
-)
-def test_pull_request_runs(github: FakeGitHub, comment: Comment, words: tuple[str, ...], said: str) -> None:
-    """Runs that pull_request started, whose workflow is the change's own, count only where somebody asked for it."""
-    github.add_artifact("perfgate-verdict", verdict())
-
-    result = comment(*words, event="pull_request", head_branch="patch-1")
-
-    assert said in result.output
-    assert len(bodies(github)) == len(words)
 
 
 # --- a GitHub that refuses
@@ -415,14 +402,8 @@ def hostile_outcomes(draw: st.DrawFn) -> Outcome:
     stored = BaselineOutcome(
         digest=draw(MARKUP), machine_class=draw(MARKUP), visits=4, first_utc="2026-01-01", last_utc=draw(MARKUP)
     )
-    changes: dict[str, Any] = {
-        "counters": counted,
-        "baseline": stored,
-        "name": draw(MARKUP),
-        "gates": gates,
-        "reasons": (draw(texts),),
-        "versions": versions,
-    }
+    changes: dict[str, Any] = {"counters": counted, "baseline": stored, "name": draw(MARKUP), "gates": gates,
+                               "reasons": (draw(texts),), "versions": versions}  # fmt: skip
     hostile = CellOutcome.model_validate(one.model_copy(update=changes).model_dump())
     return SLOWER.model_copy(update={"run": draw(MARKUP), "cells": (hostile,), "reasons": (draw(texts),)})
 

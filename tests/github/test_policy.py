@@ -63,7 +63,9 @@ def plan(tmp_path: Path, origin: Path, github: FakeGitHub) -> Plan:
     def make(
         event: dict[str, Any], name: str, ref: str, wanted: Wanted = SCENARIOS, run_id: str = "7", runner: str = "work"
     ) -> JobPlan:
-        work = clone(origin, tmp_path / runner, "pull-request/12")
+        work = tmp_path / runner
+        if not work.exists():
+            clone(origin, work, "pull-request/12")
         shutil.rmtree(tmp_path / "temp", ignore_errors=True)
         (tmp_path / "event.json").write_text(json.dumps(event))
         environment = {
@@ -99,11 +101,8 @@ def test_events(plan: Plan, origin: Path, event: Any, number: int | None, base: 
     made = plan(*event)
 
     assert made.pull_request == number
-    assert [subject(origin, commit) for commit in (made.base, made.merge_base, made.head)] == [
-        base,
-        merge_base,
-        "change",
-    ]
+    subjects = [subject(origin, commit) for commit in (made.base, made.merge_base, made.head)]
+    assert subjects == [base, merge_base, "change"]
     assert git(made.policy, "rev-parse", "HEAD") == made.base
 
 
@@ -138,22 +137,14 @@ def test_a_branch_made_for_a_change_judges_nothing(
     )  # fmt: skip
 
 
-def test_a_repository_that_the_environment_names(
-    plan: Plan, github: FakeGitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_that_the_environment_names(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a hook's variables name is another repository: commits are those of the checkout."""
     (tmp_path / "other").mkdir()
     git(tmp_path / "other", "init", "--quiet")
     expected = plan(*PUSHED)
-    shutil.rmtree(tmp_path / "temp")
-    (tmp_path / "temp").mkdir()
-    job = GithubJob({
-        "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_EVENT_NAME": "push", "GITHUB_REF": PUSHED[2],
-        "GITHUB_REPOSITORY": REPOSITORY, "RUNNER_TEMP": str(tmp_path / "temp"), "GITHUB_RUN_ID": "7",
-    })  # fmt: skip
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
 
-    made = make_plan(job, Api(github.url, TOKEN), SCENARIOS, tmp_path / "work")
+    made = plan(*PUSHED)
 
     assert (made.base, made.merge_base, made.head) == (expected.base, expected.merge_base, expected.head)
 
@@ -214,10 +205,14 @@ def test_refs_that_would_mean_the_base(plan: Plan, ref: str) -> None:
         plan(*PUSHED, Wanted(SCENARIOS.scenarios, head=(f"ref={ref}",)))
 
 
-@pytest.mark.parametrize("ref", ["main", "origin/HEADER", "v1.0", "topic@{1}", "origin/main...topic"])
-def test_refs_that_mean_the_same_everywhere(plan: Plan, ref: str) -> None:
-    """Branches, tags, and merge bases of two of them, are left to the build."""
-    assert f"ref={ref}" in plan(*PUSHED, Wanted(SCENARIOS.scenarios, head=(f"ref={ref}",))).words
+def test_what_is_compared(plan: Plan) -> None:
+    """The builds of merge base and head, or the head alone with the baseline; other refs are left to the build."""
+    made = plan(*PUSHED)
+    assert made.words == ("scenarios/tiny.yaml", "--base", f"ref={made.merge_base}", "--head", f"ref={made.head}")
+    stored = plan(*PUSHED, Wanted(SCENARIOS.scenarios, against="baseline"))
+    assert stored.words == ("scenarios/tiny.yaml", "--against", "baseline", "--head", f"ref={made.head}")
+    for ref in ("main", "origin/HEADER", "v1.0", "topic@{1}", "origin/main...topic"):
+        assert f"ref={ref}" in plan(*PUSHED, Wanted(SCENARIOS.scenarios, head=(f"ref={ref}",))).words
 
 
 @pytest.mark.parametrize(
@@ -232,20 +227,6 @@ def test_patterns_of_no_scenario(plan: Plan, pattern: str, said: str) -> None:
     """Patterns that match no scenario of the base branch, lead out of it or cannot be read are refused."""
     with pytest.raises(UsageError, match=re.escape(said)):
         plan(*PUSHED, Wanted((pattern,)))
-
-
-def test_against_the_baseline(plan: Plan) -> None:
-    """Against the stored baseline the head alone is measured."""
-    made = plan(*PUSHED, Wanted(SCENARIOS.scenarios, against="baseline"))
-
-    assert made.words == ("scenarios/tiny.yaml", "--against", "baseline", "--head", f"ref={made.head}")
-
-
-def test_against_the_merge_base(plan: Plan) -> None:
-    """Without words of its own a job compares the builds of merge base and head."""
-    made = plan(*PUSHED)
-
-    assert made.words == ("scenarios/tiny.yaml", "--base", f"ref={made.merge_base}", "--head", f"ref={made.head}")
 
 
 def test_a_changed_name_that_is_no_text(plan: Plan, origin: Path) -> None:

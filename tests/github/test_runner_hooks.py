@@ -171,16 +171,25 @@ def test_a_foreign_process_on_the_gpu_fails_the_job_and_lives(host: Host, start:
     assert stranger.poll() is None
 
 
-def test_memory_held_by_nobody_visible_fails_the_job(host: Host) -> None:
-    """A process of another container shows only by its memory."""
-    host.machine.gpu().update(memory_reserved_bytes=6 * 2**30)
+@pytest.mark.parametrize(
+    ("harm", "error"),
+    [
+        (lambda host: host.machine.gpu().update(memory_reserved_bytes=6 * 2**30),
+         "cannot be seen from here (another container?) holds 6144 MiB on "),
+        (lambda host: host.machine.update(errors={"nvidia-smi": 15}),
+         "cannot tell whether the GPUs are idle: Unable to do that: status 15"),
+        (lambda host: host.configure("PERFGATE", "/nowhere/perfgate"), "there is no program /nowhere/perfgate"),
+    ],
+    ids=["memory of another container", "unreadable GPU", "no perfgate"],
+)  # fmt: skip
+def test_what_is_not_known_to_be_idle_fails_the_job(host: Host, harm: Callable[[Host], None], error: str) -> None:
+    """Memory of a process that cannot be seen, no answer of the GPU, no program: the job does not start."""
+    harm(host)
 
-    ended = host.hook("job-started")
+    before, after = host.hook("job-started"), host.hook("job-completed")
 
-    assert ended.returncode == 1
-    assert f"cannot be seen from here (another container?) holds 6144 MiB on {host.machine.gpu().uuid}" in said(
-        ended, "error"
-    )
+    assert (before.returncode, after.returncode) == (1, 0)
+    assert error in said(before, "error")
 
 
 def test_only_the_runners_own_gpus_count(host: Host) -> None:
@@ -226,17 +235,6 @@ def test_a_hanging_program_ends_with_the_time_limit(host: Host, tmp_path: Path, 
     assert gone(int(pid.read_text()))
 
 
-def test_an_unreadable_gpu_fails_the_job(host: Host) -> None:
-    """No answer is not an idle GPU."""
-    host.machine.update(errors={"nvidia-smi": 15})
-
-    ended = host.hook("job-started")
-
-    assert ended.returncode == 1
-    assert "cannot tell whether the GPUs are idle: Unable to do that: status 15" in said(ended, "error")
-    assert host.hook("job-completed").returncode == 0
-
-
 def test_a_full_disk_is_swept_and_then_fails_the_job(host: Host) -> None:
     """Compile caches of killed runs go first; what is nobody's stays, and the job does not start without room."""
     run = host.work / "repository" / "runs" / "dead"
@@ -249,16 +247,6 @@ def test_a_full_disk_is_swept_and_then_fails_the_job(host: Host) -> None:
     assert ended.returncode == 1
     assert f"are free in {host.work}, 999999 are needed" in said(ended, "error")
     assert (run.exists(), (run / "cache-x").exists()) == (True, False)
-
-
-def test_a_missing_perfgate_fails_the_job(host: Host) -> None:
-    """Without the program nothing is known of the machine."""
-    host.configure("PERFGATE", "/nowhere/perfgate")
-
-    before, after = host.hook("job-started"), host.hook("job-completed")
-
-    assert (before.returncode, after.returncode) == (1, 0)
-    assert "there is no program /nowhere/perfgate" in said(before, "error")
 
 
 def test_names_of_processes_command_nothing(host: Host) -> None:

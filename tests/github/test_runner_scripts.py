@@ -119,7 +119,7 @@ def test_env_of_the_runner_keeps_its_other_lines(host: Host) -> None:
 
 
 def test_installer_refuses_what_would_do_harm(host: Host, tmp_path: Path) -> None:
-    """Foreign hooks, an .env that is a link, unknown users and programs stop it before it has written anything."""
+    """Foreign hooks, an .env or state folder that is a link, unknown users and programs stop it before it writes."""
     env = host.runner / ".env"
     before = host.files()
 
@@ -134,6 +134,12 @@ def test_installer_refuses_what_would_do_harm(host: Host, tmp_path: Path) -> Non
     env.symlink_to(tmp_path / "elsewhere")
     assert "is a link" in host.install().stderr
     assert not (host.root / HELPER).exists()
+    env.unlink()
+    (tmp_path / "etc").mkdir(mode=0o755)
+    (host.root / "run/lock").mkdir(parents=True)
+    (host.root / "run/lock/perfgate").symlink_to(tmp_path / "etc")
+    assert "run/lock/perfgate is a link" in host.install().stderr
+    assert stat.S_IMODE((tmp_path / "etc").stat().st_mode) == 0o755
 
 
 def test_root_runs_only_what_root_alone_can_change(tmp_path: Path) -> None:
@@ -198,47 +204,18 @@ def test_the_runners_folder_is_its_owners(fake_nvml: FakeMachine, state_of_its_o
         assert (installed.returncode, env.st_uid, env.st_gid) == (0, 65534, 65534)
 
 
-def test_a_state_folder_that_somebody_made_first(host: Host, tmp_path: Path) -> None:
-    """A link in the place of the state folder is refused, and what it names keeps its mode."""
-    (tmp_path / "etc").mkdir(mode=0o755)
-    (host.root / "run/lock").mkdir(parents=True)
-    (host.root / "run/lock/perfgate").symlink_to(tmp_path / "etc")
-
-    ended = host.install()
-
-    assert "run/lock/perfgate is a link" in ended.stderr
-    assert stat.S_IMODE((tmp_path / "etc").stat().st_mode) == 0o755
-
-
 # --- the clock helper
 
 
 OTHER_WORDS: tuple[tuple[str, ...], ...] = (
-    (),
-    ("lock",),
-    ("lock", UUID),
-    ("lock", UUID, "99"),
-    ("lock", UUID, "5001"),
-    ("lock", UUID, "01500"),
-    ("lock", UUID, "1500,1980"),
-    ("lock", UUID, "1500 "),
-    ("lock", UUID, "1500\n"),
-    ("lock", UUID, "-1500"),
-    ("lock", UUID, "a[$(touch /tmp/x)]"),
-    ("lock", UUID, "1500", "20001"),
-    ("lock", UUID, "1500", ""),
-    ("lock", UUID, "1500", "3201", "-pl"),
-    ("lock", "0", "1500"),
-    ("lock", f"{UUID[:-1]}A", "1500"),
-    ("lock", f"{UUID},{UUID}", "1500"),
-    ("lock", f"{UUID}\n", "1500"),
-    ("lock", "MIG-00000000-0000-0000-0000-000000000000", "1500"),
-    ("reset", UUID, "all"),
-    ("reset", UUID, "memory", "-pm"),
-    ("reset", "-pm"),
-    ("--gpu-reset", UUID),
-    ("-i", UUID, "-pl", "100"),
-)
+    (), ("lock",), ("lock", UUID), ("reset", UUID, "all"), ("reset", UUID, "memory", "-pm"), ("reset", "-pm"),
+    ("--gpu-reset", UUID), ("-i", UUID, "-pl", "100"),
+    *(("lock", UUID, clock) for clock in
+      ("99", "5001", "01500", "1500,1980", "1500 ", "1500\n", "-1500", "a[$(touch /tmp/x)]")),
+    ("lock", UUID, "1500", "20001"), ("lock", UUID, "1500", ""), ("lock", UUID, "1500", "3201", "-pl"),
+    *(("lock", gpu, "1500") for gpu in
+      ("0", f"{UUID[:-1]}A", f"{UUID},{UUID}", f"{UUID}\n", "MIG-00000000-0000-0000-0000-000000000000")),
+)  # fmt: skip
 
 
 def test_helper_refuses_other_words(installed: Host) -> None:
@@ -266,24 +243,17 @@ def test_helper_locks_and_resets_one_gpu(installed: Host, fake_nvml: FakeMachine
     assert seen == [(0, free, (1500, 3201)), (0, free, (None, 3201)), (0, free, free)]
 
 
-def test_helper_undoes_half_a_lock(installed: Host) -> None:
-    """A GPU that cannot hold its memory clock keeps no SM lock either; nvidia-smi's "warning" becomes status 3."""
-    gpu = installed.machine.gpu()
+def test_helper_hands_on_what_nvidia_smi_says(installed: Host) -> None:
+    """A GPU that cannot hold its memory clock keeps no SM lock, status 3; 4 is no permission, 124 a hang, 5 no tool."""
+    gpu, helper = installed.machine.gpu(), installed.root / HELPER
     gpu.update(errors={"nvmlDeviceSetMemoryLockedClocks": NVML_ERROR_NOT_SUPPORTED})
-
     ended = installed.clocks("lock", gpu.uuid, "1500", "3201")
-
     assert (ended.returncode, gpu.locked) == (3, (None, None))
     assert "nvidia-smi -lmc 3201,3201: Setting locked memory clocks is not supported" in ended.stderr
 
-
-def test_helper_hands_on_the_status_of_nvidia_smi(installed: Host) -> None:
-    """No permission is 4, a hang is 124, and no nvidia-smi at all is 5."""
-    gpu = installed.machine.gpu()
     installed.machine.update(errors={"nvidia-smi": 4})
     assert installed.clocks("lock", gpu.uuid, "1500").returncode == 4
     installed.machine.update(errors={"nvidia-smi": "hang"})
-    helper = installed.root / HELPER
     helper.write_text(helper.read_text().replace("LIMIT_S=15", "LIMIT_S=0.5"))
     assert installed.clocks("reset", gpu.uuid).returncode == 124
     installed.nvidia_smi.unlink()

@@ -7,12 +7,12 @@ import io
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from action_runner import ROOT, git, read_outputs
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving, zipped
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,11 +25,9 @@ from perfgate.cli.scaffold import LABELS, workflows
 from perfgate.errors import RecordError, UsageError
 from perfgate.github.api import Api, ApiError, PullRequest
 from perfgate.github.artifact import of_earlier_attempt, read_member, unpack
+from perfgate.github.job_steps import propose
 from perfgate.github.policy import touched
-from perfgate.github.proposal import Proposal, propose
 from perfgate.github.workflow_job import GithubJob
-
-PROPOSAL = Proposal("main", "Promote", "why")
 
 
 @pytest.fixture
@@ -52,31 +50,38 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def proposed(github: FakeGitHub, checkout: Path) -> Callable[..., str]:
+    """A function that proposes the checkout's baselines."""
+    job = GithubJob({"GITHUB_API_URL": github.url, "GITHUB_TOKEN": TOKEN, "GITHUB_REPOSITORY": REPOSITORY,
+                     "GITHUB_REF_NAME": "main"})  # fmt: skip
+    return lambda body="why": propose(job, checkout, ["baselines"], "Promote", body)
+
+
 # --- proposals
 
 
-def test_proposal(github: FakeGitHub, checkout: Path) -> None:
+def test_proposal(github: FakeGitHub, checkout: Path, proposed: Callable[..., str]) -> None:
     """New, changed and deleted baselines become one commit on our branch and a pull request; nothing else does."""
     (checkout / "baselines" / "new.json").write_bytes("{\u00e9}\r\n".encode())
     (checkout / "baselines" / "gone.json").unlink()
     (checkout / "engine.py").write_text("not ours")
-    api = Api(github.url, TOKEN)
 
-    said = propose(api, REPOSITORY, checkout, ["baselines"], PROPOSAL)
+    said = proposed()
 
     (number,) = github.pulls
     assert said == f"pull request {number} proposes baselines/gone.json, baselines/new.json"
     commit = github.objects[github.refs["heads/perfgate/baselines"]]
     entries = {entry["path"]: entry["sha"] for entry in github.objects[commit["tree"]]["tree"]}
     assert entries.pop("baselines/gone.json") is None
-    proposed = {path: github.objects[sha]["content"] for path, sha in entries.items()}
-    assert proposed == {"baselines/new.json": "{\u00e9}\r\n"}
+    contents = {path: github.objects[sha]["content"] for path, sha in entries.items()}
+    assert contents == {"baselines/new.json": "{\u00e9}\r\n"}
     assert commit["parents"] == [git(checkout, "rev-parse", "HEAD")]
     assert github.pulls[number] == {"title": "Promote", "body": "why", "head": "perfgate/baselines", "base": "main"}
 
 
 def test_a_proposal_of_the_checkout(
-    github: FakeGitHub, checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    github: FakeGitHub, checkout: Path, proposed: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is proposed are the checkout's changes, whatever repository the environment names."""
     (checkout / "baselines" / "new.json").write_text("{}")
@@ -85,29 +90,29 @@ def test_a_proposal_of_the_checkout(
     git(tmp_path / "other", "init", "--quiet")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
 
-    propose(Api(github.url, TOKEN), REPOSITORY, checkout, ["baselines"], PROPOSAL)
+    proposed()
 
-    commit = github.objects[github.refs["heads/perfgate/baselines"]]
-    assert commit["parents"] == [head]
+    assert github.objects[github.refs["heads/perfgate/baselines"]]["parents"] == [head]
 
 
-def test_one_proposal(github: FakeGitHub, checkout: Path) -> None:
-    """The next night replaces the proposal that nobody has merged yet."""
+def test_one_proposal(github: FakeGitHub, checkout: Path, proposed: Callable[..., str]) -> None:
+    """Without a change nothing is asked of GitHub; the next night replaces the proposal that nobody has merged yet."""
+    assert "nothing to propose" in proposed()
+    assert not github.requests
     (checkout / "baselines" / "new.json").write_text("{}")
-    api = Api(github.url, TOKEN)
-    propose(api, REPOSITORY, checkout, ["baselines"], PROPOSAL)
+    proposed()
     first = github.refs["heads/perfgate/baselines"]
-
-    propose(api, REPOSITORY, checkout, ["baselines"], Proposal("main", "Promote", "again"))
-
+    proposed("again")
     assert [pull["body"] for pull in github.pulls.values()] == ["again"]
     assert github.refs["heads/perfgate/baselines"] != first
 
 
-def test_nothing_to_propose(github: FakeGitHub, checkout: Path) -> None:
-    """Without a change nothing is asked of GitHub."""
-    assert "nothing to propose" in propose(Api(github.url, TOKEN), REPOSITORY, checkout, ["baselines"], PROPOSAL)
-    assert not github.requests
+def propose_by_command(github: FakeGitHub, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """``perfgate github propose baselines`` in a job."""
+    monkeypatch.chdir(checkout)
+    environment = {"GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": REPOSITORY, "GITHUB_TOKEN": TOKEN,
+                   "GITHUB_REF_NAME": "main", "GITHUB_RUN_ID": "7"}  # fmt: skip
+    return CliRunner().invoke(main, ["github", "propose", "baselines"], env=environment)
 
 
 def test_a_proposal_says_what_moved(github: FakeGitHub, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,11 +123,7 @@ def test_a_proposal_says_what_moved(github: FakeGitHub, checkout: Path, monkeypa
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "-m", "a visit")
     file.write_text(lineage([[0.0, 0.001], [0.02, 0.02]]).text)
-    monkeypatch.chdir(checkout)
-    environment = {"GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": REPOSITORY, "GITHUB_TOKEN": TOKEN,
-                   "GITHUB_REF_NAME": "main", "GITHUB_RUN_ID": "7"}  # fmt: skip
-
-    result = CliRunner().invoke(main, ["github", "propose", "baselines"], env=environment)
+    result = propose_by_command(github, checkout, monkeypatch)
 
     assert result.exit_code == 0, result.output
     (pull,) = github.pulls.values()
@@ -136,14 +137,8 @@ def test_propose_refused(github: FakeGitHub, checkout: Path, monkeypatch: pytest
     """A proposal that GitHub refuses is an error: nobody would look for what was never proposed."""
     (checkout / "baselines" / "new.json").write_text("{}")
     github.refusals.append(Refusal("POST", ".*/git/refs", 403))
-    monkeypatch.chdir(checkout)
-    environment = {"GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": REPOSITORY, "GITHUB_TOKEN": TOKEN,
-                   "GITHUB_REF_NAME": "main", "GITHUB_RUN_ID": "7"}  # fmt: skip
-
-    result = CliRunner().invoke(main, ["github", "propose", "baselines"], env=environment)
-
-    assert result.exit_code == 1
-    assert "GitHub answered 403 Resource not accessible by integration" in result.output
+    result = propose_by_command(github, checkout, monkeypatch)
+    assert (result.exit_code, "GitHub answered 403 Resource not accessible" in result.output) == (1, True)
 
 
 # --- the job
@@ -175,19 +170,23 @@ def test_format_github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_outputs((tmp_path / "outputs").read_text()) == {"verdict": "pass", "exit_status": "0", "run_folder": ""}
 
 
-def test_touched() -> None:
+FILES = ["perfgate.toml", "perfgate.toml.bak", "scenarios/models/a/config.json", "baselinesque/a", "src/a.py"]
+
+
+@pytest.mark.parametrize(
+    ("files", "pattern", "counted"),
+    [
+        (FILES, "scenarios/*.yaml", ("perfgate.toml", "scenarios/models/a/config.json")),
+        (FILES, "./scenarios/*.yaml", ("perfgate.toml", "scenarios/models/a/config.json")),
+        (["a.yaml", "b/a.yaml"], "a.yaml", ("a.yaml",)),
+        # A pattern that begins with a wildcard may find scenarios, and their models, anywhere.
+        *((["llama.yaml", "models/a/config.json"], pattern, ("llama.yaml", "models/a/config.json"))
+          for pattern in ("*.yaml", "**/*.yaml", "./*.yaml", "scen*/a.yaml", "[ab].yaml")),
+    ],
+)  # fmt: skip
+def test_touched(files: list[str], pattern: str, counted: tuple[str, ...]) -> None:
     """What a change is judged by: configuration, baselines, and all that lies in the folders of scenarios."""
-    files = ["perfgate.toml", "perfgate.toml.bak", "scenarios/models/a/config.json", "baselinesque/a", "src/a.py"]
-
-    assert touched(files, ["scenarios/*.yaml"]) == ("perfgate.toml", "scenarios/models/a/config.json")
-    assert touched(files, ["./scenarios/*.yaml"]) == ("perfgate.toml", "scenarios/models/a/config.json")
-    assert touched(["a.yaml", "b/a.yaml"], ["a.yaml"]) == ("a.yaml",)
-
-
-@pytest.mark.parametrize("pattern", ["*.yaml", "**/*.yaml", "./*.yaml", "scen*/a.yaml", "[ab].yaml"])
-def test_touched_by_patterns_without_a_folder(pattern: str) -> None:
-    """A pattern that begins with a wildcard may find scenarios, and their models, anywhere: every file counts."""
-    assert touched(["llama.yaml", "models/a/config.json"], [pattern]) == ("llama.yaml", "models/a/config.json")
+    assert touched(files, [pattern]) == counted
 
 
 def test_a_page_on_another_server(github: FakeGitHub) -> None:
@@ -246,25 +245,6 @@ def test_runs_of_another_origin(github: FakeGitHub, key: str, value: object) -> 
         of_earlier_attempt(Api(github.url, TOKEN), ATTEMPT, "a", "a" * 40)
 
 
-def test_a_run_of_another_shape(github: FakeGitHub) -> None:
-    """An answer that is not a workflow run is refused with the field that cannot be read."""
-    github.runs[7] = {**RUN, "path": []}
-
-    with pytest.raises(ApiError, match=r"/actions/runs/7: its answer cannot be read: path: "):
-        of_earlier_attempt(Api(github.url, TOKEN), ATTEMPT, "a", "a" * 40)
-
-
-@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\..\\evil", "C:evil"])
-def test_archives_stay_in_their_folder(tmp_path: Path, name: str) -> None:
-    """An archive that names a file outside its folder is refused whole, and leaves nothing behind."""
-    (tmp_path / "archive.zip").write_bytes(zipped({"run/run.json": b"{}", name: b"x"}))
-
-    with pytest.raises(RecordError, match="names a file outside its folder"):
-        unpack(tmp_path / "archive.zip", tmp_path / "runs")
-
-    assert [file.name for file in tmp_path.iterdir()] == ["archive.zip"]
-
-
 def _packed(method: int, **files: bytes) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", method) as archive:
@@ -276,6 +256,8 @@ def _packed(method: int, **files: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("archive", "said"),
     [
+        *((zipped({"run/run.json": b"{}", name: b"x"}), "names a file outside its folder")
+          for name in ("../evil", "/etc/evil", "a/../../evil", "a\\..\\evil", "C:evil")),
         (_packed(zipfile.ZIP_DEFLATED), "holds nothing"),
         (_packed(zipfile.ZIP_LZMA, a=b"x"), "packs 'a' in a way that GitHub does not"),
         (_packed(zipfile.ZIP_BZIP2, a=b"x"), "packs 'a' in a way that GitHub does not"),
@@ -283,10 +265,9 @@ def _packed(method: int, **files: bytes) -> bytes:
         (zipped({"a": b"x"}).replace(b"a", b"\0"), "names a file outside its folder: ''"),
         (zipped({"a" * 300: b"x"}), "cannot be unpacked"),
     ],
-    ids=["empty", "lzma", "bzip2", "file-below-a-file", "no-name", "long-name"],
-)
+)  # fmt: skip
 def test_archives_that_no_runner_makes(tmp_path: Path, archive: bytes, said: str) -> None:
-    """An archive that is well-formed and still of no use is refused with its reason, and leaves nothing behind."""
+    """An archive that leads out of its folder, or is of no use, is refused whole, and leaves nothing behind."""
     (tmp_path / "archive.zip").write_bytes(archive)
 
     with pytest.raises(RecordError, match=said):
@@ -330,13 +311,9 @@ def test_workflows() -> None:
     job = YAML(typ="safe", pure=True).load(written[".github/workflows/perfgate.yml"])["jobs"]["measure"]
     assert job["runs-on"] == ["self-hosted", "h200"]
     assert job["concurrency"]["group"] == "perfgate-h200"
-
-
-@pytest.mark.parametrize("action", ["me/perfgate@v1", "me/perfgate", f"me/perfgate@{'A' * 40}"])
-def test_actions_are_pinned(action: str) -> None:
-    """A workflow is written for a commit only: a tag can be moved."""
-    with pytest.raises(UsageError, match="40 hexadecimal digits"):
-        workflows(action, LABELS)
+    for action in ("me/perfgate@v1", "me/perfgate", f"me/perfgate@{'A' * 40}"):  # a tag can be moved
+        with pytest.raises(UsageError, match="40 hexadecimal digits"):
+            workflows(action, LABELS)
 
 
 def test_actions_of_others_are_pinned() -> None:

@@ -20,8 +20,7 @@ from test_heads import OfHeads, measure
 
 from perfgate.baseline.stored_visit import Build
 from perfgate.history.point_table import PointTable, opened
-from perfgate.history.points import Point
-from perfgate.history.series import all_series
+from perfgate.history.points import Point, all_series
 from perfgate.record.run_record import Visit
 
 pytestmark = pytest.mark.skipif(find_spec("ruptures") is None, reason="ruptures has no wheels for this Python yet")
@@ -112,7 +111,7 @@ def test_what_ends_while_it_is_kept_is_read_anew(tmp_path: Path, monkeypatch: py
 
 
 def test_a_database_of_somebody_else_stays_as_it_is(tmp_path: Path) -> None:
-    """A DuckDB file with other tables is refused and not changed; a cache of another version begins anew."""
+    """Another file, or a DuckDB file with other tables, is refused and not changed."""
     write_a_run(tmp_path / "runs" / "one")
     theirs, old = tmp_path / "theirs", tmp_path / "old"
     with duckdb.connect(str(theirs)) as connection:
@@ -120,9 +119,13 @@ def test_a_database_of_somebody_else_stays_as_it_is(tmp_path: Path) -> None:
     with duckdb.connect(str(old)) as connection:
         connection.execute("CREATE TABLE files (path VARCHAR, size BIGINT)")
 
+    (tmp_path / "text").write_text("mine")
+    no_database = history(tmp_path / "runs", output=tmp_path / "s", cache=tmp_path / "text")
     refused = history(tmp_path / "runs", output=tmp_path / "s", cache=theirs)
     taken = history(tmp_path / "runs", output=tmp_path / "s", cache=old)
 
+    assert (no_database.exit_code, "cannot be opened as a cache" in no_database.stderr) == (2, True)
+    assert (tmp_path / "text").read_text() == "mine"
     assert (refused.exit_code, "it has a table precious" in refused.stderr) == (2, True)
     with duckdb.connect(str(theirs)) as connection:
         assert connection.execute("SHOW TABLES").fetchall() == [("precious",)]
@@ -134,26 +137,23 @@ def test_without_its_usual_cache(why: str, tmp_path: Path, monkeypatch: pytest.M
     """Where the usual cache cannot be had, that is said and the pages are made all the same."""
     write_a_run(tmp_path / "runs" / "one")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    connect: Any = duckdb.connect
+
+    def busy(file: str) -> Any:
+        if file != ":memory:":
+            raise duckdb.IOException("Could not set lock on file: Conflicting lock is held")
+        return connect(file)
+
     if why == "no folder":
         (tmp_path / "home").write_text("a file")
-        told = history(tmp_path / "runs", output=tmp_path / "s")
     else:
-        monkeypatch.setattr("perfgate.history.point_table.duckdb.connect", _busy(duckdb.connect))
-        told = history(tmp_path / "runs", output=tmp_path / "s")
+        monkeypatch.setattr("perfgate.history.point_table.duckdb.connect", busy)
+    told = history(tmp_path / "runs", output=tmp_path / "s")
 
     assert told.exit_code == 0
     assert "cannot be opened as a cache" in told.stderr
     assert "everything is read anew" in told.stderr
     assert "1 series of 1 visits; 0 left out" in told.stdout
-
-
-def _busy(connect: Any) -> Any:
-    def connected(file: str) -> Any:
-        if file != ":memory:":
-            raise duckdb.IOException("Could not set lock on file: Conflicting lock is held")
-        return connect(file)
-
-    return connected
 
 
 def test_folders_of_any_name_are_in_git(tmp_path: Path) -> None:
