@@ -19,12 +19,7 @@ from perfgate.machine.locks import hold
 
 @dataclass(frozen=True)
 class Swept:
-    """What became of a folder.
-
-    Args:
-        folder: A compile cache or a run folder.
-        kept: Why it is still there; empty where it was removed.
-    """
+    """What became of a compile cache or run folder, and why it was kept, where it was."""
 
     folder: Path
     kept: str = ""
@@ -94,10 +89,8 @@ def sweep(root: Path, days: float) -> Iterator[Swept]:
         try:
             with hold(folder):
                 yield from _sweep(folder, datetime.now(UTC) - timedelta(days=days))
-        except NotMeasuredError as error:
-            yield Swept(folder, error.finding)
-        except OSError as error:
-            yield Swept(folder, str(error))
+        except (NotMeasuredError, OSError) as error:
+            yield Swept(folder, error.finding if isinstance(error, NotMeasuredError) else str(error))
 
 
 def _run_folders(root: Path) -> Iterator[Path]:

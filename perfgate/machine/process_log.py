@@ -19,11 +19,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def last_words(log: Path, said: str = "") -> tuple[str, ...]:
-    """The lines of a log that say more of a failure than what was said of it already.
-
-    Args:
-        log: The engine's log.
-        said: What is known of the failure.
+    """The lines of a log that say more of a failure than what was ``said`` of it already.
 
     Returns:
         The last different errors, oldest first, without those in ``said``; the last line where the log has no error
