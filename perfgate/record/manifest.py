@@ -19,6 +19,7 @@ from perfgate.record.run_record import Record, Run, read_run
 from perfgate.scenario.declaration import parse
 from perfgate.scenario.plan import ALPHA, BETA, Cell, head_first, resolve_cells, round_order
 from perfgate.scenario.taken_cells import as_taken
+from perfgate.scenario.workload import AnyWorkload
 from perfgate.scenario.yaml_document import MAX_BYTES
 from perfgate.stats.prediction import PAIRS_SHARE
 
@@ -35,20 +36,19 @@ def read_manifest(folder: Path) -> Run:
     run = read_run(folder)
     where = str(folder / RUN)
     if run.plan.alpha != ALPHA or run.plan.beta not in (BETA, BETA * PAIRS_SHARE):
-        text = (
-            f"declares alpha {run.plan.alpha:g} and beta {run.plan.beta:g}, and perfgate's are {ALPHA:g} and {BETA:g}"
-        )
-        raise RecordError(text, where=where, remedy=TAKE_AGAIN)
-    declared = [cell for cells in _declared(folder, run) for cell in cells]
+        rates = f"alpha {run.plan.alpha:g} and beta {run.plan.beta:g}, and perfgate's are {ALPHA:g} and {BETA:g}"
+        raise RecordError(f"declares {rates}", where=where, remedy=TAKE_AGAIN)
     kind = {"kernels_only": run.kernels_only, "exact_only": run.exact_only, "host_profile": run.host_profile}
-    declared = [*as_taken(declared, **kind)]
+    declared = as_taken([cell for cells in _declared(folder, run) for cell in cells], **kind)
     names = [cell.name for cell in declared]
     if (planned := [cell.name for cell in run.plan.cells]) != names:
         text = f"plans the cells {', '.join(planned)}, and its scenarios declare {', '.join(names)}"
         raise RecordError(text, where=where, remedy=TAKE_AGAIN)
     for cell, expected in zip(run.plan.cells, declared, strict=True):
         if cell != expected:
-            raise RecordError(f"{cell.name}: {_difference(cell, expected)}", where=where, remedy=_remedy(run))
+            differing = ", ".join(name for name in Cell.model_fields if getattr(cell, name) != getattr(expected, name))
+            text = f"{cell.name}: {differing}: not what the scenario in {SCENARIOS}/{cell.scenario}.yaml declares"
+            raise RecordError(text, where=where, remedy=_remedy(run))
     if run.part is not None and not run.part.fits(run.plan):
         raise RecordError("its shards do not hold each cell of the plan once", where=where, remedy=TAKE_AGAIN)
     return run
@@ -82,10 +82,8 @@ def check_sequence(records: Iterable[Record]) -> None:
     """See that trials are ones that perfgate can have taken: in the order that the seed draws, each of its own cell.
 
     A record that was edited and sealed again fits its digest, whether its sides were swapped, pairs were left out or
-    trials are another cell's. One that was cut off at its end is not told from that of a run that was stopped.
-
-    Args:
-        records: All of one run.
+    trials are another cell's. One that was cut off at its end is not told from that of a run that was stopped. To be
+    called with all records of a run.
 
     Raises:
         RecordError: They are not; the text names the trial.
@@ -140,7 +138,17 @@ def _impossible(record: Record, trial: Trial) -> str:
         return ""
     if len(trial.iterations) not in (numbers := record.iterations_of(trial)):
         return f"holds {len(trial.iterations)} iterations, and its cell takes {numbers[0]}"
-    return _other_load(cell, trial.iterations)
+    return _other_load(cell.workload, trial.iterations)
+
+
+def _other_load(work: AnyWorkload, iterations: Sequence[Iteration]) -> str:
+    """Why these cannot be iterations of a workload; empty where they can."""
+    if isinstance(work, Load):
+        served = all(iteration.lengths for iteration in iterations)
+        return "" if served else "holds iterations of a batch, and its cell is a server's"
+    sizes = {(len(iteration.ttft_ns), iteration.output_tokens) for iteration in iterations}
+    fits = sizes <= {(work.batch, work.output_tokens)}
+    return "" if fits else "holds iterations of another batch or length than its cell's"
 
 
 def _place(record: Record, label: str, pair: int) -> int:
@@ -151,18 +159,6 @@ def _place(record: Record, label: str, pair: int) -> int:
     if record.alone is not None:
         return 0
     return int(head_first(record.seed, cell_id, pair, record.orders) != (label == "head"))
-
-
-def _other_load(cell: Cell, iterations: Sequence[Iteration]) -> str:
-    """Why these cannot be iterations of a cell's workload; empty where they can."""
-    work = cell.workload
-    if isinstance(work, Load):
-        served = all(iteration.lengths for iteration in iterations)
-        return "" if served else "holds iterations of a batch, and its cell is a server's"
-    if any((len(iteration.ttft_ns), iteration.output_tokens) != (work.batch, work.output_tokens)
-           for iteration in iterations):  # fmt: skip
-        return "holds iterations of another batch or length than its cell's"
-    return ""
 
 
 def _declared(folder: Path, run: Run) -> Iterator[tuple[Cell, ...]]:
@@ -182,9 +178,8 @@ def _declared(folder: Path, run: Run) -> Iterator[tuple[Cell, ...]]:
             model = None if hub else (cell.model_digest, cell.model_folder)
             yield resolve_cells(loaded, model, replay.sha256 if replay else None)
         except ScenarioError as error:
-            raise RecordError(
-                f"no scenario of this version: {error.text}", where=str(file), remedy=_remedy(run)
-            ) from error
+            text = f"no scenario of this version: {error.text}"
+            raise RecordError(text, where=str(file), remedy=_remedy(run)) from error
         except PerfgateError as error:
             raise RecordError(error.text, where=str(file)) from error
 
@@ -195,11 +190,6 @@ def _read(file: Path) -> str:
             return stream.read(MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"cannot be read: {error}", where=str(file)) from error
-
-
-def _difference(cell: Cell, expected: Cell) -> str:
-    named = [name for name in Cell.model_fields if getattr(cell, name) != getattr(expected, name)]
-    return f"{', '.join(named)}: not what the scenario in {SCENARIOS}/{cell.scenario}.yaml declares"
 
 
 def _remedy(run: Run) -> str:
