@@ -22,15 +22,13 @@ from perfgate.capture.window_reading import MOST_GAPS
 from perfgate.counters.model_shape import text_part
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.doctor.accepted_values import EngineArguments
-from perfgate.doctor.uninstalled_plugins import uninstalled
-from perfgate.doctor.vllm_source import Located, arguments_of, locate
+from perfgate.doctor.vllm_source import Located, arguments_of, locate, option_of, uninstalled
 from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.load.arrival_kinds import APART_NS
 from perfgate.load.arrival_trace import read_arrivals
 from perfgate.load.arrivals import crowded, longest, part
 from perfgate.load.shape import Load
 from perfgate.machine.json_text import RECORD
-from perfgate.metrics.sides import SIDES
 from perfgate.models import FieldPath
 from perfgate.scenario.cache_size import PINNED, cannot_hold
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder
@@ -87,11 +85,6 @@ class _Side:
     cpu: bool | None = None
     takes: EngineArguments | str = ""
 
-    @property
-    def option(self) -> str:
-        """Where it was named: by words, or where there are none in ``perfgate.toml``."""
-        return f"--{self.name} or [subjects.{self.name}]" if self.name in SIDES else f"--head {self.name}"
-
 
 @dataclass(frozen=True)
 class _Cell:
@@ -133,7 +126,7 @@ class _Cell:
     def problem(self, key: str, text: str, within: Sequence[str] = (), *, at_key: bool = False) -> Problem:
         """Something wrong with a workload key or an engine argument, at the place that sets it."""
         if key not in MATRIX_WORKLOAD_KEYS and key in self.side.args:
-            return Problem(self.side.option, 0, 0, ".".join(("args", key, *within)), text)
+            return Problem(option_of(self.side.name), 0, 0, ".".join(("args", key, *within)), text)
         path: FieldPath = ("workload", key) if key in MATRIX_WORKLOAD_KEYS else ("engine", "args", key)
         if key in self.point:
             number = self.loaded.scenario.matrix[key].index(self.point[key])
@@ -235,8 +228,7 @@ def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
     """Arguments and workload that do not fit each other, by those arguments alone that are given."""
     work, args = cell.workload, cell.args
     if isinstance(work, Load):
-        yield from _too_long(cell, work)
-        yield from _too_fast(cell, work)
+        yield from _unfit_load(cell, work)
         return
     seqs, length, batched = (_whole(args, key) for key in ("max_num_seqs", "max_model_len", "max_num_batched_tokens"))
     measured = [(gate.metric, gate.measured) for gate in cell.loaded.scenario.gates]
@@ -288,20 +280,13 @@ def _unknown_token(cell: _Cell) -> Iterator[Problem]:
         yield cell.loaded.problem(("workload", "images", "token"), text)
 
 
-def _too_long(cell: _Cell, load: Load) -> Iterator[Problem]:
-    """Requests that no server with this context would take."""
+def _unfit_load(cell: _Cell, load: Load) -> Iterator[Problem]:
+    """Requests that no server with this context would take, and a trace that no client can replay at this speed."""
     file, length = trace_file(cell.loaded.file, load), _whole(cell.args, "max_model_len")
     most = longest(load, read_arrivals(file) if file else ())
     if most is not None and length is not None and most > length:
-        text = (
-            f"a request of this load can have {most} tokens, and max_model_len is {length}: raise it, or shorten them"
-        )
-        yield cell.loaded.problem(("workload",), text)
-
-
-def _too_fast(cell: _Cell, load: Load) -> Iterator[Problem]:
-    """A trace that no client can replay at this speed."""
-    file = trace_file(cell.loaded.file, load)
+        words = f"a request of this load can have {most} tokens, and max_model_len is {length}"
+        yield cell.loaded.problem(("workload",), f"{words}: raise it, or shorten them")
     if file is not None and (rate := crowded(load, read_arrivals(file))) is not None:
         text = (
             f"the trace comes to {rate:.0f} requests a second, and requests are {APART_NS // 1000} us apart at least, "
@@ -313,8 +298,10 @@ def _too_fast(cell: _Cell, load: Load) -> Iterator[Problem]:
 def _too_many_figures(cell: _Cell) -> Iterator[Problem]:
     """More than a record holds; half of it is left to dropped pairs, further looks and traces."""
     work, measure = cell.workload, cell.loaded.scenario.measure
-    if isinstance(work, Load):
-        requests = _requests(cell, work)
+    if isinstance(work, Load):  # of a window that lasts for a time as many as come in the mean
+        file = trace_file(cell.loaded.file, work)
+        lasting = work.requests or math.ceil((work.duration or 0.0) * work.most_per_second)
+        requests = lasting if file is None else len(part(work, read_arrivals(file)))
         each, holds, unit = 3 * requests + MOST_GAPS, f"{requests} requests", "windows"
     else:
         each = 2 * work.batch + work.output_tokens
@@ -329,13 +316,6 @@ def _too_many_figures(cell: _Cell) -> Iterator[Problem]:
         yield cell.loaded.problem(("measure", "iterations"), text)
 
 
-def _requests(cell: _Cell, load: Load) -> int:
-    """Requests of a window, of one that lasts for a time as many as come in the mean."""
-    if (file := trace_file(cell.loaded.file, load)) is not None:
-        return len(part(load, read_arrivals(file)))
-    return load.requests or math.ceil((load.duration or 0.0) * load.most_per_second)
-
-
 def _whole(args: Mapping[str, Any], key: str) -> int | None:
     """An argument that is given as a positive number; -1 and words ask the engine to choose."""
     value = args.get(key)
@@ -343,35 +323,22 @@ def _whole(args: Mapping[str, Any], key: str) -> int | None:
 
 
 def _hardly_meant(cell: _Cell) -> Iterator[Problem]:
-    yield from _unbounded_cache(cell)
-    yield from _bound_threads(cell)
-    yield from _gates_of_a_gpu(cell)
-
-
-def _gates_of_a_gpu(cell: _Cell) -> Iterator[Problem]:
-    """On a CPU some metrics have no value; that is found out by a trial, which takes minutes, and ends the run."""
-    for number, gate in enumerate(cell.loaded.scenario.gates):
-        if cell.on_cpu and gate.measured.of_gpu:
-            text = f"{gate.metric} is measured on GPUs alone, and this engine runs on the CPU: remove the gate there"
-            yield cell.loaded.problem(("gates", number, "metric"), text)
-
-
-def _unbounded_cache(cell: _Cell) -> Iterator[Problem]:
-    """On a CPU, vLLM takes most of the host's memory for its cache unless it is told how much."""
-    variables = cell.variables
-    if not cell.on_cpu or CACHE_VARIABLE in variables or any(cell.args.get(key) is not None for key in CACHE_ARGS):
+    """What an engine on a CPU does unless it is told otherwise, and gates that have no value there."""
+    if not cell.on_cpu:
         return
-    text = (f"on a CPU vLLM reserves most of the host's memory unless kv_cache_memory_bytes says how much; "
-            f"add kv_cache_memory_bytes: {_cache_bytes(cell)}")  # fmt: skip
-    yield cell.loaded.problem(("engine", "args"), text, at_key=True)
-
-
-def _bound_threads(cell: _Cell) -> Iterator[Problem]:
-    """On a CPU vLLM binds its threads to cores unless it is told otherwise; one that others use holds up every step."""
-    if cell.on_cpu and THREADS_VARIABLE not in cell.variables:
+    variables = cell.variables
+    if CACHE_VARIABLE not in variables and all(cell.args.get(key) is None for key in CACHE_ARGS):
+        text = (f"on a CPU vLLM reserves most of the host's memory unless kv_cache_memory_bytes says how much; "
+                f"add kv_cache_memory_bytes: {_cache_bytes(cell)}")  # fmt: skip
+        yield cell.loaded.problem(("engine", "args"), text, at_key=True)
+    if THREADS_VARIABLE not in variables:
         text = (f"on a CPU vLLM binds its threads to cores, and a core that something else uses makes steps several "
                 f"times as long; add {THREADS_VARIABLE}: nobind")  # fmt: skip
         yield cell.loaded.problem(("engine", "env"), text, at_key=True)
+    for number, gate in enumerate(cell.loaded.scenario.gates):
+        if gate.measured.of_gpu:
+            text = f"{gate.metric} is measured on GPUs alone, and this engine runs on the CPU: remove the gate there"
+            yield cell.loaded.problem(("gates", number, "metric"), text)
 
 
 def _cache_bytes(cell: _Cell) -> int:
