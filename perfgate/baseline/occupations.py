@@ -53,11 +53,7 @@ def typical(ratios: Sequence[float]) -> tuple[float, ...]:
 
 
 def occupations(runs: Iterable[Sequence[BaselineVisit]]) -> tuple[Occupation, ...]:
-    """The observations that visits make, in order of their first promotion.
-
-    Args:
-        runs: The visits of each run, at least one.
-    """
+    """The observations that visits make, in order of their first promotion; each run has at least one visit."""
     found: list[tuple[list[BaselineVisit], Sequence[BaselineVisit], str, int]] = []
     days: list[Sequence[BaselineVisit]] = []
     for visits in runs:
@@ -125,10 +121,7 @@ def _one_of_each_card(seen: Sequence[Occupation], *, by_day: bool) -> list[Occup
 def most_visits(seen: Sequence[Occupation], cards: Iterable[str], *, by_day: bool) -> int:
     """How many occupations count for a head on that one of these cards that most is known of.
 
-    Args:
-        seen: In order of promotion.
-        cards: Where heads may be measured, at least one.
-        by_day: Whether times are compared, so that occupations of one day share it; else ratios to an anchor are.
+    ``by_day``: whether times are compared, so that occupations of one day share it; else ratios to an anchor are.
     """
     own = (sum(one.card == card for one in seen) for card in cards)
     return max(*own, len(_one_of_each_card(seen, by_day=by_day)))
