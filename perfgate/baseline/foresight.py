@@ -39,11 +39,7 @@ class Way(NamedTuple):
 def ways(baseline: Baseline, cell: Cell, price: CellPower, gates_in_run: int) -> Iterator[Way]:
     """The head alone, and in pairs with the anchor of the newest visit, if there is one.
 
-    Args:
-        baseline: Of the cell.
-        cell: The cell.
-        price: What its trials cost.
-        gates_in_run: Gates of the whole run, which share alpha.
+    ``price`` is what the cell's trials cost; all gates of the run share alpha.
     """
     newest = baseline.newest_anchor
     for anchor in (None, newest) if newest else (None,):

@@ -223,11 +223,7 @@ def _load(text: str, where: str) -> dict[str, Any]:
 
 
 def problems(content: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with a lineage, entry by entry; nothing where each entry is as written and follows the one before.
-
-    Args:
-        content: A baseline's file as read: ``entries`` is a list of objects with at least one.
-    """
+    """What is wrong with a lineage as read, entry by entry; nothing where each is as written and in its place."""
     before = ""
     for number, entry in enumerate(content["entries"], 1):
         name = f"entry {number} ({entry.get('kind')}, {entry.get('time_utc')}, {entry.get('author')})"

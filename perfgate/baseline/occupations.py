@@ -33,10 +33,7 @@ class Occupation:
     def values(self, metric: str, anchor: Build | None = None, most: int | None = None) -> tuple[float, ...]:
         """The restarts of all visits that carry a metric, or one ratio to an anchor; none where none does.
 
-        Args:
-            metric: Its name.
-            anchor: What ratios are to.
-            most: Of so many pairs, the first ones: the median of more would spread less than a head's can.
+        Of pairs the first ``most`` count: the median of more would spread less than a head's can.
         """
         if anchor is None:
             return tuple(chain.from_iterable(visit.values.get(metric, ()) for visit in self.visits))
@@ -82,18 +79,11 @@ def held_against(
     The head's own card goes first: from four occupations on nothing else is looked at. Else one of each card counts,
     the newest; where times are compared, none of a day that another one has. Then they share with each other what they
     share with the head, and their spread is that of cards and days together. Which count never depends on what they
-    measured.
-
-    Args:
-        seen: In order of promotion.
-        metric: Its name.
-        card: The head's.
-        anchor: What was measured beside the head, if ratios are compared.
-        pairs: How many pairs of both there are; all that an occupation has count where not given.
+    measured. Of each occupation as many ``pairs`` count as the head has with its ``anchor``.
 
     Returns:
-        Sets of occupations: those that carry the metric beside the head's anchor, then those beside any other one,
-        which spread alike about another mean; empty without any of the first.
+        Sets of occupations, in order of promotion: those that carry the metric beside the head's anchor, then those
+        beside any other one, which spread alike about another mean; empty without any of the first.
     """
     anchors: list[Build | None] = [anchor]
     for visit in (visit for occupation in seen for visit in occupation.visits if anchor and visit.anchor):

@@ -43,14 +43,9 @@ class PairsInStates:
         return cls(labeller, found, bound) if labeller and found else None
 
     def ratios(self, metric: Metric, visit: int | None = None) -> tuple[float, ...] | None:
-        """Head by base, of each pair that has a state in common, over the states that it has.
+        """Head by base, of each pair of one visit or of all that has a state in common, over the states that it has.
 
-        Args:
-            metric: Of timed trials.
-            visit: Number of the visit whose pairs are wanted; all by default.
-
-        Returns:
-            In the order of pairs; ``None`` for a metric that does not follow the states.
+        In the order of pairs; ``None`` for a metric that does not follow the states.
         """
         if not follows_states(metric):
             return None

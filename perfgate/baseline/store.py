@@ -75,9 +75,7 @@ def files(root: Path) -> list[Path]:
 def find(source: Path, cells: Iterable[Cell]) -> dict[str, tuple[Stored, ...]]:
     """The baselines that cells may be held against, by cell_id, of whatever machine; none for a cell that is new.
 
-    Args:
-        source: A file, which every cell is held against, or a folder that has one for the cell.
-        cells: The cells.
+    ``source`` is a file, which every cell is held against, or a folder that has one for the cell.
 
     Raises:
         RecordError: One of them is broken.
@@ -185,10 +183,7 @@ def commit(folder: Path) -> str:
 def as_of(file: Path, ref: str, here: Path | None = None) -> str | None:
     """A file's text at a commit; ``None`` where it was not there.
 
-    Args:
-        file: The file; from ``here`` where that is given.
-        ref: The commit.
-        here: A folder of the repository that is asked; that of the file where not given.
+    Asked is the repository of ``here``, from where the file is then named; that of the file where not given.
 
     Raises:
         UsageError: There is no such commit, or git does not read the repository.
@@ -211,14 +206,10 @@ def parse_as_of(file: Path, ref: str) -> Baseline | None:
 
 
 def verify(chosen: Sequence[Path], root: Path | None, ref: str | None) -> Iterator[tuple[Path, Baseline]]:
-    """Each baseline that is whole, and only grew since a commit.
+    """Each baseline that is whole, and only grew since a commit: ``HEAD`` where none is named and there is one.
 
     A lineage alone cannot show that its newest entries were taken away or that it was written anew; the repository can.
-
-    Args:
-        chosen: Files of baselines.
-        root: A folder of baselines, none of whose files may be gone since the commit; ``None``: not looked at.
-        ref: The commit; ``None``: ``HEAD``, where there is one.
+    None of the files below ``root`` may be gone since.
 
     Raises:
         RecordError: ``baseline-broken``: one is not; the text names the entry.

@@ -191,11 +191,7 @@ def card_of(visits: Iterable[Visit], salt: str) -> str:
 def visits_of(record: Record, side: Side, salt: str, *, anchored: bool = False) -> Iterator[BaselineVisit]:
     """Every visit of a record in which one side has a value, in order of time.
 
-    Args:
-        record: The record.
-        side: The side.
-        salt: What cards are hashed with.
-        anchored: Whether its base is an anchor, so that its head is kept pair by pair beside it.
+    Cards are hashed with ``salt``. Where the base is an anchor, the head is kept pair by pair beside it.
     """
     gated = {gate.gate.measured.name: gate.gate.measured for gate in record.cell.gates}
     metrics = {**METRICS, **gated}.values()

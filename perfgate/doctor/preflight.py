@@ -137,10 +137,7 @@ class _Cell:
 def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: bool = True) -> Preflight:
     """Look at what is to be run.
 
-    Args:
-        scenarios: What is to be measured.
-        subjects: The builds by what they are called; without any, arithmetic is all there is.
-        ask: Whether the builds' interpreters may be started.
+    Without subjects arithmetic is all there is; ``ask``: whether the builds' interpreters may be started.
 
     Raises:
         ScenarioError: With all that no engine would accept, or no gate could be judged by, in file order.

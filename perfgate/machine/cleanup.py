@@ -77,13 +77,10 @@ def count_files(folder: Path) -> int:
 
 
 def sweep(root: Path, days: float) -> Iterator[Swept]:
-    """Remove what nobody needs from the run folders below ``root``; links are not followed.
+    """Remove what nobody needs from the run folders at any depth below ``root``; links are not followed.
 
-    A run folder is one with a ``run.json`` of ours; one that a run holds is left alone, however old it is.
-
-    Args:
-        root: Where to look, at any depth.
-        days: Run folders in which nothing was measured for so long go whole, of others only the compile caches.
+    A run folder is one with a ``run.json`` of ours; one that a run holds is left alone, however old it is. Those in
+    which nothing was measured for so many days go whole, of others only the compile caches.
     """
     for folder in list(_run_folders(root)):
         try:

@@ -243,9 +243,7 @@ def cache_folder(config: Config) -> Path | None:
 def sweep_builds(cache: Path, days: float) -> Iterator[Swept]:
     """Remove builds that nobody needs, with their worktrees; nothing but builds of ours.
 
-    Args:
-        cache: The folder of builds.
-        days: Finished builds that no run has asked for in so long go; half builds go at once.
+    Finished builds go that no run has asked for in so many days; half builds go at once.
     """
     before_s = (datetime.now(UTC) - timedelta(days=days)).timestamp()
     for folder in sorted(cache.iterdir()) if cache.is_dir() else ():

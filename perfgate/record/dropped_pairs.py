@@ -57,16 +57,9 @@ def met_unfit_caches(trial: Trial) -> bool:
 
 
 def chance(base: int, head: int) -> float:
-    """Probability that failures which fall on either side by a fair coin are split at least so unevenly.
+    """Probability (the p value of the exact two-sided sign test) that dropped pairs are split at least so unevenly.
 
-    The two-sided sign test, exact.
-
-    Args:
-        base: Dropped pairs that failed first on the base, from 0.
-        head: Those that did on the head, from 0.
-
-    Returns:
-        The p value, in (0, 1].
+    Each failed first on either side, as by a fair coin.
     """
     return min(1.0, 2 * float(special.bdtr(min(base, head), base + head, 0.5)))
 

@@ -43,13 +43,8 @@ def resolve(
     """The subjects of a run by side, ``base`` and, unless only the base was named, ``head``.
 
     Without ``--base`` words the table ``[subjects.base]`` serves, else the interpreter that runs perfgate. Without
-    ``--head`` words the table ``[subjects.head]`` serves if no ``--base`` words were given either.
-
-    Args:
-        base_words: Words of ``--base``.
-        head_words: Words of ``--head``.
-        tables: The ``[subjects.NAME]`` tables.
-        make: Makes builds of refs; without it a ref is an error.
+    ``--head`` words the table ``[subjects.head]`` serves if no ``--base`` words were given either. ``make`` makes
+    builds of refs; without it a ref is an error.
 
     Raises:
         UsageError: A word is not ``key=value`` and names no table, its key is unknown, or its value is refused; or the
