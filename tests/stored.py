@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +62,22 @@ def lineage(visits: Sequence[Sequence[float]], of: Cell | None = None, **machine
     return Baseline(entries=tuple(entries))
 
 
-def visits_beside(records: Sequence[Record]) -> Baseline:
+def chained(entries: Iterable[Entry]) -> Baseline:
+    """A baseline of one epoch: every entry but the first is equivalent to it."""
+    first, *more = entries
+    follows: dict[str, Any] = {"kind": "equivalent", "cell": None, "machine": None, "salt": ""}
+    return Baseline(entries=(first, *(entry.model_copy(update=follows) for entry in more)))
+
+
+def visits_beside(records: Iterable[Record]) -> Baseline:
     """A baseline of these visits, each of a head beside its anchor."""
-    entries: list[Entry] = []
-    for one in records:
-        entry = draft(one, "head", "salt", anchored=True)
-        follows: dict[str, Any] = {"kind": "equivalent", "cell": None, "machine": None, "salt": ""}
-        entries.append(entry.model_copy(update=follows) if entries else entry)
-    return Baseline(entries=tuple(entries))
+    return chained(draft(one, "head", "salt", anchored=True) for one in records)
+
+
+def held(side: Record, *baselines: Baseline) -> Outcome:
+    """One side's record against these baselines."""
+    manifest = run([side.cell], subjects=side.subjects)
+    return judge_against(manifest, {side.cell.cell_id: side}, {side.cell.cell_id: baselines})
 
 
 def said(one: Outcome | GateOutcome) -> str:

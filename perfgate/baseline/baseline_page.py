@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from perfgate.baseline.lineage import Baseline, Entry
@@ -22,19 +23,12 @@ SHORT = 12
 
 def list_document(found: Sequence[Stored]) -> Document:
     """A line a baseline: where, what, how many visits, and whether it can block yet."""
-    heading = ("machine class", "cell", "visits", "verdict", "newest", "promoted by")
-    rows = [
-        (
-            b.machine_class,
-            b.cell.name,
-            str(len(b.occupations)),
-            _standing(b),
-            b.entries[-1].time_utc[:10],
-            b.entries[-1].author,
-        )
-        for b in (item.baseline for item in found)
-    ]
-    return Document.of((), [Section(rows=[heading, *rows])])
+    rows = [("machine class", "cell", "visits", "verdict", "newest", "promoted by")]
+    for baseline in (item.baseline for item in found):
+        last, visits = baseline.entries[-1], str(len(baseline.occupations))
+        where = (baseline.machine_class, baseline.cell.name)
+        rows.append((*where, visits, _standing(baseline), last.time_utc[:10], last.author))
+    return Document.of((), [Section(rows=rows)])
 
 
 def baseline_document(baseline: Baseline) -> Document:
@@ -42,10 +36,11 @@ def baseline_document(baseline: Baseline) -> Document:
     cell, visits = baseline.cell, plural(len(baseline.occupations), "visit")
     title = f"{cell.name} on {baseline.machine_class}: {visits}, {_standing(baseline)}"
     entries = plural(len(baseline.entries), "promotion")
+    anchors = Counter(", ".join(visit.anchor.build.words) for visit in baseline.visits if visit.anchor)
     facts = (
         f"cell {cell.cell_id[:SHORT]}, digest {baseline.tip[:SHORT]}, {entries}",
         f"build: {', '.join(baseline.build.words) or 'unknown'}",
-        *(f"anchor: {anchor}" for anchor in _anchors(baseline)),
+        *(f"anchor: {anchor} (beside {plural(count, 'visit')})" for anchor, count in anchors.items()),
         *(f"not known to this version: {name}" for name, metric in _carried(baseline).items() if metric is None),
     )
     anchor = baseline.newest_anchor
@@ -53,12 +48,6 @@ def baseline_document(baseline: Baseline) -> Document:
     heading = ("metric", "mean", "spread between visits", *beside, "visits", "newest visit")
     rows = [heading, *(_metric_row(baseline, metric, anchor) for metric in _metrics(baseline))]
     return Document.of((), [Section(title=title, lines=facts), Section(rows=rows)])
-
-
-def _anchors(baseline: Baseline) -> list[str]:
-    """What its visits were measured beside, and how many of them, in words."""
-    words = [", ".join(visit.anchor.build.words) for visit in baseline.visits if visit.anchor]
-    return [f"{anchor} (beside {plural(words.count(anchor), 'visit')})" for anchor in dict.fromkeys(words)]
 
 
 def log_document(baseline: Baseline) -> Document:
@@ -70,36 +59,31 @@ def diff_document(before: Baseline, after: Baseline) -> Document:
     """How two baselines differ: lineage, cell, machine, build, and how far each metric moved."""
     shared = sum(a.digest == b.digest for a, b in zip(before.entries, after.entries, strict=False))
     first, second = (len(lineage.entries) - shared for lineage in (before, after))
-    heading = ("metric", "first", "second", "change")
-    rows = [
-        (metric.name, *(format_value(_mean(baseline, metric), metric.unit) for baseline in (before, after)),
-         signed_percent(_mean(after, metric) / _mean(before, metric) - 1))
-        for metric in _metrics(before)
-        if metric.name in {shared.name for shared in _metrics(after)}
-    ]  # fmt: skip
+    rows: list[tuple[str, ...]] = [("metric", "first", "second", "change")]
+    carried = {metric.name for metric in _metrics(after)}
+    for metric in (metric for metric in _metrics(before) if metric.name in carried):
+        was, now = _mean(before, metric), _mean(after, metric)
+        figures = (format_value(value, metric.unit) for value in (was, now))
+        rows.append((metric.name, *figures, signed_percent(now / was - 1)))
     return Document.of(
         [f"{plural(shared, 'promotion')} shared, {first} only in the first, {second} only in the second"],
         [
             *(_entry(number, entry) for number, entry in enumerate(after.entries[shared:], shared + 1)),
             Section(lines=tuple(f"cell: {text}" for text in before.cell.differences(after.cell))),
-            Section(rows=[heading, *rows]),
+            Section(rows=rows),
         ],
     )
 
 
 def promoted_document(promoted: Iterable[Promoted]) -> Document:
     """What a promotion wrote, and how far the metrics are from what was there."""
-    return Document.of((), map(_promoted, promoted))
-
-
-def _promoted(promotion: Promoted) -> Section:
-    visits = plural(len(promotion.baseline.occupations), "visit")
-    file = f"{promotion.file}: {visits}, {_standing(promotion.baseline)}, digest {promotion.baseline.tip[:SHORT]}"
-    return Section(
-        title=f"{promotion.cell}: {promotion.kind} ({promotion.side}): {promotion.why}",
-        lines=(file, *moved_lines(promotion.moved)),
-        close=True,
-    )
+    sections = []
+    for done in promoted:
+        visits = plural(len(done.baseline.occupations), "visit")
+        file = f"{done.file}: {visits}, {_standing(done.baseline)}, digest {done.baseline.tip[:SHORT]}"
+        title = f"{done.cell}: {done.kind} ({done.side}): {done.why}"
+        sections.append(Section(title=title, lines=(file, *moved_lines(done.moved)), close=True))
+    return Document.of((), sections)
 
 
 def _standing(baseline: Baseline) -> str:

@@ -34,12 +34,8 @@ def left_to_pairs(outcome: Outcome) -> tuple[CellOutcome, ...]:
 def read_pairs(folder: Path, run: Run, visited: Mapping[str, Record]) -> tuple[Run, dict[str, Record]] | None:
     """The manifest of a run's pairs and their records by cell_id; ``None`` where none were begun.
 
-    Records end as ``subject-changed`` where a head has other files than in the run.
-
-    Args:
-        folder: The run's folder.
-        run: Its manifest.
-        visited: Its records, by cell_id.
+    Records end as ``subject-changed`` where a head has other files than in the run, whose records by cell_id are
+    ``visited``.
 
     Raises:
         RecordError: The pairs are of other cells or heads or are older, are not those that were begun, or cannot be
@@ -49,7 +45,14 @@ def read_pairs(folder: Path, run: Run, visited: Mapping[str, Record]) -> tuple[R
         return None
     pairs = read_manifest(where)
     heads = heads_of_both(run, pairs)
-    _refuse_others(run, pairs, heads, where)
+    gates = {cell.cell_id: cell.gates for cell in run.plan.cells}
+    wrong = {
+        "is of other cells, or of other gates": any(gates.get(cell.cell_id) != cell.gates for cell in pairs.cells),
+        "is of another head": not pairs.built.keys() <= {"base", *heads},
+        "takes no pairs that could decide": pairs.fixed or pairs.quick or not heads,
+    }
+    if text := next((text for text, holds in wrong.items() if holds), ""):
+        raise RecordError(text, where=str(where), remedy=TAKE_AGAIN)
     records = {record.cell.cell_id: record for record in read_records(where, pairs)}
     check_sequence(records.values())
     for cell_id in records.keys() & visited.keys():
@@ -69,13 +72,6 @@ def decided_by_pairs(
 ) -> Outcome:
     """The outcome with what its pairs decide in the place of what visits would.
 
-    Args:
-        folder: The run's folder.
-        run: Its manifest.
-        outcome: By visits alone.
-        visited: Its records, by cell_id.
-        baselines: That it was held against, by cell_id.
-
     Raises:
         RecordError: See :func:`read_pairs`.
     """
@@ -86,8 +82,11 @@ def decided_by_pairs(
     pairs, records = read
     # Whatever its manifest declares: visits pass by a part of beta, so that of pairs which follow them is another one.
     plan = pairs.plan.model_copy(update={"beta": run.plan.beta * PAIRS_SHARE})
-    rest = pairs.model_copy(update={"plan": plan})
-    judged = {(cell.cell_id, _head_in(run, pairs, cell.head)): cell for cell in judge(rest, records).cells}
+    heads = heads_of_both(run, pairs)
+    judged = {
+        (cell.cell_id, heads[cell.head or "head"] if run.several else ""): cell
+        for cell in judge(pairs.model_copy(update={"plan": plan}), records).cells
+    }
     tips = {baseline.tip: baseline for known in baselines.values() for baseline in known}
     cells = []
     for cell in outcome.cells:
@@ -109,20 +108,3 @@ def _in_its_place(cell: CellOutcome, own: CellOutcome, record: Record | None, pr
     text = f"by {plural(visits, 'visit')} of the baseline; what is said here is of fresh pairs with {base.title}"
     found = {"name": cell.name, "head": cell.head, "cautions": (*own.cautions, Note(code=WOULD_REGRESS, text=text))}
     return own.model_copy(update=found)
-
-
-def _refuse_others(run: Run, pairs: Run, heads: Mapping[str, str], where: Path) -> None:
-    """See that pairs are of the run's cells, judged by the same gates, and of its heads."""
-    gates = {cell.cell_id: cell.gates for cell in run.plan.cells}
-    wrong = [
-        *["is of other cells, or of other gates" for cell in pairs.cells if gates.get(cell.cell_id) != cell.gates],
-        *["is of another head" for label in pairs.built if label not in {"base", *heads}],
-        *["takes no pairs that could decide" for _ in [0] if pairs.fixed or pairs.quick or not heads],
-    ]
-    if wrong:
-        raise RecordError(wrong[0], where=str(where), remedy=TAKE_AGAIN)
-
-
-def _head_in(run: Run, pairs: Run, name: str) -> str:
-    """What a head of the pairs is called in the run."""
-    return heads_of_both(run, pairs)[name or "head"] if run.several else ""

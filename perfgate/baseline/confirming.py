@@ -40,13 +40,9 @@ def in_pairs(
 ) -> Finished:
     """Take pairs of the heads that would regress, and of nothing else, until they are decided.
 
-    Args:
-        finished: A run against baselines, see :func:`perfgate.gate.run`.
-        loaded: Its scenarios.
-        base: The build that was promoted last.
-        progress: Told of each step, and where there is no time for pairs, or nothing to take.
-        budget_s: No pair is begun that would not end within so many seconds.
-        means: See :func:`perfgate.gate.run`.
+    ``base`` is the build that was promoted last; no pair is begun that would not end within ``budget_s`` seconds.
+    ``progress`` is told of each step, and where there is no time for pairs; ``means`` are those of
+    :func:`perfgate.gate.run`.
 
     Returns:
         The same folder, with what pairs say in the place of what visits would.
@@ -62,7 +58,7 @@ def in_pairs(
     heads = {name: run.built[name] for name in dict.fromkeys(cell.head or "head" for cell in left)}
     what = f"{', '.join(dict.fromkeys(cell.name for cell in left))} would regress by the baseline's visits"
     command = _command(loaded, base, heads)
-    if others := {build.title for build in promoted(finished, left) if not _may_be(base, build)}:
+    if others := {b.title for b in promoted(finished, left) if Build.asked_for(base, b.versions) != b}:
         progress(f"warning: {what}, of {', '.join(sorted(others))}. Name that build: {command}")
         return finished
     needed_s = _needed_s(finished, run, [cell.cell_id for cell in left])
@@ -101,19 +97,12 @@ def words_of(build: Build) -> tuple[str, ...]:
     return (f"ref={commit[1]}", *(f"args.{name}={json.dumps(value)}" for name, value in build.args.items()))
 
 
-def _may_be(base: Subject, build: Build) -> bool:
-    """Whether a subject can be a build, by all that is known before it is measured."""
-    return Build.asked_for(base, build.versions) == build
-
-
 def _command(loaded: Sequence[LoadedScenario], base: Subject, heads: Mapping[str, Subject]) -> str:
     """What takes the pairs by hand."""
     given = [("--base", word) for word in words(base)]
-    several = len(heads) > 1
-    given += [
-        ("--head", f"{name}:{word}" if several else word) for name, one in heads.items() for word in words(one, base)
-    ]
-    files = [shlex.quote(str(one.file)) for one in loaded]
+    for name, head in heads.items():
+        given += [("--head", f"{name}:{word}" if len(heads) > 1 else word) for word in words(head, base)]
+    files = [shlex.quote(str(scenario.file)) for scenario in loaded]
     return " ".join(["perfgate run", *files, *(f"{option} {shlex.quote(word)}" for option, word in given)])
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.night_series import Drift
-from perfgate.baseline.stored_visit import Build
 from perfgate.metrics.catalogue import METRICS
 from perfgate.report.document import Document, Section
 from perfgate.stats.estimate import to_ratio
@@ -30,29 +29,25 @@ def drift_document(found: Iterable[tuple[Baseline, Sequence[Drift]]]) -> Documen
 
 def drift_json(found: Iterable[tuple[Baseline, Sequence[Drift]]]) -> str:
     """The same as JSON: each budget with its nights, and every build of its window."""
-    rows = [_content(lineage, drift) for lineage, drifts in found for drift in drifts]
+    rows = [
+        {
+            "cell": lineage.cell.name,
+            "machine_class": lineage.machine_class,
+            "metric": drift.metric,
+            "budget": drift.budget._asdict() if drift.budget else None,
+            "moved": None if drift.change is None else to_ratio(drift.change.mean),
+            "over": drift.over,
+            "finding": finding(drift) if drift.over else "",
+            "nights": [{"date": n.date, "moved": to_ratio(n.level), "anchor": n.beside} for n in drift.nights],
+            "builds": [
+                {"date": night.date, "name": name, **night.build.model_dump(mode="json")}
+                for night, name in zip(drift.builds, named(drift), strict=True)
+            ],
+        }
+        for lineage, drifts in found
+        for drift in drifts
+    ]
     return json.dumps(rows, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def _content(lineage: Baseline, drift: Drift) -> dict[str, object]:
-    builds = drift.builds
-    names = named([night.build for night in builds])
-    return {
-        "cell": lineage.cell.name,
-        "machine_class": lineage.machine_class,
-        "metric": drift.metric,
-        "budget": drift.budget._asdict() if drift.budget else None,
-        "moved": None if drift.change is None else to_ratio(drift.change.mean),
-        "over": drift.over,
-        "finding": finding(drift) if drift.over else "",
-        "nights": [
-            {"date": night.date, "moved": to_ratio(night.level), "anchor": night.beside} for night in drift.nights
-        ],
-        "builds": [
-            {"date": night.date, "name": name, **night.build.model_dump(mode="json")}
-            for night, name in zip(builds, names, strict=True)
-        ],
-    }
 
 
 def _sections(lineage: Baseline, drifts: Sequence[Drift]) -> Iterator[Section]:
@@ -66,10 +61,11 @@ def _sections(lineage: Baseline, drifts: Sequence[Drift]) -> Iterator[Section]:
 
 
 def _row(drift: Drift) -> tuple[str, ...]:
-    moved = "unknown" if drift.change is None else signed_percent(to_ratio(drift.change.mean))
-    verdict = "too few nights" if drift.change is None else "OVER BUDGET" if drift.over else "within"
-    if drift.budget is None:
-        verdict = "only drawn"
+    moved, verdict = "unknown", "too few nights"
+    if drift.change is not None:
+        moved = signed_percent(to_ratio(drift.change.mean))
+        verdict = "OVER BUDGET" if drift.over else "within"
+    verdict = verdict if drift.budget else "only drawn"
     return (drift.metric, str(drift.budget or "none"), moved, str(len(drift.window)), verdict)
 
 
@@ -88,7 +84,7 @@ def _lines(drift: Drift) -> Iterator[str]:
 
 def finding(drift: Drift) -> str:
     """Between which builds a loss is, in words."""
-    names = named([night.build for night in drift.builds])
+    names = named(drift)
     if len(names) == 1:
         return (
             f"by all that can be told one build was measured all along, {names[0]}: what slows the anchor as much "
@@ -101,17 +97,16 @@ def finding(drift: Drift) -> str:
 
 def measured_builds(drift: Drift) -> Iterator[str]:
     """The builds of a window, each with its first night; of many the first and last few; none where all are one."""
-    builds = drift.builds
-    names = named([night.build for night in builds])
-    lines = [f"{night.date}: {name}" for night, name in zip(builds, names, strict=True)]
+    lines = [f"{night.date}: {name}" for night, name in zip(drift.builds, named(drift), strict=True)]
     more = len(lines) - 2 * ENDS
     if more > 1:
         lines[ENDS:-ENDS] = [f"... {more} more"]
     return iter(lines if len(lines) > 1 else [])
 
 
-def named(builds: Sequence[Build]) -> list[str]:
-    """Each build by title and vLLM's commit; where titles are alike, by everything else in which the builds differ."""
+def named(drift: Drift) -> list[str]:
+    """Each of its builds by title and vLLM's commit; where titles are alike, by all else in which builds differ."""
+    builds = [night.build for night in drift.builds]
     titles = [build.title for build in builds]
     shared = set.intersection(*(set(build.words) for build in builds)) if builds else set()
     alike = len({*titles}) < len(titles)

@@ -167,11 +167,7 @@ class Baseline(Frozen):
 def draft(record: Record, side: Side, salt: str = "", *, anchored: bool = False) -> Entry:
     """What the record's measurements of one side are as an entry that begins an epoch; who and why is still open.
 
-    Args:
-        record: The record.
-        side: The side.
-        salt: Of the baseline; without it the cards of its visits are unknown.
-        anchored: Whether its base is an anchor.
+    Without the baseline's ``salt`` the cards of its visits are unknown. ``anchored``: whether its base is an anchor.
 
     Raises:
         RecordError: No valid trial of that side has a value.
@@ -212,12 +208,13 @@ def parse(text: str, where: str) -> Baseline:
 
 def _load(text: str, where: str) -> dict[str, Any]:
     if any(line.startswith(("<<<<<<< ", ">>>>>>> ")) for line in text.splitlines()):
-        text = "holds git's conflict markers: two promotions were made at once"
-        remedy = (
-            "Keep the side that is in the main branch (git checkout --ours or --theirs FILE), then promote your own "
-            "run again: its entry then follows theirs."
+        raise RecordError(
+            "holds git's conflict markers: two promotions were made at once",
+            where=where,
+            remedy="Keep the side that is in the main branch (git checkout --ours or --theirs FILE), then promote your "
+            "own run again: its entry then follows theirs.",
+            code="baseline-broken",
         )
-        raise RecordError(text, where=where, remedy=remedy, code="baseline-broken")
     content = parse_content(text, FORMAT, where, BASELINE)
     entries = content.get("entries")
     if not (isinstance(entries, list) and entries and all(isinstance(entry, dict) for entry in entries)):
@@ -226,11 +223,7 @@ def _load(text: str, where: str) -> dict[str, Any]:
 
 
 def problems(content: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with a lineage, entry by entry; nothing where each entry is as written and follows the one before.
-
-    Args:
-        content: A baseline's file as read: ``entries`` is a list of objects with at least one.
-    """
+    """What is wrong with a lineage as read, entry by entry; nothing where each is as written and in its place."""
     before = ""
     for number, entry in enumerate(content["entries"], 1):
         name = f"entry {number} ({entry.get('kind')}, {entry.get('time_utc')}, {entry.get('author')})"

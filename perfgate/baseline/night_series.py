@@ -116,18 +116,12 @@ class Budgeted:
     @property
     def decided(self) -> bool:
         """Whether every budget has nights enough to say whether it is overdrawn."""
-        every = [drift for _, own in self.drifts for drift in own if drift.budget]
         without_nights = any(file not in self.unbudgeted for _, file in self.without_nights)
-        return not without_nights and all(drift.change is not None for drift in every)
+        return not without_nights and all(d.change for _, own in self.drifts for d in own if d.budget)
 
 
 def held_to_budgets(scenarios: Sequence[Path], baselines: Path, *, only_drawn: bool = False) -> Budgeted:
-    """Hold the nights of each cell against the budgets of its scenario.
-
-    Args:
-        scenarios: Scenario files.
-        baselines: The folder that the nights were promoted to.
-        only_drawn: Whether nights are held against no budget, whatever the scenarios say: those of a reference.
+    """Hold the nights of each cell against the budgets of its scenario, or with ``only_drawn`` against none.
 
     Raises:
         ScenarioError: A scenario is invalid.
@@ -153,8 +147,7 @@ def held_to_budgets(scenarios: Sequence[Path], baselines: Path, *, only_drawn: b
 def drifts(budgets: Sequence[tuple[Baseline, Mapping[str, Budget | None]]]) -> list[tuple[Baseline, tuple[Drift, ...]]]:
     """Hold lineages against their budgets; at most alpha of nights say that one is over which is exactly used up.
 
-    Args:
-        budgets: Lineages, each with what its metrics may lose; ``None`` for one that is only drawn.
+    A metric that is only drawn has ``None`` for a budget.
     """
     found = [(lineage, [_drift(lineage, METRICS[name], own[name]) for name in sorted(own)]) for lineage, own in budgets]
     held = [(drift.change, drift.budget) for _, own in found for drift in own if drift.budget]

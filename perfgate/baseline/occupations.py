@@ -33,10 +33,7 @@ class Occupation:
     def values(self, metric: str, anchor: Build | None = None, most: int | None = None) -> tuple[float, ...]:
         """The restarts of all visits that carry a metric, or one ratio to an anchor; none where none does.
 
-        Args:
-            metric: Its name.
-            anchor: What ratios are to.
-            most: Of so many pairs, the first ones: the median of more would spread less than a head's can.
+        Of pairs the first ``most`` count: the median of more would spread less than a head's can.
         """
         if anchor is None:
             return tuple(chain.from_iterable(visit.values.get(metric, ()) for visit in self.visits))
@@ -53,11 +50,7 @@ def typical(ratios: Sequence[float]) -> tuple[float, ...]:
 
 
 def occupations(runs: Iterable[Sequence[BaselineVisit]]) -> tuple[Occupation, ...]:
-    """The observations that visits make, in order of their first promotion.
-
-    Args:
-        runs: The visits of each run, at least one.
-    """
+    """The observations that visits make, in order of their first promotion; each run has at least one visit."""
     found: list[tuple[list[BaselineVisit], Sequence[BaselineVisit], str, int]] = []
     days: list[Sequence[BaselineVisit]] = []
     for visits in runs:
@@ -86,18 +79,11 @@ def held_against(
     The head's own card goes first: from four occupations on nothing else is looked at. Else one of each card counts,
     the newest; where times are compared, none of a day that another one has. Then they share with each other what they
     share with the head, and their spread is that of cards and days together. Which count never depends on what they
-    measured.
-
-    Args:
-        seen: In order of promotion.
-        metric: Its name.
-        card: The head's.
-        anchor: What was measured beside the head, if ratios are compared.
-        pairs: How many pairs of both there are; all that an occupation has count where not given.
+    measured. Of each occupation as many ``pairs`` count as the head has with its ``anchor``.
 
     Returns:
-        Sets of occupations: those that carry the metric beside the head's anchor, then those beside any other one,
-        which spread alike about another mean; empty without any of the first.
+        Sets of occupations, in order of promotion: those that carry the metric beside the head's anchor, then those
+        beside any other one, which spread alike about another mean; empty without any of the first.
     """
     anchors: list[Build | None] = [anchor]
     for visit in (visit for occupation in seen for visit in occupation.visits if anchor and visit.anchor):
@@ -125,10 +111,7 @@ def _one_of_each_card(seen: Sequence[Occupation], *, by_day: bool) -> list[Occup
 def most_visits(seen: Sequence[Occupation], cards: Iterable[str], *, by_day: bool) -> int:
     """How many occupations count for a head on that one of these cards that most is known of.
 
-    Args:
-        seen: In order of promotion.
-        cards: Where heads may be measured, at least one.
-        by_day: Whether times are compared, so that occupations of one day share it; else ratios to an anchor are.
+    ``by_day``: whether times are compared, so that occupations of one day share it; else ratios to an anchor are.
     """
     own = (sum(one.card == card for one in seen) for card in cards)
     return max(*own, len(_one_of_each_card(seen, by_day=by_day)))

@@ -14,7 +14,6 @@ from perfgate.judge.cell_facts import StatesOutcome
 from perfgate.judge.machine_states import STATES, Found, Labeller, follows_states, unplaced_note
 from perfgate.judge.slow_share import LEANS, describe_states, discordant
 from perfgate.metrics.catalogue import Metric
-from perfgate.metrics.trial import Trial
 from perfgate.models import Note
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import orders_bound
@@ -44,29 +43,19 @@ class PairsInStates:
         return cls(labeller, found, bound) if labeller and found else None
 
     def ratios(self, metric: Metric, visit: int | None = None) -> tuple[float, ...] | None:
-        """Head by base, of each pair that has a state in common, over the states that it has.
+        """Head by base, of each pair of one visit or of all that has a state in common, over the states that it has.
 
-        Args:
-            metric: Of timed trials.
-            visit: Number of the visit whose pairs are wanted; all by default.
-
-        Returns:
-            In the order of pairs; ``None`` for a metric that does not follow the states.
+        In the order of pairs; ``None`` for a metric that does not follow the states.
         """
         if not follows_states(metric):
             return None
         rows = [n for n, (base, _) in enumerate(self.labeller.pairs) if visit in (None, base.visit)]
-        pairs: list[tuple[Trial, Trial]] = [self.labeller.pairs[n] for n in rows]
+        pairs = [self.labeller.pairs[n] for n in rows]
         (sample,) = replace(self.found, labels=self.found.labels[rows]).samples(metric, pairs, [(*STATES,)])
         return tuple(ratio(own, other) for other, own in zip(sample.base, sample.head, strict=True))
 
     def outcome(self, must_catch: float, beta: float) -> StatesOutcome:
-        """What was seen, for a reader; the anchor is the base.
-
-        Args:
-            must_catch: The least of the gates.
-            beta: The chance with which the share of the slow state may cost more than is said.
-        """
+        """What was seen, for a reader; the anchor is the base, and ``must_catch`` the least of the gates."""
         common = {state: self.found.pairs(state) for state in STATES}
         return describe_states(self.labeller, self.found, common, must_catch, beta, blocks_from=None)
 

@@ -95,10 +95,9 @@ def promote(
         raise UsageError(f"--{claim} needs a reason", remedy='Say why: --reason "...".')
     run = read_manifest(folder)
     run.refuse_several(str(folder))
-    if scenarios is not None:
-        require_scenarios(folder, run, scenarios)
     records = {record.cell.cell_id: record for record in read_records(folder, run)}
     if scenarios is not None:  # somebody else measured it
+        require_scenarios(folder, run, scenarios)
         check_sequence(records.values())
     outcomes = {cell.cell_id: cell for cell in judge(run, records).cells}
     chosen = [cell for cell in run.cells if not cells or cell.name in cells]
@@ -171,15 +170,16 @@ def _file(root: Path, cell: Cell, machine: Machine) -> Path:
 
     One that an earlier version put in the file of a wider class is gone on with there, as long as it fits.
     """
-    own, wider = (
-        root / baseline_path(cell, machine_class(one, cell.clocks.mode)) for one in (machine, as_told_before(machine))
-    )
+
+    def file_of(machine: Machine) -> Path:
+        return root / baseline_path(cell, machine_class(machine, cell.clocks.mode))
+
+    own, wider = file_of(machine), file_of(as_told_before(machine))
     if own.exists():
         there = read(own).baseline.machine
-        meant = baseline_path(cell, machine_class(there, cell.clocks.mode))
-        if own != root / meant and (differences := comparable(there, machine)):
+        if own != (meant := file_of(there)) and (differences := comparable(there, machine)):
             text = f"{own}: holds the visits of other machines ({differences[0]}): earlier versions told"
-            remedy = f"Move it to where these belong, and promote again: git mv {own} {root / meant}"
+            remedy = f"Move it to where these belong, and promote again: git mv {own} {meant}"
             raise UsageError(f"{text} less apart", remedy=remedy)
         return own
     if not wider.exists() or comparable(read(wider).baseline.machine, machine):
@@ -191,7 +191,9 @@ def _draw(candidate: _Candidate, plan: Plan) -> Promoted:
     """The baseline with the candidate's visits, not yet signed."""
     before = read(candidate.file).baseline if candidate.file.exists() else None
     salt = before.salt if before else ""
-    side, anchored = candidate.side, _anchored(candidate)
+    side = candidate.side
+    beside = side.fixed and side.name == "head" and side.record.alone is None
+    anchored = beside and not Build.of(side.record, "base").opaque  # an anchor that can be told from other builds
     entry = draft(side.record, side.name, salt or secrets.token_hex(8), anchored=anchored)
     kind, why, moved = _compare(candidate, entry, before, plan)
     entry = entry.model_copy(update={"salt": "" if salt else entry.salt})
@@ -200,12 +202,6 @@ def _draw(candidate: _Candidate, plan: Plan) -> Promoted:
     entries = (*(before.entries if before else ()), entry.model_copy(update={"kind": kind}))
     baseline = Baseline(entries=entries)
     return Promoted(side.record.cell.name, candidate.file, side.name, kind, why, moved, baseline)
-
-
-def _anchored(candidate: _Candidate) -> bool:
-    """Whether the head was measured beside an anchor that can be told from other builds."""
-    record, side = candidate.side.record, candidate.side
-    return side.fixed and side.name == "head" and record.alone is None and not Build.of(record, "base").opaque
 
 
 def _compare(
@@ -225,7 +221,9 @@ def _compare(
         raise RecordError(text, where=where, remedy="Measure a further visit in a run of its own.")
     if differences := misfits(before, candidate.side):
         return "changed", f"it measures something else: {'; '.join(differences)}", ()
-    held = _held(candidate, before, plan)
+    cell = candidate.side.record.cell
+    alone = plan.model_copy(update={"cells": (cell,)})
+    held = judge_sides("promotion", alone, {cell.cell_id: candidate.side}, {cell.cell_id: [before]}).cells[0]
     if candidate.claim == "anew":
         return "changed", "it was asked to begin anew", held.gates
     kind, why = _by_its_times(candidate, entry.build, before, held)
@@ -240,37 +238,20 @@ def _by_its_times(candidate: _Candidate, build: Build, before: Baseline, held: C
     known = {gate.would_be or gate.verdict for gate in deciding}
     if codes & EXACT or "not-comparable" in known:
         return "changed", f"it differs in more than time: {', '.join(sorted(codes - ADVICE))}"
-    if _certainly_same(candidate, build, before.build) and "not-measured" not in known:
+    in_pairs = candidate.side.name == "head" and not candidate.side.fixed
+    verdict = candidate.outcome.verdict if in_pairs else ""
+    # A visit of the same build counts wherever it is, blocked or not: without the far ones the spread would be fake.
+    # What is under test in a run that regressed is not the same build, whatever its packages say.
+    same = build.same(before.build) or (candidate.claim == "same-build" and build == before.build)
+    if same and verdict != "regressed" and "not-measured" not in known:
         return "equivalent", "the build that was promoted last, measured once more"
-    if _passed_in_pairs(candidate, before.build):
+    if verdict == "pass" and Build.of(candidate.side.record, "base").same(before.build):
         return "equivalent", "it passed in pairs against the build that was promoted last"
     # Within states of the GPU it may still be in the slow one more often.
     everywhere = held.states is None or held.states.everywhere
     if {gate.verdict for gate in deciding} == {"pass"} and everywhere:
         return "equivalent", "it passes every gate against the baseline"
     return "changed", "it is another build, and not shown to be equivalent"
-
-
-def _held(candidate: _Candidate, before: Baseline, plan: Plan) -> CellOutcome:
-    cell = candidate.side.record.cell
-    alone = plan.model_copy(update={"cells": (cell,)})
-    return judge_sides("promotion", alone, {cell.cell_id: candidate.side}, {cell.cell_id: [before]}).cells[0]
-
-
-def _certainly_same(candidate: _Candidate, build: Build, before: Build) -> bool:
-    """A visit of the same build counts wherever it is, blocked or not: without the far ones the spread would be fake.
-
-    What is under test in a run that regressed is not the same build, whatever its packages say.
-    """
-    in_pairs = candidate.side.name == "head" and not candidate.side.fixed
-    regressed = in_pairs and candidate.outcome.verdict == "regressed"
-    return (build.same(before) or (candidate.claim == "same-build" and build == before)) and not regressed
-
-
-def _passed_in_pairs(candidate: _Candidate, before: Build) -> bool:
-    record = candidate.side.record
-    head = candidate.side.name == "head" and not candidate.side.fixed
-    return head and candidate.outcome.verdict == "pass" and Build.of(record, "base").same(before)
 
 
 def _unexplained(drawn: Sequence[Promoted]) -> str:

@@ -81,13 +81,8 @@ def measured_against(
 ) -> Finished:
     """Begin a run against baselines; where their visits say that a head would regress, its pairs too.
 
-    Args:
-        stored: A folder of baselines, or the file of one.
-        profiles: A folder of profiles, which count where it is there.
-        scenarios: Scenario files.
-        builds: What was named.
-        new: The other options of ``perfgate run``.
-        means: See :func:`perfgate.gate.run`.
+    ``stored`` is a folder of baselines, or the file of one; ``new`` are the other options of ``perfgate run``, and
+    ``means`` those of :func:`perfgate.gate.run`. A folder of profiles counts where it is there.
 
     Raises:
         UsageError: No verdict of a baseline could rest on such a run.
@@ -144,10 +139,9 @@ def pairs_beside_visits(
         base = replace(builds, base=words, head=()).subjects(means["progress"])["base"]
     if base is None:
         names = ", ".join(dict.fromkeys(cell.name for cell in left))
+        command = shlex.join(["perfgate", "run", *(str(scenario.file) for scenario in loaded)])
         text = f"warning: {names} would regress by the baseline's visits; pairs decide"
-        means["progress"](
-            f"{text}: perfgate run {' '.join(shlex.quote(str(one.file)) for one in loaded)} --base ... --head ..."
-        )
+        means["progress"](f"{text}: {command} --base ... --head ...")
         return finished
     return in_pairs(finished, loaded, base, **means)
 

@@ -72,28 +72,22 @@ def files(root: Path) -> list[Path]:
     return sorted(root.glob("*/**/*.json"))
 
 
-def candidates(source: Path, cell: Cell) -> list[Path]:
-    """The baselines that may be meant for a cell, of whatever machine: a file named, or the cell's own in a folder.
-
-    Raises:
-        UsageError: ``source`` is a file that no baseline can be.
-    """
-    if source.suffix == ".json":
-        return [source]
-    if source.exists() and not source.is_dir():
-        raise UsageError(f"{source}: expected a folder of baselines, or a file that ends in .json")
-    classes = sorted(folder.name for folder in source.iterdir() if folder.is_dir()) if source.is_dir() else []
-    return [file for machine_class in classes if (file := source / baseline_path(cell, machine_class)).is_file()]
-
-
 def find(source: Path, cells: Iterable[Cell]) -> dict[str, tuple[Stored, ...]]:
-    """The baselines that cells may be held against, by cell_id; none for a cell that is new.
+    """The baselines that cells may be held against, by cell_id, of whatever machine; none for a cell that is new.
+
+    ``source`` is a file, which every cell is held against, or a folder that has one for the cell.
 
     Raises:
         RecordError: One of them is broken.
-        UsageError: See :func:`candidates`.
+        UsageError: ``source`` is a file that no baseline can be.
     """
-    return {cell.cell_id: tuple(map(read, candidates(source, cell))) for cell in cells}
+    if source.suffix == ".json":
+        return {cell.cell_id: (read(source),) for cell in cells}
+    if source.exists() and not source.is_dir():
+        raise UsageError(f"{source}: expected a folder of baselines, or a file that ends in .json")
+    classes = sorted(folder.name for folder in source.iterdir() if folder.is_dir()) if source.is_dir() else []
+    files = {cell.cell_id: [source / baseline_path(cell, machine_class) for machine_class in classes] for cell in cells}
+    return {cell_id: tuple(read(file) for file in own if file.is_file()) for cell_id, own in files.items()}
 
 
 def keep(folder: Path, baselines: Mapping[str, Sequence[Stored]]) -> dict[str, tuple[Artifact, ...]]:
@@ -118,9 +112,9 @@ def kept(folder: Path, run: Run) -> dict[str, tuple[Baseline, ...]]:
 
 
 def _kept(folder: Path, copy: Artifact) -> Baseline:
-    stored = read(folder / copy.path)
+    stored = read(file := folder / copy.path)
     if sha256_hex(stored.text) != copy.sha256:
-        raise RecordError("is not the baseline that the run was judged against", where=str(folder / copy.path))
+        raise RecordError("is not the baseline that the run was judged against", where=str(file))
     return stored.baseline
 
 
@@ -141,7 +135,12 @@ def write(baselines: Mapping[Path, Baseline]) -> None:
         RecordError: A file cannot be written, or is larger than one that can be read; the others are as they were.
     """
     for target, baseline in baselines.items():
-        _check_readable(target, baseline)
+        try:
+            check_size(baseline.text, BASELINE)
+        except JsonError as error:
+            text = f"cannot be written, because it could not be read again: it {error}"
+            remedy = "Begin a new one: remove the file in a commit of its own and promote the run again."
+            raise RecordError(text, where=str(target), remedy=remedy) from error
     before = {file: file.read_bytes().decode() if file.exists() else None for file in baselines}
     file = None
     try:
@@ -149,30 +148,15 @@ def write(baselines: Mapping[Path, Baseline]) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(file, baseline.text)
     except BaseException as error:
-        for earlier, text in before.items():
-            _restore(earlier, text)
+        for earlier, was in before.items():
+            if was is None:
+                earlier.unlink(missing_ok=True)
+            elif earlier.read_bytes().decode() != was:
+                write_atomically(earlier, was)
         if isinstance(error, OSError):
             text = f"cannot be written, so nothing is promoted: {error.strerror or error}"
             raise RecordError(text, where=str(file)) from error
         raise
-
-
-def _check_readable(file: Path, baseline: Baseline) -> None:
-    try:
-        check_size(baseline.text, BASELINE)
-    except JsonError as error:
-        raise RecordError(
-            f"cannot be written, because it could not be read again: it {error}",
-            where=str(file),
-            remedy="Begin a new one: remove the file in a commit of its own and promote the run again.",
-        ) from error
-
-
-def _restore(file: Path, text: str | None) -> None:
-    if text is None:
-        file.unlink(missing_ok=True)
-    elif file.read_bytes().decode() != text:
-        write_atomically(file, text)
 
 
 # --- the repository that holds the baselines
@@ -199,10 +183,7 @@ def commit(folder: Path) -> str:
 def as_of(file: Path, ref: str, here: Path | None = None) -> str | None:
     """A file's text at a commit; ``None`` where it was not there.
 
-    Args:
-        file: The file; from ``here`` where that is given.
-        ref: The commit.
-        here: A folder of the repository that is asked; that of the file where not given.
+    Asked is the repository of ``here``, from where the file is then named; that of the file where not given.
 
     Raises:
         UsageError: There is no such commit, or git does not read the repository.
@@ -225,14 +206,10 @@ def parse_as_of(file: Path, ref: str) -> Baseline | None:
 
 
 def verify(chosen: Sequence[Path], root: Path | None, ref: str | None) -> Iterator[tuple[Path, Baseline]]:
-    """Each baseline that is whole, and only grew since a commit.
+    """Each baseline that is whole, and only grew since a commit: ``HEAD`` where none is named and there is one.
 
     A lineage alone cannot show that its newest entries were taken away or that it was written anew; the repository can.
-
-    Args:
-        chosen: Files of baselines.
-        root: A folder of baselines, none of whose files may be gone since the commit; ``None``: not looked at.
-        ref: The commit; ``None``: ``HEAD``, where there is one.
+    None of the files below ``root`` may be gone since.
 
     Raises:
         RecordError: ``baseline-broken``: one is not; the text names the entry.
@@ -246,23 +223,17 @@ def verify(chosen: Sequence[Path], root: Path | None, ref: str | None) -> Iterat
         before = parse_as_of(file, since) if ref is not None or commit(file.parent) else None
         for number, entry in enumerate(before.entries if before else (), 1):
             if number > len(now.entries) or now.entries[number - 1].digest != entry.digest:
-                text = (
-                    f"entry {number} ({entry.kind}, {entry.time_utc}, {entry.author}) is not there as it was at {since}"
-                )
+                name = f"entry {number} ({entry.kind}, {entry.time_utc}, {entry.author})"
+                text = f"{name} is not there as it was at {since}"
                 raise RecordError(text, where=str(file), code="baseline-broken")
         yield file, now
     if root is not None and (ref is not None or commit(root)):
-        gone = next((file for file in _files_as_of(root, since) if not file.exists()), None)
-        if gone is not None:
-            raise RecordError(f"was there at {since} and is gone", where=str(gone), code="baseline-broken")
-
-
-def _files_as_of(root: Path, ref: str) -> list[Path]:
-    """Every baseline that a commit has below a folder, which may be gone whole."""
-    git = _git(root)
-    below = root.absolute().relative_to(git.folder)
-    listed = git.run("ls-tree", "-r", "--name-only", "-z", ref, "--", str(below))
-    return [root / Path(name).relative_to(below) for name in listed.split("\0") if name.endswith(".json")]
+        git = _git(root)
+        below = root.absolute().relative_to(git.folder)  # which may be gone whole
+        for name in git.names("ls-tree", "-r", "--name-only", since, "--", str(below)):
+            file = root / Path(name).relative_to(below)
+            if name.endswith(".json") and not file.exists():
+                raise RecordError(f"was there at {since} and is gone", where=str(file), code="baseline-broken")
 
 
 def _require(folder: Path, ref: str) -> Git:

@@ -57,14 +57,12 @@ class Build(Frozen):
     @classmethod
     def asked_for(cls, subject: Subject, versions: dict[str, str]) -> Build:
         """A subject, and the packages that were found in it."""
-        made = subject.built_from
-        folders = map(Path, subject.path)
-        own = [folder for folder in folders if made is None or not folder.is_relative_to(made.folder)]
+        made, folders = subject.built_from, map(Path, subject.path)
         return cls(
             versions=versions,
             args=dict(subject.args),
             env=tuple(sorted(subject.env)),
-            path=tuple(folder.name for folder in own),
+            path=tuple(folder.name for folder in folders if not (made and folder.is_relative_to(made.folder))),
             source=f"{made.name} by {made.recipe[:12]}" if made else "",
         )
 
@@ -86,8 +84,8 @@ class Build(Frozen):
     @property
     def title(self) -> str:
         """The same in short: the engine's version, and what it was built from."""
-        version = [f"vllm {self.versions['vllm']}"] if "vllm" in self.versions else []
-        return ", ".join([*version, *([self.source] if self.source else [])]) or ", ".join(self.words)
+        version = f"vllm {self.versions['vllm']}" if "vllm" in self.versions else ""
+        return ", ".join(filter(None, (version, self.source))) or ", ".join(self.words)
 
     @property
     def opaque(self) -> bool:
@@ -193,11 +191,7 @@ def card_of(visits: Iterable[Visit], salt: str) -> str:
 def visits_of(record: Record, side: Side, salt: str, *, anchored: bool = False) -> Iterator[BaselineVisit]:
     """Every visit of a record in which one side has a value, in order of time.
 
-    Args:
-        record: The record.
-        side: The side.
-        salt: What cards are hashed with.
-        anchored: Whether its base is an anchor, so that its head is kept pair by pair beside it.
+    Cards are hashed with ``salt``. Where the base is an anchor, the head is kept pair by pair beside it.
     """
     gated = {gate.gate.measured.name: gate.gate.measured for gate in record.cell.gates}
     metrics = {**METRICS, **gated}.values()
@@ -212,13 +206,11 @@ def visits_of(record: Record, side: Side, salt: str, *, anchored: bool = False) 
         if not values:
             continue
         beside = _by_metric(metrics, {kind: [base for base, _ in pairs[kind]] for kind in KINDS}) if anchored else {}
+        both = [metric for metric in metrics if states and metric.name in values.keys() & beside.keys()]
         in_states = {
             metric.name: tuple(map(_digits, ratios))
-            for metric in metrics
-            if states
-            and metric.name in values
-            and metric.name in beside
-            and (ratios := states.ratios(metric, number)) is not None
+            for metric in both
+            if states and (ratios := states.ratios(metric, number)) is not None
         }
         seen = trials["timed"] or trials["traced"]
         yield BaselineVisit(
@@ -233,7 +225,7 @@ def visits_of(record: Record, side: Side, salt: str, *, anchored: bool = False) 
 
 def _by_metric(metrics: Iterable[Metric], trials: Mapping[Kind, Sequence[Trial]]) -> Values:
     found = {metric.name: kept_values(metric, trials[metric.kind]) for metric in metrics}
-    return {name: restarts for name, restarts in sorted(found.items()) if restarts}
+    return dict(sorted((name, restarts) for name, restarts in found.items() if restarts))
 
 
 def kept_values(metric: Metric, trials: Sequence[Trial]) -> tuple[float, ...]:

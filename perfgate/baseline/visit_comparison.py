@@ -28,7 +28,7 @@ from perfgate.judge.rule import judge_series
 from perfgate.judge.state_cautions import within_states
 from perfgate.models import Note
 from perfgate.record.run_record import Record, Run
-from perfgate.scenario.plan import Cell, Plan
+from perfgate.scenario.plan import Plan
 from perfgate.stats.prediction import FIRST_PASSING_VISITS
 from perfgate.units import plural
 
@@ -45,13 +45,14 @@ def judge_against(
 
     What its host calls is held against the profiles that it keeps.
     """
-    evidence = []
+    evidence, known = [], {"baselines": baselines, "profiles": profiles}
     for cell in run.cells:
-        record, held = records.get(cell.cell_id), _held(cell, baselines, profiles)
+        record = records.get(cell.cell_id)
+        held: dict[str, Any] = {name: stored.get(cell.cell_id, ()) for name, stored in known.items()}
         for head in run.compared:
-            side = RecordSide(record.of(head), record.alone or "head", fixed=True) if record else None
-            about: dict[str, Any] = {"run": run.name, "head": head, "kept": record}
-            evidence.append(VisitEvidence(cell=cell, sides={"head": side} if side else {}, **about, **held))
+            if record is not None:
+                held["sides"] = {"head": RecordSide(record.of(head), record.alone or "head", fixed=True)}
+            evidence.append(VisitEvidence(cell=cell, run=run.name, head=head, kept=record, **held))
     return _judge_visits(run.name, run.plan, evidence)
 
 
@@ -61,26 +62,12 @@ def judge_sides(
     sides: Mapping[str, RecordSide],
     baselines: Mapping[str, Sequence[Baseline]],
 ) -> Outcome:
-    """Judge sides of records against baselines, both by cell_id.
-
-    Args:
-        name: What the outcome is of.
-        plan: Cells and error rates; a cell without a side was not started.
-        sides: What was measured.
-        baselines: What each may be held against: of other machines too.
-    """
+    """Judge sides of records against baselines, both by cell_id."""
     evidence = []
     for cell in plan.cells:
-        side = sides.get(cell.cell_id)
-        held = _held(cell, baselines, {})
-        evidence.append(VisitEvidence(cell=cell, sides={"head": side} if side else {}, run=name, **held))
+        side, held = sides.get(cell.cell_id), baselines.get(cell.cell_id, ())
+        evidence.append(VisitEvidence(cell=cell, sides={"head": side} if side else {}, run=name, baselines=held))
     return _judge_visits(name, plan, evidence)
-
-
-def _held(
-    cell: Cell, baselines: Mapping[str, Sequence[Baseline]], profiles: Mapping[str, Sequence[Profile]]
-) -> dict[str, Any]:
-    return {"baselines": baselines.get(cell.cell_id, ()), "profiles": profiles.get(cell.cell_id, ())}
 
 
 def _judge_visits(name: str, plan: Plan, evidence: Sequence[VisitEvidence]) -> Outcome:
@@ -99,22 +86,21 @@ def _judge(series: Sequence[VisitSeries], alpha: float, beta: float) -> Iterator
         gate = advised if gated.advises else blocked
         if any(reason.code == "no-baseline" for reason in gate.reasons):
             # Nothing to be compared with: the measurement is not at fault.
-            yield gate.model_copy(update={"verdict": "not-comparable"})
-            continue
+            gate = gate.model_copy(update={"verdict": "not-comparable"})
         if gate.verdict in ("not-measured", "not-comparable"):
             yield gate
             continue
-        reach = _reach(gated, gate, beta)
-        blind: dict[str, object] = {} if reach.visit_sd is not None else {"detectable": None}
+        changes: dict[str, object] = {"visits": (reach := _reach(gated, gate, beta))}
+        if reach.visit_sd is None:
+            changes["detectable"] = None
         final = gate.verdict == "inconclusive" or (gate.verdict in PASSED and gated.may_pass)
-        advisory: dict[str, object] = {"verdict": "advisory", "would_be": gate.verdict}
-        advisory = advisory if gated.advises or not final else {}
+        if gated.advises or not final:
+            changes |= {"verdict": "advisory", "would_be": gate.verdict}
         if gate.verdict == "regressed" and not gated.advises:
             text = f"by {plural(len(gated.visits), 'visit')} of the baseline, and visits alone never block"
-            advisory["reasons"] = (*gate.reasons, Note(code=WOULD_REGRESS, text=text))
+            changes["reasons"] = (*gate.reasons, Note(code=WOULD_REGRESS, text=text))
         # More pairs would not help here.
-        gate = gate.recoded("undecided", "advisory-unpaired")
-        yield gate.model_copy(update={"visits": reach, **blind, **advisory})
+        yield gate.recoded("undecided", "advisory-unpaired").model_copy(update=changes)
 
 
 def would_regress(gate: GateOutcome) -> bool:
@@ -126,9 +112,7 @@ def _reach(series: VisitSeries, gate: GateOutcome, beta: float) -> VisitsOutcome
     predictions = series.predictions(series.gate.gate.ignorable)
     if not predictions:
         return VisitsOutcome(visits=len(series.visits))
-    prediction = max(
-        predictions, key=lambda candidate: float(candidate.estimate().p_above(0.0))
-    )  # the one that is tested
+    prediction = max(predictions, key=lambda one: float(one.estimate().p_above(0.0)))  # the one that is tested
     rates = (gate.block_level, series.ignorable, 1 - beta)
     return VisitsOutcome(
         visits=prediction.visits,
@@ -166,10 +150,8 @@ def _in_states(evidence: VisitEvidence, cell: CellOutcome, beta: float) -> CellO
     notes = (within_states(seen),) if passes and not seen.everywhere else ()
     found: dict[str, object] = {"states": seen, "cautions": (*cell.cautions, *notes)}
     if (lean := pairs.lean) is not None:
-        advised = tuple(
-            gate.model_copy(update={"would_be": "inconclusive"}) if gate.would_be in PASSED else gate
-            for gate in cell.gates
-        )
+        open_ = {"would_be": "inconclusive"}
+        advised = tuple(gate.model_copy(update=open_) if gate.would_be in PASSED else gate for gate in cell.gates)
         verdict = cell.verdict if cell.verdict == "advisory" else worst((cell.verdict, "inconclusive"))
         found |= {"verdict": verdict, "gates": advised, "reasons": (*cell.reasons, lean)}
     return cell.model_copy(update=found)
@@ -186,13 +168,7 @@ def _too_few(visits: int, metric: str, evidence: VisitEvidence) -> str:
 
 
 def compare_files(word: str, file: Path, found: Callable[[str], str]) -> Outcome | None:
-    """:func:`compare_with_baseline`, as one of the comparisons of ``perfgate compare``; ``None`` of another file.
-
-    Args:
-        word: What was measured, as a person calls it.
-        file: The baseline.
-        found: Says where what was measured is.
-    """
+    """:func:`compare_with_baseline`, as one of the comparisons of ``perfgate compare``; ``None`` of another file."""
     return compare_with_baseline(found(word), file) if is_baseline(file) else None
 
 

@@ -73,9 +73,8 @@ class VisitEvidence(ProfiledEvidence):
         elsewhere = same_cell and all(_elsewhere(baseline, self.side) for baseline in self.baselines)
         lines = [f"{baseline.machine_class}: {'; '.join(misfits(baseline, self.side))}" for baseline in self.baselines]
         text = "\n".join([f"none of {len(lines)} baselines fits:", *lines])
-        return Finding(
-            "not-comparable", (Note(code="different-machines" if elsewhere else "different-cells", text=text),)
-        )
+        code = "different-machines" if elsewhere else "different-cells"
+        return Finding("not-comparable", (Note(code=code, text=text),))
 
     @property
     def stored(self) -> Sequence[Mapping[str, str]]:
@@ -105,7 +104,9 @@ class VisitEvidence(ProfiledEvidence):
         trials = self._trials(metric.kind)
         sets, values = self._held(metric)
         head = values if self.anchor is None else typical(values)
-        apart = not head and self._nothing_in_common(metric)
+        # Every pair has a value, and none a state of the GPU that both of its trials had.
+        states = self.in_states
+        apart = not head and states is not None and states.ratios(metric) == () and bool(self._known_pairs(metric))
         if not trials or not (head or apart) or (self.anchor is None and len(head) < len(trials)):
             _, role = split_name(metric.name)
             missing = Note(code="metric-missing", text=f"trials carry no {metric.name}")
@@ -135,10 +136,6 @@ class VisitEvidence(ProfiledEvidence):
             pairs=tuple(values) if untold else (),
         )
 
-    def _nothing_in_common(self, metric: Metric) -> bool:
-        """Whether every pair has a value, and none a state of the GPU that both of its trials had."""
-        return bool(self.in_states and self.in_states.ratios(metric) == () and self._known_pairs(metric))
-
     def _known_pairs(self, metric: Metric) -> list[tuple[float, float]]:
         """Anchor and head of each pair; none where a pair lacks a value."""
         pairs = [tuple(map(metric.summarise, pair)) for pair in self.record.pairs(metric.kind)]
@@ -151,8 +148,7 @@ class VisitEvidence(ProfiledEvidence):
         if self.baseline is None or not self.side.fixed or self.record.alone is not None:
             return None
         beside = Build.of(self.record, "base")
-        known = any(visit.is_beside(beside) for visit in self.baseline.visits)
-        return beside if known else None
+        return beside if any(visit.is_beside(beside) for visit in self.baseline.visits) else None
 
     def _trials(self, kind: Kind) -> Sequence[Trial]:
         return self.side.trials(kind) if self.anchor is None else [head for _, head in self.record.pairs(kind)]
@@ -212,8 +208,7 @@ class VisitEvidence(ProfiledEvidence):
         if self.baseline is not None and (trials := self._trials(kind)):
             begun = self.baseline.epoch[0]
             kept_of_it = {"decode": begun.decode, "counted": begun.counted, "calls": None, "ranks": ()}
-            exact = trials[0].model_copy(update=kept_of_it)
-            kept = of(exact)
+            kept = of(trials[0].model_copy(update=kept_of_it))
             before = {"base": [kept]} if kept is not None else {}
         return before | super().read(kind, of)
 
@@ -269,10 +264,9 @@ class VisitEvidence(ProfiledEvidence):
 
 def misfits(baseline: Baseline, side: RecordSide) -> tuple[str, ...]:
     """Why a side must not be held against a baseline, what the baseline has first; empty where it may."""
-    cell = side.record.cell
-    otherwise = profiled_otherwise(cell, baseline.cell)
-    differences = [*baseline.cell.differences(Measured.of(cell)), *_elsewhere(baseline, side), *otherwise]
-    return tuple(dict.fromkeys(differences))
+    cell, stored = side.record.cell, baseline.cell
+    differences = (*stored.differences(Measured.of(cell)), *_elsewhere(baseline, side))
+    return tuple(dict.fromkeys((*differences, *profiled_otherwise(cell, stored))))
 
 
 def _elsewhere(baseline: Baseline, side: RecordSide) -> list[str]:
@@ -282,6 +276,4 @@ def _elsewhere(baseline: Baseline, side: RecordSide) -> list[str]:
 
 def _mean(values: Sequence[float]) -> float:
     """Geometric, so that the mean of visits is that of their logarithms; what has no logarithm is its own fault."""
-    if min(values) <= 0:
-        return min(values)
-    return statistics.geometric_mean(values)
+    return statistics.geometric_mean(values) if min(values) > 0 else min(values)

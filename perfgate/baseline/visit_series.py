@@ -167,8 +167,5 @@ class VisitSeries(Series):
     @property
     def in_the_family(self) -> Series:
         """As Holm's family counts it: what only advises, without data."""
-        return (
-            Series(self.gate, missing=self.missing or Note(code="advisory-unpaired", text="it only advises"))
-            if self.advises
-            else self
-        )
+        missing = self.missing or Note(code="advisory-unpaired", text="it only advises")
+        return Series(self.gate, missing=missing) if self.advises else self

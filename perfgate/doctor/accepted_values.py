@@ -45,23 +45,17 @@ class Accepted:
             return _problem_within(value, self.fields)
         if value is None or self.kinds is None:
             return None
-        if not any(_same_word(value, choice) for choice in self.choices) and not any(
-            _converts(value, kind) for kind in self.kinds
-        ):
-            return (), f"expected {self._expected()}{self._nearest(value)}"
+        if _plain(value) not in map(_plain, self.choices) and not any(_converts(value, kind) for kind in self.kinds):
+            choices = [f"one of {', '.join(map(str, self.choices))}"] if self.choices else []
+            expected = " or ".join([*choices, *(words for kind, (_, words) in KINDS.items() if kind in self.kinds)])
+            texts = [choice for choice in self.choices if isinstance(choice, str) and isinstance(value, str)]
+            return (), f"expected {expected}{did_you_mean(str(value), texts)}"
         if isinstance(value, int | float) and not isinstance(value, bool) and "str" not in self.kinds:
             for bound, limit in self.bounds.items():
                 holds, words = BOUNDS[bound]
                 if not holds(value, limit):
                     return (), f"must be {words} {limit:g}"
         return None
-
-    def _expected(self) -> str:
-        choices = [f"one of {', '.join(map(str, self.choices))}"] if self.choices else []
-        return " or ".join([*choices, *(words for kind, (_, words) in KINDS.items() if kind in (self.kinds or ()))])
-
-    def _nearest(self, value: Any) -> str:
-        return did_you_mean(value, [c for c in self.choices if isinstance(c, str)]) if isinstance(value, str) else ""
 
 
 @dataclass(frozen=True)
@@ -95,10 +89,9 @@ def _problem_within(mapping: Mapping[str, Any], fields: Mapping[str, Accepted]) 
     return None
 
 
-def _same_word(value: Any, choice: Any) -> bool:
-    """Whether they may mean the same: validators like to lower words, and to read ``-`` as ``_``."""
-    first, second = (str(text).strip().lower().replace("-", "_") for text in (value, choice))
-    return first == second
+def _plain(word: Any) -> str:
+    """As validators may read it: they like to lower words, and to read ``-`` as ``_``."""
+    return str(word).strip().lower().replace("-", "_")
 
 
 def _converts(value: Any, kind: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from perfgate.cli.measuring import SCENARIOS, Builds, naming_builds, signals_as_interrupt
-from perfgate.cli.output_options import format_option
+from perfgate.cli.output_options import format_option, say
 from perfgate.report.formats import render
 
 
@@ -33,10 +33,7 @@ def doctor(scenarios: tuple[Path, ...], builds: Builds, deep: bool, form: str) -
         tables = {name: table for name, table in tables.items() if "ref" not in table}
     subjects = resolve(builds.base, builds.head, tables) if builds.base or builds.head or tables else {}
 
-    def progress(text: str) -> None:
-        click.echo(f"perfgate: {text}", err=True)
-
     with signals_as_interrupt():
-        diagnosis = diagnose(loaded, subjects, runs=builds.runs, deep=deep, progress=progress)
+        diagnosis = diagnose(loaded, subjects, runs=builds.runs, deep=deep, progress=say)
     click.echo(render("doctor", form, diagnosis), nl=False)
     click.get_current_context().exit(diagnosis.exit_status)

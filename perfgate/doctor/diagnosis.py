@@ -1,4 +1,4 @@
-"""Findings: what ``perfgate doctor`` saw of a machine, check by check.
+"""Findings: what ``perfgate doctor`` saw of a machine, check by check, and how that is told.
 
 A finding says what was seen, why it matters and what fixes it. ``failed`` means that what was asked for cannot work
 here; ``warning`` that it works, but worse, or not for everything; ``skipped`` that nothing was looked at, and why.
@@ -13,7 +13,9 @@ from typing import Any, Final, Literal
 from perfgate import __version__
 from perfgate.errors import ExitStatus
 from perfgate.models import Frozen
+from perfgate.report.document import Document, NoteLine, Section
 from perfgate.scenario.yaml_document import draft_07
+from perfgate.units import plural
 
 FORMAT: Final = "perfgate-doctor/1"
 
@@ -104,3 +106,21 @@ class Check:
 def diagnosis_schema() -> dict[str, Any]:
     """The format of ``perfgate doctor --format json`` as JSON Schema draft-07."""
     return {**draft_07(Diagnosis, "serialization"), "title": "perfgate doctor"}
+
+
+def doctor_document(diagnosis: Diagnosis) -> Document:
+    """A line a check; what is not as it should be with its reason and what to do about it."""
+    notes = []
+    for finding in diagnosis.findings:
+        status = finding.status.upper() if finding.status == "failed" else finding.status
+        why = finding.why if finding.status in ("warning", "failed") else ""
+        notes.append(NoteLine(status, finding.check, "", finding.found, finding.mend, why))
+    failed, warnings, skipped = (diagnosis.count(status) for status in ("failed", "warning", "skipped"))
+    ready = f"NOT READY: {plural(failed, 'check')} failed" if failed else "READY: no check failed"
+    closing = f"{ready}; {plural(warnings, 'warning')}, {plural(skipped, 'check')} skipped."
+    return Document.of([closing], [Section(notes=tuple(notes), aligned=True)], is_verdict=True)
+
+
+def findings_json(diagnosis: Diagnosis) -> str:
+    """For programs: ``perfgate schema doctor`` prints the format."""
+    return diagnosis.model_dump_json(indent=1) + "\n"

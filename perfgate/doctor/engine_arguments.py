@@ -33,16 +33,10 @@ _NOTHING = Accepted(frozenset())
 
 
 def read_arguments(package: Path, version: str) -> EngineArguments | None:
-    """The arguments that the ``vllm`` package in a folder takes; ``None`` where its source does not tell them.
-
-    Args:
-        package: The folder of ``vllm/__init__.py``.
-        version: For people.
-    """
-    try:
+    """The arguments that the ``vllm`` package in a folder takes; ``None`` where its source does not tell them."""
+    with contextlib.suppress(RecursionError):  # an expression that is nested deeper than can be followed
         return _read(_Source(package), version)
-    except RecursionError:  # an expression that is nested deeper than can be followed
-        return None
+    return None
 
 
 def _read(source: _Source, version: str) -> EngineArguments | None:
@@ -109,14 +103,7 @@ class _Source:
     def argument(
         self, module: _Module, statement: ast.AnnAssign, passed: tuple[str, str] | None, *, made: bool
     ) -> Accepted:
-        """What an argument takes: what the field that it always becomes takes, or the class that a mapping is made to.
-
-        Args:
-            module: Where it is declared.
-            statement: Its declaration.
-            passed: The configuration class and field that it is handed to as it is.
-            made: Whether a mapping becomes the class that its annotation names.
-        """
+        """What the field takes that it is always ``passed`` to, or the class that a mapping is ``made`` to."""
         if passed is not None:
             where, cls = self.find(module, passed[0]) or (module, None)
             if isinstance(cls, ast.ClassDef) and _is_config(cls) and not _validated_first(cls, passed[1]):

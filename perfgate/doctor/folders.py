@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -11,6 +10,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from perfgate.doctor.diagnosis import Check, Finding
+from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.forked import Forked, NoAnswerError
 from perfgate.machine.locks import STATE
 from perfgate.units import gib
@@ -36,7 +36,7 @@ def check_folder(check: Check, folder: Path) -> Finding:
     name = str(folder) if folder.is_dir() else f"{folder}, which is to be made in {existing},"
     try:
         with tempfile.TemporaryDirectory(prefix=".perfgate-doctor-", dir=existing) as scratch:
-            _write_through(Path(scratch) / "file")
+            write_atomically(Path(scratch) / "file", "perfgate")  # as records are written
             excluded = _second_is_refused(Path(scratch) / "lock")
     except OSError as error:
         remedy = f"Make {folder} writable for this user" + (f", or name another in {STATE}." * (check is STATE_FOLDER))
@@ -56,9 +56,8 @@ def check_disk(folder: Path) -> Finding:
     existing = _nearest(folder)
     free = shutil.disk_usage(existing).free
     found = f"{gib(free)} free for {folder}"
-    if free < LOW_DISK_BYTES:
-        return DISK.warning(found, f"Free some space in {existing}, at least {LOW_DISK_BYTES >> 30} GiB.")
-    return DISK.ok(found)
+    remedy = f"Free some space in {existing}, at least {LOW_DISK_BYTES >> 30} GiB."
+    return DISK.warning(found, remedy) if free < LOW_DISK_BYTES else DISK.ok(found)
 
 
 def file_system(folder: Path) -> str:
@@ -71,15 +70,6 @@ def file_system(folder: Path) -> str:
 def _nearest(folder: Path) -> Path:
     """The folder itself, or the nearest above it that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
-
-
-def _write_through(file: Path) -> None:
-    """Write as records are written: to the disk, then into place."""
-    with file.open("wb") as stream:
-        stream.write(b"perfgate")
-        stream.flush()
-        os.fsync(stream.fileno())
-    file.replace(file.with_suffix(".placed"))
 
 
 class _Second:

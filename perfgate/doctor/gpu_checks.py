@@ -22,6 +22,10 @@ GPU = Check("gpu", "Without a driver that answers, nothing about a GPU can be me
 GPU_IDLE = Check("gpu-idle", "Whoever else computes on a GPU slows and spreads every trial.")
 CLOCK_LOCK = Check("clock-lock", "Held clocks are what makes visits comparable; a lock that fails ends the run.")
 NEIGHBOURS = Check("neighbours", "Engines on other GPUs share cores, memory and power with the one that is timed.")
+_END_THEM = (
+    "Wait for them, or end what is yours. The host shows all of them: "
+    "nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv"
+)
 LEASES = Check("stale-leases", "A killed run leaves its clock lock behind, and everybody after it measures under it.")
 
 
@@ -35,8 +39,7 @@ def check_gpus(
         if nvml is None:
             return (), _without_gpu("no NVIDIA driver here: engines run on the CPU, and", locking)
         with nvml:
-            gpus = nvml.gpus(environment)
-            if not gpus and environment.get("CUDA_VISIBLE_DEVICES") == "":
+            if not (gpus := nvml.gpus(environment)) and environment.get("CUDA_VISIBLE_DEVICES") == "":
                 return (), _without_gpu("CUDA_VISIBLE_DEVICES hides every GPU:", locking)
             return gpus, list(_look(nvml, gpus, locking))
     except GpuError as error:
@@ -54,15 +57,19 @@ def _without_gpu(why: str, locking: Sequence[Scenario]) -> list[Finding]:
 
 def _look(nvml: Accelerators, gpus: Sequence[Gpu], locking: Sequence[Scenario]) -> Iterator[Finding]:
     if not gpus:
-        yield GPU.failed(
-            "the driver answers, and no GPU is visible",
-            "Start the container with --gpus all, or correct CUDA_VISIBLE_DEVICES.",
-        )
+        remedy = "Start the container with --gpus all, or correct CUDA_VISIBLE_DEVICES."
+        yield GPU.failed("the driver answers, and no GPU is visible", remedy)
         return
     fewer = "; all are looked at, and a run takes the first that its engine needs" if len(gpus) > 1 else ""
     yield GPU.ok(f"{len(gpus)} visible, driver {nvml.driver}, CUDA up to {nvml.cuda}{fewer}")
     for number, gpu in enumerate(gpus):
-        yield _idle(nvml, number, gpu)
+        name = f"GPU {number} ({gpu.name})"
+        if busy := company(nvml, [gpu.uuid]):
+            yield GPU_IDLE.failed(f"{name}: {busy}", _END_THEM)
+        else:
+            used = nvml.memory_used_bytes(gpu.uuid)
+            more = f", {gib(used)} of its memory in use" if used else ""
+            yield GPU_IDLE.ok(f"{name}: nobody computes on it{more}")
     if not locking:
         yield CLOCK_LOCK.ok("no scenario here locks clocks: they are observed, which needs no rights")
     for scenario in locking:
@@ -70,20 +77,6 @@ def _look(nvml: Accelerators, gpus: Sequence[Gpu], locking: Sequence[Scenario]) 
     yield _leases(gpus)
     if len(gpus) > 1:
         yield _neighbours(nvml, gpus)
-
-
-def _idle(nvml: Accelerators, number: int, gpu: Gpu) -> Finding:
-    """Whether a run would find the GPU free."""
-    name = f"GPU {number} ({gpu.name})"
-    busy = company(nvml, [gpu.uuid])
-    if busy:
-        return GPU_IDLE.failed(
-            f"{name}: {busy}",
-            "Wait for them, or end what is yours. The host shows all of them: "
-            "nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
-        )
-    used = nvml.memory_used_bytes(gpu.uuid)
-    return GPU_IDLE.ok(f"{name}: nobody computes on it" + (f", {gib(used)} of its memory in use" if used else ""))
 
 
 def _lock(nvml: Accelerators, gpus: Sequence[Gpu], scenario: str, clocks: Clocks) -> Finding:
@@ -127,9 +120,8 @@ def _neighbours(nvml: Accelerators, gpus: Sequence[Gpu]) -> Finding:
     if found is None:
         return NEIGHBOURS.skipped("not measured since the last boot: the first perfgate run --gpus does")
     effect = found.worst(found.gates)
-    if effect.share > 1:
-        return NEIGHBOURS.warning(found.words(effect), "Measure on one GPU, or on fewer at once.")
-    return NEIGHBOURS.ok(found.words(effect))
+    words, remedy = found.words(effect), "Measure on one GPU, or on fewer at once."
+    return NEIGHBOURS.warning(words, remedy) if effect.share > 1 else NEIGHBOURS.ok(words)
 
 
 def _leases(gpus: Sequence[Gpu]) -> Finding:

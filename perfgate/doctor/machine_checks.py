@@ -59,15 +59,7 @@ def diagnose(
     deep: bool,
     progress: Callable[[str], None],
 ) -> Diagnosis:
-    """Look at this machine.
-
-    Args:
-        scenarios: What is to be measured; may be empty.
-        subjects: The builds to be measured, by side; may be empty.
-        runs: The folder of run folders.
-        deep: Whether to run nsys and ncu on a tiny program of each subject's interpreter.
-        progress: Told before each check that takes seconds.
-    """
+    """Look at this machine."""
     environment = allowed_environment(os.environ)
     gpus, findings = check_gpus(scenarios, environment)
     with tempfile.TemporaryDirectory(prefix="perfgate-doctor-") as scratch:
@@ -130,14 +122,14 @@ class _Bench:
             except OSError as error:
                 found = f"not tried: the GPUs cannot be held: {error}"
                 return [check.warning(found, "See the check state-folder.") for check in tried]
-            return [finding for python in interpreters for finding in self._try_profilers(python, gpu=bool(gpus))]
-
-    def _try_profilers(self, interpreter: Interpreter, *, gpu: bool) -> Iterator[Finding]:
-        self._progress(f"tracing a tiny program of {interpreter} with nsys")
-        yield profilers.try_nsys(interpreter, self.folder(), gpu=gpu)
-        if gpu:
-            self._progress(f"counting a kernel of {interpreter} with ncu")
-        yield profilers.try_ncu(interpreter, self.folder(), gpu=gpu)
+            findings = []
+            for interpreter in interpreters:
+                self._progress(f"tracing a tiny program of {interpreter} with nsys")
+                findings.append(profilers.try_nsys(interpreter, self.folder(), gpu=bool(gpus)))
+                if gpus:
+                    self._progress(f"counting a kernel of {interpreter} with ncu")
+                findings.append(profilers.try_ncu(interpreter, self.folder(), gpu=bool(gpus)))
+            return findings
 
 
 def check_processes() -> Finding:
@@ -157,19 +149,16 @@ def check_running(devices: Sequence[str]) -> Finding:
         held = [f"{name} is in use by {holder}" for name in devices if (holder := holder_of(name))]
     except OSError as error:
         return RUNNING.failed(f"{error.filename} cannot be read: {error.strerror}", "See the check state-folder.")
-    if held:
-        return RUNNING.warning("; ".join(held), "Wait for that run: one that is started now does so by itself.")
-    return RUNNING.ok("no other run is measuring here")
+    remedy = "Wait for that run: one that is started now does so by itself."
+    return RUNNING.warning("; ".join(held), remedy) if held else RUNNING.ok("no other run is measuring here")
 
 
 def check_load(*, gpu: bool) -> Finding:
     """Whether something else uses the cores that an engine would use."""
-    load = look_at_cores()
-    if load is None:
+    if (load := look_at_cores()) is None:
         return CPU_IDLE.skipped("this kernel does not count what its cores do")
-    if load.disturbs(gpu=gpu):
-        return CPU_IDLE.warning(str(load), "Wait for it, or end what is yours; top shows all that runs.")
-    return CPU_IDLE.ok(str(load))
+    remedy = "Wait for it, or end what is yours; top shows all that runs."
+    return CPU_IDLE.warning(str(load), remedy) if load.disturbs(gpu=gpu) else CPU_IDLE.ok(str(load))
 
 
 def check_memory(scenarios: Sequence[LoadedScenario]) -> Finding:
@@ -177,9 +166,8 @@ def check_memory(scenarios: Sequence[LoadedScenario]) -> Finding:
     free = psutil.virtual_memory().available
     weights = max((_weights_bytes(folder) for folder in map(model_folder, scenarios) if folder), default=0)
     found = f"{gib(free)} of the host's memory available" + (f", {gib(weights)} of weights" if weights else "")
-    if free < max(LOW_MEMORY_BYTES, weights):
-        return MEMORY.warning(found, "End what else runs on this host, or take one with more memory.")
-    return MEMORY.ok(found)
+    remedy = "End what else runs on this host, or take one with more memory."
+    return MEMORY.warning(found, remedy) if free < max(LOW_MEMORY_BYTES, weights) else MEMORY.ok(found)
 
 
 def _check_folders(runs: Path) -> Iterator[Finding]:
@@ -229,9 +217,8 @@ def _interpreters(
     """Each subject under each scenario's variables; what would be looked at twice comes once, under both names."""
     settings = [loaded.scenario.engine.env for loaded in scenarios] or [{}]
     named: dict[tuple[str, str], tuple[Subject, Interpreter]] = {}
-    started = {side: subject for side, subject in subjects.items() if subject.url is None}
-    for side, subject in started.items():
-        for own in settings:
+    for side, subject in subjects.items():
+        for own in settings if subject.url is None else ():
             variables = subject_environment({**environment, **engine_settings(cache), **own}, subject)
             same = (subject.python, json.dumps(variables, sort_keys=True))
             names = [named[same][1].name] if same in named else []

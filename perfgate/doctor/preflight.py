@@ -18,12 +18,10 @@ from typing import Any
 
 from perfgate.capture.engine import allowed_environment, engine_settings, subject_environment
 from perfgate.doctor.accepted_values import EngineArguments
-from perfgate.doctor.uninstalled_plugins import uninstalled
-from perfgate.doctor.vllm_source import Located, arguments_of, locate
+from perfgate.doctor.vllm_source import Located, arguments_of, locate, option_of, uninstalled
 from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.machine.json_text import RECORD
 from perfgate.metrics.model_shape import text_part
-from perfgate.metrics.sides import SIDES
 from perfgate.metrics.transformer import read_config, step_demand
 from perfgate.models import FieldPath, Strict
 from perfgate.scenario.cache_size import PINNED, cannot_hold
@@ -80,11 +78,6 @@ class _Side:
     cpu: bool | None = None
     takes: EngineArguments | str = ""
 
-    @property
-    def option(self) -> str:
-        """Where it was named: by words, or where there are none in ``perfgate.toml``."""
-        return f"--{self.name} or [subjects.{self.name}]" if self.name in SIDES else f"--head {self.name}"
-
 
 @dataclass(frozen=True)
 class _Cell:
@@ -124,7 +117,7 @@ class _Cell:
     def problem(self, key: str, text: str, within: Sequence[str] = (), *, at_key: bool = False) -> Problem:
         """Something wrong with a workload key or an engine argument, at the place that sets it."""
         if key not in MATRIX_WORKLOAD_KEYS and key in self.side.args:
-            return Problem(self.side.option, 0, 0, ".".join(("args", key, *within)), text)
+            return Problem(option_of(self.side.name), 0, 0, ".".join(("args", key, *within)), text)
         path: FieldPath = ("workload", key) if key in MATRIX_WORKLOAD_KEYS else ("engine", "args", key)
         if key in self.point:
             number = self.loaded.scenario.matrix[key].index(self.point[key])
@@ -135,10 +128,7 @@ class _Cell:
 def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: bool = True) -> Preflight:
     """Look at what is to be run.
 
-    Args:
-        scenarios: What is to be measured.
-        subjects: The builds by what they are called; without any, arithmetic is all there is.
-        ask: Whether the builds' interpreters may be started.
+    Without subjects arithmetic is all there is; ``ask``: whether the builds' interpreters may be started.
 
     Raises:
         ScenarioError: With all that no engine would accept, or no gate could be judged by, in file order.
@@ -306,35 +296,22 @@ def _whole(args: Mapping[str, Any], key: str) -> int | None:
 
 
 def _hardly_meant(cell: _Cell) -> Iterator[Problem]:
-    yield from _unbounded_cache(cell)
-    yield from _bound_threads(cell)
-    yield from _gates_of_a_gpu(cell)
-
-
-def _gates_of_a_gpu(cell: _Cell) -> Iterator[Problem]:
-    """On a CPU some metrics have no value; that is found out by a trial, which takes minutes, and ends the run."""
-    for number, gate in enumerate(cell.loaded.scenario.gates):
-        if cell.on_cpu and gate.measured.of_gpu:
-            text = f"{gate.metric} is measured on GPUs alone, and this engine runs on the CPU: remove the gate there"
-            yield cell.loaded.problem(("gates", number, "metric"), text)
-
-
-def _unbounded_cache(cell: _Cell) -> Iterator[Problem]:
-    """On a CPU, vLLM takes most of the host's memory for its cache unless it is told how much."""
-    variables = cell.variables
-    if not cell.on_cpu or CACHE_VARIABLE in variables or any(cell.args.get(key) is not None for key in CACHE_ARGS):
+    """What an engine on a CPU does unless it is told otherwise, and gates that have no value there."""
+    if not cell.on_cpu:
         return
-    text = (f"on a CPU vLLM reserves most of the host's memory unless kv_cache_memory_bytes says how much; "
-            f"add kv_cache_memory_bytes: {_cache_bytes(cell)}")  # fmt: skip
-    yield cell.loaded.problem(("engine", "args"), text, at_key=True)
-
-
-def _bound_threads(cell: _Cell) -> Iterator[Problem]:
-    """On a CPU vLLM binds its threads to cores unless it is told otherwise; one that others use holds up every step."""
-    if cell.on_cpu and THREADS_VARIABLE not in cell.variables:
+    variables = cell.variables
+    if CACHE_VARIABLE not in variables and all(cell.args.get(key) is None for key in CACHE_ARGS):
+        text = (f"on a CPU vLLM reserves most of the host's memory unless kv_cache_memory_bytes says how much; "
+                f"add kv_cache_memory_bytes: {_cache_bytes(cell)}")  # fmt: skip
+        yield cell.loaded.problem(("engine", "args"), text, at_key=True)
+    if THREADS_VARIABLE not in variables:
         text = (f"on a CPU vLLM binds its threads to cores, and a core that something else uses makes steps several "
                 f"times as long; add {THREADS_VARIABLE}: nobind")  # fmt: skip
         yield cell.loaded.problem(("engine", "env"), text, at_key=True)
+    for number, gate in enumerate(cell.loaded.scenario.gates):
+        if gate.measured.of_gpu:
+            text = f"{gate.metric} is measured on GPUs alone, and this engine runs on the CPU: remove the gate there"
+            yield cell.loaded.problem(("gates", number, "metric"), text)
 
 
 def _cache_bytes(cell: _Cell) -> int:

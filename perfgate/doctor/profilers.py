@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,13 +110,7 @@ def check_counters() -> Finding:
 
 
 def try_nsys(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
-    """Trace a tiny program, and find its ranges and kernels again in the SQLite export.
-
-    Args:
-        interpreter: Runs the program; its own packages open the ranges.
-        folder: Empty; nsys writes its report there.
-        gpu: Whether the driver shows a GPU, so that there must be kernels.
-    """
+    """Trace a tiny program, and find its ranges and kernels again in the SQLite export; the folder is empty."""
     check, interpreter = NSYS_TRACE.of(interpreter), interpreter.under(nsys_settings())
     nsys = shutil.which("nsys", path=interpreter.environment.get("PATH"))
     if nsys is None:
@@ -207,12 +201,7 @@ def _find_again(
     if put_in["gpu"] and not kernels:
         found = "the trace holds no kernel, though kernels ran: nsys's CUPTI is older than the driver"
         return check.failed(f"{found}, or another tool holds CUPTI", _newer_cupti(put_in))
-    shown = f"{kernels} kernels" if put_in["gpu"] else ""
-    return _judge_ranges(check, _OLD_NVTX.format(python=interpreter.python), put_in, ranges, shown)
-
-
-def _judge_ranges(check: Check, remedy: str, put_in: Mapping[str, Any], ranges: Iterable[str], kernels: str) -> Finding:
-    """Whether every range that was opened is in the trace; ``kernels`` says how many of them are."""
+    remedy = _OLD_NVTX.format(python=interpreter.python)
     sources = [name.removeprefix(RANGE_PREFIX).partition(".")[0] for name in ranges]
     names = {"nvtx": f"nvtx {put_in['nvtx']}", "torch": "torch.cuda.nvtx"}
     seen: list[str] = []
@@ -223,7 +212,7 @@ def _judge_ranges(check: Check, remedy: str, put_in: Mapping[str, Any], ranges: 
         opened = ", ".join(lost) or "nothing"
         return check.failed(f"the trace holds no range opened by {opened}: this nsys does not see them", remedy)
     found = f"found again {len(sources)} ranges by {', '.join(seen)}"
-    found += f" and {kernels}" if kernels else "; no GPU, so no kernels"
+    found += f" and {kernels} kernels" if put_in["gpu"] else "; no GPU, so no kernels"
     return check.warning(f"{found}; ranges by {', '.join(lost)} are not seen", remedy) if lost else check.ok(found)
 
 

@@ -1,4 +1,6 @@
-"""Where a subject's vLLM is: its interpreter is asked, in a fraction of a second, and imports nothing for it.
+"""Where a subject's vLLM is, and whether it finds the plugins in folders given as ``path=``.
+
+The interpreter is asked, in a fraction of a second, and imports nothing for it.
 
 What it answers is a claim of the subject: it is bounded, checked, and used for nothing but to find source to read.
 """
@@ -16,15 +18,17 @@ from perfgate.capture.engine import find_subject
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.engine_arguments import read_arguments
 from perfgate.doctor.profilers import PROBE
-from perfgate.errors import UsageError
+from perfgate.errors import Problem, UsageError
 from perfgate.machine.children import spawn
 from perfgate.machine.processes import owner_mark
-from perfgate.scenario.subject import Subject
+from perfgate.metrics.sides import SIDES
+from perfgate.scenario.subject import Builds, Subject
 
 TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 1024**2
 MAX_FILES = 2000
 MAX_FILE_BYTES = 4 * 1024**2
+PROJECT = ("pyproject.toml", "setup.py", "setup.cfg")
 
 
 class Located(BaseModel):
@@ -48,11 +52,7 @@ class Located(BaseModel):
 
 
 def locate(subject: Subject, variables: Mapping[str, str]) -> Located | str:
-    """Ask a subject's interpreter; a sentence where it has no answer.
-
-    Args:
-        subject: Whose.
-        variables: All that an engine of it would get.
+    """Ask a subject's interpreter under the variables of an engine; a sentence where it has no answer.
 
     Raises:
         UsageError: ``subject-not-found``: it cannot be executed.
@@ -121,3 +121,27 @@ def _python_files(paths: Iterable[str], package: Path) -> Iterator[Path]:
             # An environment inside the checkout is on nobody's module path by that.
             inside[:] = [name for name in inside if name[0] != "." and not (here / name / "pyvenv.cfg").exists()]
             yield from (here / name for name in files if name.endswith(".py") and (here / name).is_file())
+
+
+def option_of(name: str | None) -> str:
+    """Where a build was named: by words, or where there are none in ``perfgate.toml``."""
+    return f"--{name} or [subjects.{name}]" if name in SIDES else f"--head {name}"
+
+
+def uninstalled(subjects: Builds) -> Iterator[Problem]:
+    """A warning for each folder of a build that is a project, and declares no entry point as an installed one does.
+
+    Without installed metadata vLLM finds no plugin there. The source of vLLM needs no entry point.
+    """
+    for name, subject in subjects.items():
+        for folder in (folder for folder in subject.path if folder not in subject.data):
+            here = Path(folder)
+            project = any((here / file).is_file() for file in PROJECT) and not (here / "vllm/__init__.py").is_file()
+            declared = (file for kind in ("dist", "egg") for file in here.glob(f"*.{kind}-info/entry_points.txt"))
+            if project and not any(file.is_file() for file in declared):
+                text = (
+                    f"{folder} is a project that is not installed: vLLM finds plugins by the entry points of installed "
+                    f"packages, and there are none; for a plugin: pip install --no-deps --target DIR {folder}, and "
+                    "path=DIR"
+                )
+                yield Problem(option_of(name), 0, 0, "path", text)

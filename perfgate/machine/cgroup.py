@@ -37,12 +37,7 @@ _MEMBER: Final = 'echo 0 > "$0" && echo in && read -r line'
 
 @dataclass(frozen=True)
 class Group:
-    """A cgroup of ours.
-
-    Args:
-        path: Its folder.
-        mark: Whose it is, see :func:`perfgate.machine.processes.owner_mark`.
-    """
+    """A cgroup of ours, and whose it is (:func:`perfgate.machine.processes.owner_mark`)."""
 
     path: Path
     mark: str
@@ -104,9 +99,7 @@ class Group:
 def make_group(mark: str, token: str) -> Group | None:
     """A cgroup for what is about to be started; ``None`` where none can be had, see :func:`why_none`.
 
-    Args:
-        mark: Whose it is.
-        token: Hexadecimal digits that tell it from others with this mark.
+    Its token, hexadecimal digits, tells it from others with this mark.
 
     Raises:
         OSError: One could be had before, but this one cannot: too many below perfgate's own, for instance.

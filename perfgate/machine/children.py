@@ -53,14 +53,7 @@ _ENDED = re.compile(rb"^ended (-?\d{1,3})\n", re.MULTILINE)
 
 
 class Child:
-    """A program in a session and process group of its own, below its supervisor.
-
-    Args:
-        supervisor: The process just started.
-        answers: The descriptor on which it tells how the program fares.
-        marks: The variables that descendants carry.
-        group: The cgroup that the program joins; ``None`` where there is none.
-    """
+    """A program in a session and process group of its own, below its supervisor, which tells how it fares."""
 
     def __init__(
         self, supervisor: subprocess.Popen[bytes], answers: int, marks: Mapping[str, str], group: cgroup.Group | None
@@ -68,10 +61,13 @@ class Child:
         self._supervisor = supervisor
         self._answers = answers
         self._group = group
-        self._owner, self._token = marks[OWNER], marks[CHILD]
+        self._owner = marks[OWNER]
         self._heard = b""
         self._status: int | None = None
-        self._pid = 0
+        self.token = marks[CHILD]
+        """The ``PERFGATE_CHILD`` of it and all that came of it."""
+        self.pid = 0
+        """Its process id, which is also that of its group and session."""
 
     def begin(self, program: str) -> None:
         """Wait until the program runs.
@@ -85,17 +81,7 @@ class Child:
         if answer is None or answer[1] == b"failed":
             code = int(answer[2]) if answer else errno.ECHILD
             raise OSError(code, os.strerror(code), program)
-        self._pid = int(answer[2])
-
-    @property
-    def pid(self) -> int:
-        """Its process id, which is also that of its group and session."""
-        return self._pid
-
-    @property
-    def token(self) -> str:
-        """The ``PERFGATE_CHILD`` of it and all that came of it."""
-        return self._token
+        self.pid = int(answer[2])
 
     def poll(self) -> int | None:
         """The exit status, negative for a signal; ``None`` while it runs."""
@@ -116,8 +102,8 @@ class Child:
             is found by looking, and may have started something meanwhile.
         """
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, number)
-        outside = [process for process in self.below() if not in_group(process, self._pid)]
+            os.killpg(self.pid, number)
+        outside = [process for process in self.below() if not in_group(process, self.pid)]
         for process in outside:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 process.send_signal(number)
@@ -148,7 +134,7 @@ class Child:
             KeyboardInterrupt: The user was impatient; everything was killed first.
         """
         try:
-            if not self._pid:  # interrupted there: what does not run yet cannot be found
+            if not self.pid:  # interrupted there: what does not run yet cannot be found
                 with contextlib.suppress(OSError):
                     self.begin("")
             if gently:
@@ -214,7 +200,7 @@ class Child:
     def _members(self) -> list[psutil.Process]:
         """Everything alive that is below the supervisor or in a group of ours, or carries the token."""
         members = {
-            p for p in psutil.process_iter() if in_group(p, self.pid) or environment_of(p).get(CHILD) == self._token
+            p for p in psutil.process_iter() if in_group(p, self.pid) or environment_of(p).get(CHILD) == self.token
         }
         if self._group is not None:
             members |= set(with_ids(self._group.pids()))

@@ -19,12 +19,7 @@ from perfgate.machine.locks import hold
 
 @dataclass(frozen=True)
 class Swept:
-    """What became of a folder.
-
-    Args:
-        folder: A compile cache or a run folder.
-        kept: Why it is still there; empty where it was removed.
-    """
+    """What became of a compile cache or run folder, and why it was kept, where it was."""
 
     folder: Path
     kept: str = ""
@@ -82,22 +77,17 @@ def count_files(folder: Path) -> int:
 
 
 def sweep(root: Path, days: float) -> Iterator[Swept]:
-    """Remove what nobody needs from the run folders below ``root``; links are not followed.
+    """Remove what nobody needs from the run folders at any depth below ``root``; links are not followed.
 
-    A run folder is one with a ``run.json`` of ours; one that a run holds is left alone, however old it is.
-
-    Args:
-        root: Where to look, at any depth.
-        days: Run folders in which nothing was measured for so long go whole, of others only the compile caches.
+    A run folder is one with a ``run.json`` of ours; one that a run holds is left alone, however old it is. Those in
+    which nothing was measured for so many days go whole, of others only the compile caches.
     """
     for folder in list(_run_folders(root)):
         try:
             with hold(folder):
                 yield from _sweep(folder, datetime.now(UTC) - timedelta(days=days))
-        except NotMeasuredError as error:
-            yield Swept(folder, error.finding)
-        except OSError as error:
-            yield Swept(folder, str(error))
+        except (NotMeasuredError, OSError) as error:
+            yield Swept(folder, error.finding if isinstance(error, NotMeasuredError) else str(error))
 
 
 def _run_folders(root: Path) -> Iterator[Path]:

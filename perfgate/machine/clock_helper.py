@@ -94,11 +94,6 @@ def is_permitted(helper: Sequence[str], arguments: Sequence[str]) -> bool:
 def ask_helper(arguments: Sequence[str], uuid: str, refusal: GpuError) -> None:
     """Have the helper do with root's rights what NVML refused to this user.
 
-    Args:
-        arguments: The helper's.
-        uuid: The GPU they name.
-        refusal: NVML's.
-
     Raises:
         NothingDoneError: There is no helper, or it ended before it did anything.
         GpuError: It failed, and what it has done until then is not known.
@@ -130,9 +125,6 @@ def _run(command: Sequence[str]) -> tuple[int | None, str]:
 
     One that is late is killed with all that it started, as far as this user may; sudo is root's and is left behind
     then, because waiting for what hangs would be hanging too.
-
-    Raises:
-        OSError: It could not be started.
     """
     process = subprocess.Popen(  # noqa: S603 (root's own program, or what the user named)
         command,

@@ -89,12 +89,7 @@ class Lease(BaseModel):
 
 @dataclass(frozen=True)
 class Hold:
-    """A lease in force, from :func:`take`; its file is locked until :meth:`drop` or the end of this process.
-
-    Args:
-        lease: What the file says.
-        descriptor: The open, locked file.
-    """
+    """A lease in force, from :func:`take`; its file is locked until :meth:`drop` or the end of this process."""
 
     lease: Lease
     descriptor: int

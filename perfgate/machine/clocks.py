@@ -40,7 +40,7 @@ class ClockGuard:
     def __init__(self, nvml: Accelerators, run: str, warn: Callable[[str], object] | None = None) -> None:
         self._nvml = nvml
         self._run = run
-        self._warn = warn or _to_stderr
+        self._warn = warn or (lambda text: sys.stderr.write(f"perfgate: {text}\n"))
         self._held: dict[str, Hold] = {}
         self._signals = _Signals(self._release_or_warn)
 
@@ -322,7 +322,3 @@ def _reset(nvml: Accelerators, lease: Lease) -> None:
             code=error.code,
             remedy=f"perfgate clocks reset undoes it; or, as root: nvidia-smi -i {lease.uuid} with {options}",
         ) from error
-
-
-def _to_stderr(text: str) -> None:
-    sys.stderr.write(f"perfgate: {text}\n")

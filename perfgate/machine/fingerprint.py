@@ -131,7 +131,8 @@ def comparable(a: Machine, b: Machine) -> tuple[str, ...]:
     """The differences that forbid a comparison, in words; empty where there are none."""
     differences = [*_differences(a, b, IDENTITY, "memory_bytes"), *_told_otherwise(a, b, TOLD)]
     if len(a.gpus) != len(b.gpus):
-        return (*differences, f"gpus: {_names(a.gpus)} against {_names(b.gpus)}")
+        names = (", ".join(gpu.name for gpu in machine.gpus) or "none" for machine in (a, b))
+        return (*differences, f"gpus: {' against '.join(names)}")
     for number, (first, second) in enumerate(zip(a.gpus, b.gpus, strict=True)):
         own = [*_differences(first, second, GPU_IDENTITY, "power_limit_mw"), *_told_otherwise(first, second, GPU_TOLD)]
         differences += [f"GPU {number} {text}" for text in own]
@@ -145,23 +146,17 @@ def machine_class(machine: Machine, clock_mode: str) -> str:
     of one class agree in everything that is identity; what is tolerated may still differ too much, and so may what
     earlier versions did not tell.
     """
-    identity = [
-        {name: getattr(machine, name) for name in IDENTITY} | _unusual(machine),
-        *(
-            {name: getattr(gpu, name) for name in GPU_IDENTITY} | ({"confidential": True} if gpu.confidential else {})
-            for gpu in machine.gpus
-        ),
-    ]
+    # The usual is left out, as what is not told is, so that classes keep their names.
+    usual = {**USUAL, "usable_cores": machine.cores}
+    told = {name: getattr(machine, name) for name in TOLD}
+    unusual = {name: value for name, value in told.items() if not _untold(value) and value != usual[name]}
+    identity = [{name: getattr(machine, name) for name in IDENTITY} | unusual]
+    for gpu in machine.gpus:
+        hidden = {"confidential": True} if gpu.confidential else {}
+        identity.append({name: getattr(gpu, name) for name in GPU_IDENTITY} | hidden)
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:6]
     model = re.sub(r"[^a-z0-9]+", "-", machine.gpus[0].name.lower()).strip("-") if machine.gpus else "cpu"
     return f"{model}-x{len(machine.gpus) or machine.cores}-{clock_mode}-{digest}"
-
-
-def _unusual(machine: Machine) -> dict[str, object]:
-    """What else must agree. The usual is left out, as what is not told is, so that classes keep their names."""
-    usual = {**USUAL, "usable_cores": machine.cores}
-    told = {name: getattr(machine, name) for name in TOLD}
-    return {name: value for name, value in told.items() if not _untold(value) and value != usual[name]}
 
 
 def as_told_before(machine: Machine) -> Machine:
@@ -173,9 +168,8 @@ def anonymous(machine: Machine) -> Machine:
     """The machine without what is only observed: nothing in it names a host, a boot or a device."""
     hidden: dict[str, object] = {"uuid": "", "vbios": None, "persistence": None, "numa_node": None}
     gpus = tuple(gpu.model_copy(update=hidden) for gpu in machine.gpus)
-    return machine.model_copy(
-        update={"gpus": gpus, "cuda": "", "host": "", "boot_id": "", "kernel": "", "container": ""}
-    )
+    unseen = dict.fromkeys(("cuda", "host", "boot_id", "kernel", "container"), "")
+    return machine.model_copy(update={"gpus": gpus, **unseen})
 
 
 def _differences(a: BaseModel, b: BaseModel, identity: Sequence[str], tolerated: str) -> Iterator[str]:
@@ -194,15 +188,11 @@ def _told_otherwise(a: BaseModel, b: BaseModel, names: Sequence[str]) -> Iterato
             yield f"{name}: {first!r} against {second!r}"
 
 
-def _names(gpus: Sequence[Gpu]) -> str:
-    return ", ".join(gpu.name for gpu in gpus) or "none"
-
-
 def read_machine(gpus: tuple[Gpu, ...] = (), driver: str = "", cuda: str = "") -> Machine:
     """Measure this machine; GPUs and their driver come from the caller, who talks to NVML."""
     return Machine(
         architecture=platform.machine(),
-        cpu=_cpu_model(),
+        cpu=_told_of_cpu("model name") or platform.processor() or platform.machine(),
         cores=psutil.cpu_count() or 1,
         governor=_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         usable_cores=usable_cores(),
@@ -251,18 +241,14 @@ def usable_cores() -> int:
 
 def _virtual() -> str:
     """What the machine runs on: a guest sees its hypervisor's mark among the processor's flags, on x86 alone."""
-    flags = re.search(r"^flags\s*:(.*)$", _line(CPUINFO), re.MULTILINE)
-    if flags is None:
+    if not (flags := _told_of_cpu("flags").split()):
         return ""
-    if "hypervisor" not in flags[1].split():
-        return "none"
-    return _line(VENDOR) or "unknown hypervisor"
+    return (_line(VENDOR) or "unknown hypervisor") if "hypervisor" in flags else "none"
 
 
 def _confidential() -> str:
     """By the marks that the kernel of a guest leaves; a container may hide those of SEV."""
-    flags = re.search(r"^flags\s*:(.*)$", _line(CPUINFO), re.MULTILINE)
-    if (flags and "tdx_guest" in flags[1].split()) or any(Path(f"/dev/tdx{mark}guest").exists() for mark in "_-"):
+    if "tdx_guest" in _told_of_cpu("flags").split() or any(Path(f"/dev/tdx{mark}guest").exists() for mark in "_-"):
         return "tdx"
     return "sev" if Path("/dev/sev-guest").exists() else "none"
 
@@ -274,6 +260,7 @@ def _container() -> str:
     return marks[0] if marks else _line(Path("/run/systemd/container"))
 
 
-def _cpu_model() -> str:
-    model = re.search(r"^model name\s*:(.*)$", _line(CPUINFO), re.MULTILINE)
-    return model[1].strip() if model else platform.processor() or platform.machine()
+def _told_of_cpu(key: str) -> str:
+    """What the kernel says of the first processor under a key; empty where it does not."""
+    line = re.search(rf"^{key}\s*:(.*)$", _line(CPUINFO), re.MULTILINE)
+    return line[1].strip() if line else ""

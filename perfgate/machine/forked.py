@@ -61,13 +61,7 @@ class Forked:
         theirs.close()
 
     def call(self, name: str, arguments: Sequence[Any], keywords: Mapping[str, Any], limit_s: float) -> Any:
-        """What the method of that name returns there; it raises what the method raises.
-
-        Args:
-            name: The method.
-            arguments: Its positional arguments, which can be pickled, as can what it returns.
-            keywords: Its keyword arguments.
-            limit_s: Seconds after which the call, and with it the process, is given up.
+        """What the method of that name returns there, or raises; arguments and result can be pickled.
 
         Raises:
             NoAnswerError: The limit is over, now or earlier.

@@ -6,9 +6,11 @@ times. What is bounded is therefore the number of values as well as that of byte
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
@@ -18,12 +20,7 @@ from pydantic import FailFast, NonNegativeInt
 
 @dataclass(frozen=True)
 class Size:
-    """The most that a file of some kind may hold.
-
-    Args:
-        mib: MiB of text.
-        values: Values in it, keys not counted; lists and objects are values too.
-    """
+    """The most that a file of some kind may hold: MiB of text, and values, keys not counted, lists and objects too."""
 
     mib: int
     values: int
@@ -60,37 +57,24 @@ def check_size(text: str, most: Size) -> None:
     Raises:
         JsonError: It is larger.
     """
-    if len(text) > most.mib << 20:
-        raise _too_large(len(text), most)
+    _check_length(text, most)
     values = sum(map(text.count, ",[{"))
     if values > most.values:
         raise JsonError(f"holds {values} values; such a file has at most {most.values}")
 
 
 def parse_json(text: str | bytes, most: Size = MANIFEST, *, finite: bool = True) -> Any:
-    """What a JSON text says.
+    """What a JSON text says; bytes are UTF-8.
 
-    Args:
-        text: The text; bytes are UTF-8.
-        most: How large it may be.
-        finite: Whether a number without end is refused; what Python's own ``json`` wrote may hold ``Infinity``.
+    With ``finite`` a number without end is refused: what Python's own ``json`` wrote may hold ``Infinity``.
 
     Raises:
         JsonError: It is larger, is nested too deeply, is not UTF-8, or holds a number that cannot be kept.
         json.JSONDecodeError: It is not JSON; a ``ValueError`` too.
     """
-    if len(text) > most.mib << 20:
-        raise _too_large(len(text), most)
-    try:
-        text = text.decode() if isinstance(text, bytes) else text
-        check_size(text, most)
-        if not finite:
-            return json.loads(text, parse_int=_kept)
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_kept)
-    except RecursionError as error:
-        raise JsonError("is nested too deeply") from error
-    except UnicodeDecodeError as error:
-        raise JsonError(f"is not UTF-8: {error}") from error
+    only_finite: dict[str, Any] = {"parse_constant": _refuse, "parse_float": _finite} if finite else {}
+    with _bounded():
+        return json.loads(_decoded(text, most), parse_int=_kept, **only_finite)
 
 
 def parse_documents(text: str | bytes, most: Size = MANIFEST) -> list[tuple[int, Any]]:
@@ -102,38 +86,52 @@ def parse_documents(text: str | bytes, most: Size = MANIFEST) -> list[tuple[int,
         JsonError: As :func:`parse_json`, or an object holds a key twice.
         json.JSONDecodeError: One of them is not JSON; its place is that in the whole text.
     """
-    if len(text) > most.mib << 20:
-        raise _too_large(len(text), most)
     documents, line, end = [], 1, 0
-    try:
-        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-        check_size(text, most)
+    with _bounded():
+        text = _decoded(text, most, "utf-8-sig")
         decoder = json.JSONDecoder(parse_int=_kept, object_pairs_hook=_once)
         while (begin := _SPACE.match(text, end).end()) < len(text):  # type: ignore[union-attr]  # nothing matches too
             line += text.count("\n", end, begin)
             document, end = decoder.raw_decode(text, begin)
             documents.append((line, document))
             line += text.count("\n", begin, end)
-    except RecursionError as error:
-        raise JsonError("is nested too deeply") from error
-    except UnicodeDecodeError as error:
-        raise JsonError(f"is not UTF-8: {error}") from error
     return documents
 
 
-def read_json(file: Path, most: Size = MANIFEST, *, finite: bool = True) -> Any:
-    """What a JSON file says; no more of it is read than it may hold.
+def read_json(file: Path, *, finite: bool = True) -> Any:
+    """What a JSON file of the size of a manifest says; no more of it is read than that may hold.
 
     Raises:
         ValueError: Whatever :func:`parse_json` raises.
         OSError: It cannot be read.
     """
     with file.open("rb") as stream:
-        return parse_json(stream.read((most.mib << 20) + 1), most, finite=finite)
+        return parse_json(stream.read((MANIFEST.mib << 20) + 1), finite=finite)
 
 
-def _too_large(size: int, most: Size) -> JsonError:
-    return JsonError(f"is {size >> 20} MiB large; such a file has at most {most.mib}")
+@contextlib.contextmanager
+def _bounded() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise JsonError("is nested too deeply") from error
+
+
+def _decoded(text: str | bytes, most: Size, encoding: str = "utf-8") -> str:
+    """A text of permitted size; bytes that are too many are not decoded."""
+    if isinstance(text, bytes):
+        _check_length(text, most)
+        try:
+            text = text.decode(encoding)
+        except UnicodeDecodeError as error:
+            raise JsonError(f"is not UTF-8: {error}") from error
+    check_size(text, most)
+    return text
+
+
+def _check_length(text: str | bytes, most: Size) -> None:
+    if len(text) > most.mib << 20:
+        raise JsonError(f"is {len(text) >> 20} MiB large; such a file has at most {most.mib}")
 
 
 def _refuse(name: str) -> NoReturn:

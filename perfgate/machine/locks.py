@@ -177,13 +177,8 @@ def hold_devices(
 ) -> Iterator[None]:
     """Hold the host's locks of these devices while the block lasts; wait for whoever holds them.
 
-    They are taken in sorted order, so that two runs that need the same GPUs cannot wait for each other.
-
-    Args:
-        names: UUIDs of GPUs, or :data:`CPU`.
-        holder: What those who wait are told: the folder of the run.
-        waiting: Told whom we wait for, once a holder.
-        deadline_s: Monotonic time after which waiting is given up.
+    They are taken in sorted order, so that two runs that need the same GPUs cannot wait for each other. Names are UUIDs
+    of GPUs, or :data:`CPU`; those who wait are told the ``holder``, the folder of the run. See :func:`hold_named`.
 
     Raises:
         InterruptedRunError: ``out-of-budget``: still held at the deadline.
@@ -223,14 +218,10 @@ def holder_of(name: str) -> str:
 def hold_named(
     folder: Path, name: str, doing: str, waiting: Callable[[str], None], deadline_s: float
 ) -> Iterator[None]:
-    """Hold a lock that has a name while the block lasts; wait for whoever holds it.
+    """Hold a lock that has a name while the block lasts; wait for whoever holds it, until a monotonic time.
 
-    Args:
-        folder: Where the lock and its note are; it must exist.
-        name: What is locked, as those who wait are told.
-        doing: What the holder does, in the same.
-        waiting: Told whom we wait for, once a holder.
-        deadline_s: Monotonic time after which waiting is given up.
+    Lock and note are in ``folder``, which exists; the note says what the holder is ``doing``. ``waiting`` is told whom
+    we wait for, once a holder.
 
     Raises:
         InterruptedRunError: ``out-of-budget``: still held at the deadline.

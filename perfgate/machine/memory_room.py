@@ -12,9 +12,8 @@ CGROUP = Path("/sys/fs/cgroup")
 def available_bytes(cgroup: Path = CGROUP) -> int:
     """What can be taken without swapping.
 
-    Args:
-        cgroup: The mounted hierarchy of cgroup v2. A container sees its own cgroup at its root, and its cache of files
-            counts as free, as it does for the host.
+    A container sees its own cgroup (v2) at the root of the hierarchy, and its cache of files counts as free, as it does
+    for the host.
     """
     free = int(psutil.virtual_memory().available)
     try:

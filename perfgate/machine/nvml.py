@@ -199,14 +199,7 @@ class Nvml:
 
     @_there
     def lock_clocks(self, uuid: str, sm_mhz: int, memory_mhz: int | None) -> None:
-        """Hold the clocks of a GPU, until :meth:`reset_clocks` or a reset of the GPU; the caller keeps the lease.
-
-        A lock is a ceiling: power and heat may still force the clock below it. NVML cannot tell what is locked.
-
-        Raises:
-            NothingDoneError: ``clock-no-permission``. If it is the memory clock's, the SM clock has been given free.
-            GpuError: ``clock-not-supported``, ``gpu-lost`` or ``gpu-unreadable``; something may be locked.
-        """
+        """See :class:`~perfgate.machine.accelerator.Accelerators`; NVML cannot tell what is locked."""
         handle = self._handle(uuid)
         lock = functools.partial(_ask, gpu=uuid, refusal=NothingDoneError)
         lock(f"lock the SM clock at {sm_mhz} MHz", pynvml.nvmlDeviceSetGpuLockedClocks, handle, sm_mhz, sm_mhz)
@@ -221,15 +214,7 @@ class Nvml:
 
     @_there
     def reset_clocks(self, uuid: str, *, memory: bool) -> None:
-        """Undo :meth:`lock_clocks`; harmless where nothing is locked.
-
-        Args:
-            uuid: The GPU.
-            memory: Whether the memory clock was locked too; GPUs exist that can hold only the SM clock.
-
-        Raises:
-            GpuError: ``clock-no-permission``, ``clock-not-supported``, ``gpu-lost`` or ``gpu-unreadable``.
-        """
+        """See :class:`~perfgate.machine.accelerator.Accelerators`; GPUs exist that can hold only the SM clock."""
         handle = self._handle(uuid)
         _ask("release the SM clock", pynvml.nvmlDeviceResetGpuLockedClocks, handle, gpu=uuid)
         if memory:

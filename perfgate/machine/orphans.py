@@ -29,10 +29,7 @@ from perfgate.machine.supervisor import SUPERVISOR
 
 
 def find_orphans(own: str = "") -> tuple[Orphan, ...]:
-    """Marked processes whose owner is gone, and those of this process's earlier trials.
-
-    Args:
-        own: Of this process, only what carries this mark: what else it has running is at work for others.
+    """Marked processes whose owner is gone, and those of this process's earlier trials, of mark ``own`` where given.
 
     To be called between trials: what this process has running now would be listed too, but for what it has started
     ahead of its trial (:data:`perfgate.machine.processes.AHEAD`). Processes whose environment

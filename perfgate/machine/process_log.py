@@ -19,15 +19,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def last_words(log: Path, said: str = "") -> tuple[str, ...]:
-    """The lines of a log that say more of a failure than what was said of it already.
+    """The last different errors in a log, oldest first, that are not in what was ``said`` of the failure already.
 
-    Args:
-        log: The engine's log.
-        said: What is known of the failure.
-
-    Returns:
-        The last different errors, oldest first, without those in ``said``; the last line where the log has no error
-        at all; nothing without a log.
+    The last line where the log has no error at all; nothing without a log.
     """
     lines = [line.lstrip() for line in _lines(log)]
     errors = {match[0]: line for line in lines if (match := _ERROR.search(line))}

@@ -50,13 +50,7 @@ def carries_mark(pid: int, owner: str) -> bool:
 
 @dataclass(frozen=True)
 class Orphan:
-    """A process that an earlier trial or run left behind.
-
-    Args:
-        pid: Its process id.
-        name: Its program's name.
-        mark: Its ``PERFGATE_OWNER``.
-    """
+    """A process that an earlier trial or run left behind, with its program's name and its ``PERFGATE_OWNER``."""
 
     pid: int
     name: str

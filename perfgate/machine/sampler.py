@@ -44,10 +44,6 @@ class Company:
     A process is ours by ``is_ours``. In a container the driver may report the host's pids, which mean nothing here; as
     long as none is known to be ours, one process that appears after the start is then taken for the engine, and any
     other is foreign. What is there before the engine starts is never ours.
-
-    Args:
-        is_ours: Whether a pid of this namespace belongs to the engine.
-        host_pids: See :func:`sees_host_pids`, which is asked where it is not given.
     """
 
     def __init__(self, is_ours: Callable[[int], bool], *, host_pids: bool | None = None) -> None:

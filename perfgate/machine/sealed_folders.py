@@ -160,7 +160,11 @@ class Store:
             _remove(part)
             try:
                 files = _copy_sealing(folder, part / FILES)
-                seal = _seal_of(key, folder, files, by, grown_from)
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                content = {"filled": now, "files": {name: file.sha256 for name, file in files.items()}}
+                draws = {by: sha256_hex(canonical_json(content))[:12], **(grown_from.draws if grown_from else {})}
+                filled_utc = grown_from.filled_utc if grown_from else now
+                seal = Seal(key=key, draws=draws, filled_utc=filled_utc, home=str(folder), files=files)
                 write_model(part / SEAL, seal)
                 _remove(entry)
                 part.rename(entry)
@@ -241,20 +245,8 @@ def _used_s(entry: Path) -> float:
     return 0.0
 
 
-def _seal_of(key: str, folder: Path, files: dict[str, SealedFile], by: str, grown_from: Seal | None) -> Seal:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    content = {"filled": now, "files": {name: file.sha256 for name, file in files.items()}}
-    draws = {by: sha256_hex(canonical_json(content))[:12], **(grown_from.draws if grown_from else {})}
-    filled_utc = grown_from.filled_utc if grown_from else now
-    return Seal(key=key, draws=draws, filled_utc=filled_utc, home=str(folder), files=files)
-
-
 def _read_seal(entry: Path, key: str) -> Seal:
-    """The seal of an entry whose own folder, and nothing but, is as it was made.
-
-    Raises:
-        UnfitError: It is not.
-    """
+    """The seal of an entry whose own folder, and nothing but, is as it was made; like all below raises UnfitError."""
     _require_own(entry, entry.lstat(), stat.S_ISDIR)
     if {item.name for item in os.scandir(entry)} != {SEAL, FILES}:
         raise UnfitError(f"{entry}: holds something else than {FILES} and {SEAL}")
@@ -279,11 +271,7 @@ def _seal_or_none(entry: Path, key: str) -> Seal | None:
 
 
 def _require_own(path: Path, status: os.stat_result, is_kind: Callable[[int], bool]) -> None:
-    """Refuse what somebody else made, could change, or what is not of that kind.
-
-    Raises:
-        UnfitError: It is.
-    """
+    """Refuse what somebody else made, could change, or what is not of that kind."""
     if not is_kind(status.st_mode):
         raise UnfitError(f"{path}: a link, or not the file or folder that was made")
     if status.st_uid != os.geteuid():
@@ -295,11 +283,7 @@ def _require_own(path: Path, status: os.stat_result, is_kind: Callable[[int], bo
 
 
 def _walk(folder: Path, below: str = "") -> Iterator[tuple[str, Path]]:
-    """Every file below a folder with its path from there.
-
-    Raises:
-        UnfitError: There is something else than files and folders, or they are nested too deep.
-    """
+    """Every file below a folder with its path from there."""
     if below.count("/") > MOST_DEPTH:
         raise UnfitError(f"{folder}: more than {MOST_DEPTH} folders deep")
     with os.scandir(folder) as items:
@@ -324,11 +308,7 @@ def _is_whole(source: Path, seal: Seal) -> bool:
 
 
 def _copy_checked(source: Path, into: Path | None, seal: Seal) -> None:
-    """Copy what a seal names, or only read it, and only while there is nothing else.
-
-    Raises:
-        UnfitError: A file is missing, is one too many, or is not what was kept.
-    """
+    """Copy what a seal names, or only read it, and only while there is nothing else."""
     _require_own(source, source.lstat(), stat.S_ISDIR)
     found = dict(_walk(source))
     if found.keys() != seal.files.keys():
@@ -345,11 +325,7 @@ def _copy_checked(source: Path, into: Path | None, seal: Seal) -> None:
 
 
 def _copy_sealing(source: Path, into: Path) -> dict[str, SealedFile]:
-    """Copy all that is in a folder, read-only.
-
-    Raises:
-        UnfitError: It holds something else than files and folders, or too many.
-    """
+    """Copy all that is in a folder, read-only."""
     into.mkdir(mode=0o700, parents=True)
     files: dict[str, SealedFile] = {}
     left = MOST_ENTRY

@@ -8,7 +8,8 @@ its own because perfgate's may have children that are none of the program's.
 
 When perfgate ends, however it does, the program is killed, and this process stays for the sake of the others: whoever
 looks for them finds them below it. When this process is killed, so is the program: who ends perfgate may end its
-children beside it, as Ray does with those of a worker that lost its node (https://github.com/ray-project/ray/pull/38439).
+children beside it, as Ray does with those of a worker that lost its node
+(https://github.com/ray-project/ray/pull/38439).
 
 The first three are descriptors. To ANSWERS it writes ``started PID`` or ``failed ERRNO``, and later ``ended STATUS``,
 negative for a signal. VARIABLES is a file with the program's, ``NAME=VALUE`` and a NUL character each. This process

@@ -31,18 +31,13 @@ REASONS_BY_BIT: Final[Mapping[int, str]] = {
 }
 """Bits of NVML's clocks event reasons (nvml.h, ``nvmlClocksEventReason*``)."""
 
-SPOILING: Final[Mapping[str, str]] = {
-    "software-thermal": "gpu-throttled",
-    "hardware-thermal": "gpu-throttled",
-    "power-brake": "gpu-throttled",
-    "hardware-slowdown": "gpu-throttled",
-}
-"""Event reasons that spoil a trial, with their reason codes; the general bit comes last, since the others set it too.
+SPOILING: Final = ("software-thermal", "hardware-thermal", "power-brake", "hardware-slowdown")
+"""Event reasons that spoil a trial; the general one comes last, since the others set it too.
 
 A power cap is not among them: decode is bound by memory, so the clock itself is judged.
 """
 
-DISTURBANCES: Final = frozenset({*SPOILING.values(), "gpu-busy"})
+DISTURBANCES: Final = frozenset({"gpu-throttled", "gpu-busy"})
 """Reason codes of what may be over at the next trial.
 
 Heat and power may come from outside or from the build that is measured. One trial cannot tell; the sides on which they
@@ -187,19 +182,16 @@ def disturbance(
 ) -> tuple[str, str] | None:
     """Why a trial does not count by what its GPUs did, as reason code and words; ``None`` where it does.
 
-    Args:
-        gpus: Every GPU of the trial.
-        sm_mhz: The clock that is locked, where one is.
-        memory_mhz: The memory clock that is locked, where one is.
+    The clocks are those that are locked, if any.
     """
     for gpu in gpus:
         if gpu.foreign:
             return "gpu-busy", f"{gpu.gpu}: {', '.join(map(str, gpu.foreign))}"
-        for reason, code in SPOILING.items():
+        for reason in SPOILING:
             seen, grown_ns = gpu.reasons.get(reason, 0), gpu.slowdown_ns.get(reason, 0)
             if seen or grown_ns:
                 text = f"{gpu.gpu}: {reason} in {seen} of {gpu.samples} samples, {grown_ns / 1e6:.0f} ms by its counter"
-                return code, text
+                return "gpu-throttled", text
         if sm_mhz is not None and (off_lock := _off_lock(gpu, sm_mhz, memory_mhz)):
             return off_lock
     return None
@@ -213,17 +205,16 @@ def reason_names(bits: int) -> tuple[str, ...]:
 
 def _off_lock(gpu: GpuTelemetry, sm_mhz: int, memory_mhz: int | None) -> tuple[str, str] | None:
     """Why the clocks were not those that were locked, as reason code and words; ``None`` where they were."""
+    median_mhz, text = gpu.memory_mhz.median if gpu.memory_mhz else None, ""
     if gpu.decode_sm_mhz is None:
-        return "clock-not-held", f"{gpu.gpu}: no sample of the SM clock fell into decode"
-    if abs(gpu.decode_sm_mhz - sm_mhz) > CLOCK_TOLERANCE_MHZ:
+        text = "no sample of the SM clock fell into decode"
+    elif abs(gpu.decode_sm_mhz - sm_mhz) > CLOCK_TOLERANCE_MHZ:
         why = f" ({', '.join(gpu.reasons)})" if gpu.reasons else ""
-        return "clock-not-held", f"{gpu.gpu}: median {gpu.decode_sm_mhz} MHz in decode, locked at {sm_mhz} MHz{why}"
-    if memory_mhz is not None:
-        median_mhz = gpu.memory_mhz.median if gpu.memory_mhz else None
-        if median_mhz is None or abs(median_mhz - memory_mhz) > CLOCK_TOLERANCE_MHZ:
-            seen = "unknown" if median_mhz is None else f"{median_mhz} MHz"
-            return "clock-not-held", f"{gpu.gpu}: memory clock {seen}, locked at {memory_mhz} MHz"
-    return None
+        text = f"median {gpu.decode_sm_mhz} MHz in decode, locked at {sm_mhz} MHz{why}"
+    elif memory_mhz is not None and (median_mhz is None or abs(median_mhz - memory_mhz) > CLOCK_TOLERANCE_MHZ):
+        seen = "unknown" if median_mhz is None else f"{median_mhz} MHz"
+        text = f"memory clock {seen}, locked at {memory_mhz} MHz"
+    return ("clock-not-held", f"{gpu.gpu}: {text}") if text else None
 
 
 def _spread(values: Iterable[int | None]) -> Spread | None:

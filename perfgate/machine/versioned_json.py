@@ -22,12 +22,9 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def read_model(model: type[_Model], file: Path, most: Size = MANIFEST) -> _Model:
-    """What a file says.
+    """What a file says; no more of it is read than it may hold.
 
-    Args:
-        model: Its field ``format`` has the only value that is accepted as its default.
-        file: The file; no more of it is read than it may hold.
-        most: How large it may be.
+    The model's field ``format`` has the only value that is accepted as its default.
 
     Raises:
         RecordError: It is missing, no JSON that perfgate wrote, or of another format.
@@ -107,11 +104,11 @@ def first_problem(error: ValidationError) -> str:
     return f"{location}: {first['msg'].removeprefix('Value error, ')}"[:500]
 
 
-def write_model(file: Path, model: BaseModel, most: Size = MANIFEST) -> None:
+def write_model(file: Path, model: BaseModel) -> None:
     """Replace a file with what a model says, sorted and indented; raises as :func:`write_readable`."""
     content = model.model_dump(mode="json")
     text = json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
-    write_readable(file, text, most)
+    write_readable(file, text, MANIFEST)
 
 
 def model_text(model: BaseModel) -> str:

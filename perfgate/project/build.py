@@ -37,14 +37,7 @@ from perfgate.machine.user_folders import users_caches, users_home
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
 from perfgate.project.config import Config, Recipe
-from perfgate.project.git import (
-    Commit,
-    NoRepositoryError,
-    Repository,
-    Snapshot,
-    plain_environment,
-    remove_worktree,
-)
+from perfgate.project.git import Commit, NoRepositoryError, Repository, Snapshot, plain_environment, remove_worktree
 from perfgate.scenario.subject import Source, Subject, absolute
 from perfgate.scenario.subject_words import CONFIG_FILE, WORKING_TREE, absolute_paths
 
@@ -63,10 +56,6 @@ _NOT_FOR_COMMANDS = re.compile(
 code of a change that is built in a job of GitHub would steer the job's later steps, or speak in its name."""
 
 
-Failures = Annotated[dict[str, str], Field(exclude_if=operator.not_)]
-"""Not written where it is empty: versions that do not know it share the cache."""
-
-
 class _State(Frozen):
     """``build.json``: made from what, since when it is whole, or in which cluster runs and on which hosts it failed."""
 
@@ -74,7 +63,8 @@ class _State(Frozen):
     repository: str
     source: Source
     finished_utc: str | None = None
-    failures: Failures = {}
+    # Not written where it is empty: versions that do not know it share the cache.
+    failures: Annotated[dict[str, str], Field(exclude_if=operator.not_)] = {}
 
 
 class Builder:
@@ -116,11 +106,7 @@ class Builder:
         return table
 
     def planned(self, ref: str) -> dict[str, Any]:
-        """What a ref will be worth; nothing is built, so that its folder may not be there yet.
-
-        Raises:
-            UsageError: There is no such commit, ``perfgate.toml`` does not say how to build, or builds have no place.
-        """
+        """What a ref will be worth; nothing is built, so that its folder may not be there yet."""
         return self._find(ref)[0]
 
     def _find(self, ref: str) -> tuple[dict[str, Any], Snapshot]:
@@ -128,12 +114,14 @@ class Builder:
         if (cache := cache_folder(self._config)) is None:
             raise UsageError("builds have no place: the user has no home folder", remedy=f"Name one with {CACHE}.")
         revision = repository.find(ref, (*self._left_out, cache))
-        digest = _digest(recipe, here)
-        folder = cache / f"{revision.name}-{digest[:8]}"
-        made_from = revision.model_dump(exclude={"snapshot"})
-        title = repository.title(revision.commit)
-        source = Source(**made_from, recipe=digest, folder=str(folder), title=title)
-        return {**_filled(recipe, here, source), "built_from": source}, revision
+        digest, made_from = _digest(recipe, here), revision.model_dump(exclude={"snapshot"})
+        folder, title = str(cache / f"{revision.name}-{digest[:8]}"), repository.title(revision.commit)
+        source = Source(**made_from, recipe=digest, folder=folder, title=title)
+        fill = partial(_fill, here=here, source=source)
+        table: dict[str, Any] = {"python": fill(recipe.python or ""), "path": [*map(fill, recipe.path)]}
+        table["env"] = {name: fill(value) for name, value in recipe.env.items()}
+        told = {key: value for key, value in table.items() if value}  # as far as the recipe says them
+        return {**absolute_paths(told, here), "built_from": source}, revision
 
     def line(self, good: str, bad: str) -> list[Commit]:
         """The commits between two refs that can be built, see :meth:`perfgate.project.git.Repository.line`."""
@@ -186,11 +174,12 @@ class Builder:
         locks = folder.parent / LOCKS
         locks.mkdir(parents=True, exist_ok=True)
         with hold_named(locks, folder.name, f"building {_label(source)}", self._progress, self._deadline_s):
-            if _is_finished(folder, source) and not _missing(folder, table):
+            state, keys = _read_state(folder), {"commit", "changes", "recipe"}
+            same = state is not None and state.source.model_dump(include=keys) == source.model_dump(include=keys)
+            if state and state.finished_utc is not None and same and not _missing(folder, table):
                 os.utime(folder / STATE)  # for clean: it was used
                 self._progress(f"{_label(source)}: built before")
                 return
-            state = _read_state(folder)
             failures = state.failures if state else {}
             if self._once_in in failures:
                 raise NotMeasuredError(failures[self._once_in], where=_label(source), code="build-failed")
@@ -254,9 +243,7 @@ def cache_folder(config: Config) -> Path | None:
 def sweep_builds(cache: Path, days: float) -> Iterator[Swept]:
     """Remove builds that nobody needs, with their worktrees; nothing but builds of ours.
 
-    Args:
-        cache: The folder of builds.
-        days: Finished builds that no run has asked for in so long go; half builds go at once.
+    Finished builds go that no run has asked for in so many days; half builds go at once.
     """
     before_s = (datetime.now(UTC) - timedelta(days=days)).timestamp()
     for folder in sorted(cache.iterdir()) if cache.is_dir() else ():
@@ -331,14 +318,6 @@ def _digest(recipe: Recipe, here: Path) -> str:
     return sha256_hex(canonical_json({"commands": commands, "inputs": inputs, "machine": platform.machine()}))
 
 
-def _filled(recipe: Recipe, here: Path, source: Source) -> dict[str, Any]:
-    """``python``, ``path`` and ``env`` of the subject, as far as the recipe says them."""
-    fill = partial(_fill, here=here, source=source)
-    table: dict[str, Any] = {"python": fill(recipe.python or ""), "path": [*map(fill, recipe.path)]}
-    table["env"] = {name: fill(value) for name, value in recipe.env.items()}
-    return absolute_paths({key: value for key, value in table.items() if value}, here)
-
-
 def _fill(template: str, here: Path, source: Source) -> str:
     folder = Path(source.folder)
     return template.format(tree=folder / "tree", env=folder / "env", commit=source.commit, here=here)
@@ -359,19 +338,10 @@ def _from_home(word: str) -> str:
 
 def _missing(folder: Path, table: Mapping[str, Any]) -> str:
     """What of a subject should be in its build and is not; empty where all is there."""
-    paths: tuple[str, ...] = (table.get("python") or "", *table.get("path", ()))
-    for path in paths:
-        # A virtual environment's python is a link to another, which may have been removed.
-        if path.startswith(f"{folder}{os.sep}") and not Path(path).exists():
-            return path
-    return "" if (folder / "tree").is_dir() else str(folder / "tree")
-
-
-def _is_finished(folder: Path, source: Source) -> bool:
-    state, keys = _read_state(folder), {"commit", "changes", "recipe"}
-    if state is None or state.finished_utc is None:
-        return False
-    return state.source.model_dump(include=keys) == source.model_dump(include=keys)
+    paths: tuple[str, ...] = (table.get("python") or "", *table.get("path", ()), f"{folder / 'tree'}")
+    inside = (path for path in paths if path.startswith(f"{folder}{os.sep}"))
+    # A virtual environment's python is a link to another, which may have been removed.
+    return next((path for path in inside if not Path(path).exists()), "")
 
 
 def _read_state(folder: Path) -> _State | None:

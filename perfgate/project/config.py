@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -68,6 +68,9 @@ def _known_placeholders(text: str) -> str:
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
 _TOO_LONG = f"a number of more than {MAX_DIGITS} digits is not supported"
 _TEXT_OR_LIST = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+_T = TypeVar("_T")
+Several = Annotated[tuple[_T, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST)]
+_NONE_BY_DEFAULT = WithJsonSchema(_TEXT_OR_LIST | {"default": []})
 Entry = Annotated[str, AfterValidator(_without_nul)]
 Text = Annotated[Entry, Field(min_length=1)]
 Template = Annotated[Text, AfterValidator(_known_placeholders)]
@@ -94,9 +97,7 @@ class SubjectTable(Strict):
     """
 
     python: Text | None = None
-    path: Annotated[
-        tuple[Entry, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST | {"default": []})
-    ] = ()
+    path: Annotated[Several[Entry], _NONE_BY_DEFAULT] = ()
     env: PlainVariables = {}
     args: Arguments = {}
     ref: Text | None = None
@@ -123,15 +124,11 @@ class Recipe(Strict):
     """
 
     repository: Text | None = None
-    commands: Annotated[
-        tuple[Annotated[tuple[Template, ...], Field(min_length=1), Listed], ...], Listed
-    ] = ()  # fmt: skip
+    commands: Annotated[tuple[Annotated[tuple[Template, ...], Field(min_length=1), Listed], ...], Listed] = ()
     python: Template | None = None
-    path: Annotated[
-        tuple[Template, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST | {"default": []})
-    ] = ()
+    path: Annotated[Several[Template], _NONE_BY_DEFAULT] = ()
     env: Annotated[PlainVariables, AfterValidator(lambda env: {k: _known_placeholders(v) for k, v in env.items()})] = {}
-    inputs: Annotated[tuple[Pattern, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST)] = ()
+    inputs: Several[Pattern] = ()
     timeout: Duration = 7200.0
     cache: Text | None = None
 
@@ -150,9 +147,8 @@ class Recipe(Strict):
     def _the_ref_makes_a_difference(self) -> Recipe:
         templates = [self.python or "", *self.path, *self.env.values()]
         if not any(placeholder in text for text in templates for placeholder in ("{tree}", "{env}")):
-            raise ValueError(
-                "python, path or env must name {tree} or {env}, otherwise every ref would be the same subject"
-            )
+            text = "python, path or env must name {tree} or {env}, otherwise every ref would be the same subject"
+            raise ValueError(text)
         return self
 
 
@@ -164,12 +160,8 @@ class MachineTable(Strict):
         labels: By which a CI finds one of them, like the labels of GitHub's runners.
     """
 
-    scenarios: Annotated[
-        tuple[Pattern, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST), Field(min_length=1)
-    ]
-    labels: Annotated[
-        tuple[Text, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST), Field(min_length=1)
-    ]
+    scenarios: Annotated[Several[Pattern], Field(min_length=1)]
+    labels: Annotated[Several[Text], Field(min_length=1)]
 
 
 class _File(Strict):
@@ -237,20 +229,12 @@ def load_config(file: Path | None = None) -> Config:
     except ValidationError as error:
         raise UsageError(_in_words(file, content, error)) from error
     tables = {name: table.model_dump(exclude_unset=True) for name, table in checked.subjects.items()}
-    return Config(
-        file,
-        {name: absolute_paths(table, file.parent) for name, table in tables.items()},
-        checked.build,
-        checked.machines,
-    )
+    subjects = {name: absolute_paths(table, file.parent) for name, table in tables.items()}
+    return Config(file, subjects, checked.build, checked.machines)
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The file's tables, no deeper and with no longer numbers than a scenario may have.
-
-    Raises:
-        UsageError: It is not TOML, nested too deeply, or holds too long a number.
-    """
+    """The file's tables, no deeper and with no longer numbers than a scenario may have."""
     try:
         text = file.read_text(encoding="utf-8")
         content = tomllib.loads(text)

@@ -211,10 +211,6 @@ class Repository(Git):
     def line(self, good: str, bad: str) -> list[Commit]:
         """The commits from one to another by first parents: merges count as one commit each, the good one is the first.
 
-        Args:
-            good: A ref of an ancestor.
-            bad: A ref.
-
         Raises:
             UsageError: There is no such commit, they are the same, or the good one is not on the line of the bad one.
         """
@@ -222,13 +218,11 @@ class Repository(Git):
         if ends[0] == ends[1]:
             raise UsageError(f"{good} and {bad} are the same commit, {ends[0][:SHOWN]}", where=str(self.folder))
         if self.ask("merge-base", "--is-ancestor", *ends).returncode:
-            raise UsageError(**self._no_ancestor(good, bad, ends))
+            raise self._no_ancestor(good, bad, ends)
         text = self.run("log", "--first-parent", "--reverse", "--no-show-signature", "--format=%H%x00%P%x00%s",
                         f"{ends[0]}..{ends[1]}")  # fmt: skip
         rows = [line.split("\0", 2) for line in text.split("\n") if line]
-        commits = [
-            Commit(commit=own, parents=tuple(parents.split()), title=_title(text)) for own, parents, text in rows
-        ]
+        commits = [Commit(commit=own, parents=tuple(of.split()), title=_title(title)) for own, of, title in rows]
         before = commits[0].parents[0] if commits and commits[0].parents else ""
         if before != ends[0]:
             raise UsageError(
@@ -243,17 +237,18 @@ class Repository(Git):
         """Whether tracked files of the working tree differ from HEAD."""
         return bool(self.run("status", "--porcelain", "--untracked-files=no").strip())
 
-    def _no_ancestor(self, good: str, bad: str, ends: Sequence[str]) -> dict[str, str]:
-        text, where = f"{good} is not an ancestor of {bad}", str(self.folder)
-        if self._shallow:
-            return {"text": f"{text} in this shallow clone", "where": where, "remedy": UNSHALLOW}
-        if not self.ask("merge-base", "--is-ancestor", *reversed(ends)).returncode:
-            return {"text": f"{text}: it is the other way round", "where": where,
-                    "remedy": f"For what became faster name them as they are in time: --good {bad} --bad {good} finds "
-                              "a loss only."}  # fmt: skip
+    def _no_ancestor(self, good: str, bad: str, ends: Sequence[str]) -> UsageError:
+        text = f"{good} is not an ancestor of {bad}"
         common = self.ask("merge-base", *ends).stdout.strip()
         remedy = f"Name an ancestor: their merge base is {common[:SHOWN]}." if common else "They share no commit."
-        return {"text": text, "where": where, "remedy": remedy}
+        if self._shallow:
+            text, remedy = f"{text} in this shallow clone", UNSHALLOW
+        elif common == ends[1]:
+            text += ": it is the other way round"
+            remedy = (
+                f"For what became faster name them as they are in time: --good {bad} --bad {good} finds a loss only."
+            )
+        return UsageError(text, where=str(self.folder), remedy=remedy)
 
     @property
     def _shallow(self) -> bool:
@@ -291,10 +286,8 @@ class Repository(Git):
         ended = self.ask("merge-base", self._known(base), self._known(head))
         if not ended.returncode:
             return ended.stdout.strip()
-        text, remedy = f"{base} and {head} have no commit in common", ""
-        if self._shallow:
-            text += " in this shallow clone"
-            remedy = UNSHALLOW
+        in_clone, remedy = (" in this shallow clone", UNSHALLOW) if self._shallow else ("", "")
+        text = f"{base} and {head} have no commit in common{in_clone}"
         raise UsageError(text, where=str(self.folder), remedy=remedy)
 
     def _working_tree(self, left_out: Sequence[Path]) -> Snapshot:
@@ -305,12 +298,7 @@ class Repository(Git):
         return self.again("working tree", head, tree)
 
     def again(self, ref: str, commit: str, changes: str) -> Snapshot:
-        """A revision found earlier, of the objects that are still there.
-
-        Args:
-            ref: What was asked for, in words.
-            commit: Full hash of the commit.
-            changes: Full hash of the tree with the uncommitted changes; empty where there were none.
+        """A revision found earlier, of the objects that are still there, by the full hashes of commit and changed tree.
 
         Raises:
             NotMeasuredError: ``build-failed``: the repository no longer has them, or never did.

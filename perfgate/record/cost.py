@@ -52,12 +52,7 @@ class KindCost:
 
 @dataclass(frozen=True)
 class Earlier:
-    """A record of an earlier run.
-
-    Args:
-        run: The run's name.
-        record: Of two sides.
-    """
+    """A record of two sides of an earlier run, and the name of that."""
 
     run: str
     record: Record
@@ -89,10 +84,9 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Earlier]:
         if record.cell.cell_id != cell.cell_id or not record.visits:
             continue
         for kind in cell.kinds:
-            enough = (
-                own for own in record.comparisons().values() if len(own.pairs(kind)) >= min(2, cell.looks(kind)[0])
-            )
-            if (own := next(enough, None)) is not None:
+            least = min(2, cell.looks(kind)[0])
+            own = next((own for own in record.comparisons().values() if len(own.pairs(kind)) >= least), None)
+            if own is not None:
                 found = [*newest.get(kind, ()), Earlier(file.parents[1].name, own)]
                 newest[kind] = sorted(found, key=lambda one: one.begun_utc, reverse=True)[:NEWEST]
     return {kind: _telling(found, kind) for kind, found in newest.items()}
@@ -101,21 +95,15 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Earlier]:
 def _telling(newest: Sequence[Earlier], kind: Kind) -> Earlier:
     """The newest record of a run that was neither stopped nor slowed; the newest of all where there is none."""
     base_ns = [statistics.median(base.duration_ns for base, _ in one.record.pairs(kind)) for one in newest]
-    good = (
-        one for one, ns in zip(newest, base_ns, strict=True) if not one.record.stopped and ns < SLOWED * min(base_ns)
-    )
-    return next(good, newest[0])
+    known = zip(newest, base_ns, strict=True)
+    return next((one for one, ns in known if not one.record.stopped and ns < SLOWED * min(base_ns)), newest[0])
 
 
 def with_iterations(record: Record, run: Run, runs: Path) -> Record:
     """A record with the number of iterations that its judged trials are to have, where its cell leaves that open.
 
-    It stays as it is once chosen, or once a pair was begun, and where there is no look to reach soonest.
-
-    Args:
-        record: With the warm-up trials.
-        run: Its run.
-        runs: A folder of run folders, where the newest earlier record of the cell tells most.
+    It has the warm-up trials. It stays as it is once chosen, or once a pair was begun, and where there is no look to
+    reach soonest. Of earlier records the newest of the cell below ``runs`` tells most.
     """
     begun = any(trial.pair is not None for trial in record.trials)
     if record.cell.measure.choose is None or record.chosen or begun or run.quick or run.fixed:
@@ -144,20 +132,10 @@ def short_budget(
 ) -> str:
     """What a budget is too short for, in words; empty where it is enough, or nobody knows what a trial takes.
 
-    Args:
-        cell: What is measured first.
-        kind: Of the trials that come first.
-        budget_s: The budget, seconds.
-        runs: A folder of run folders.
-        record: What the run has of the cell.
-        builds: How many builds a round has.
-        quick: Whether one trial a build is all that is taken.
+    ``cell`` and ``kind`` are what is measured first, ``record`` what the run has of it, ``builds`` those of a round.
     """
-    taken = [
-        trial.duration_ns / 1e9
-        for trial in (record.trials if record else ())
-        if trial.kind == kind and trial.duration_ns
-    ]
+    trials = record.trials if record else ()
+    taken = [trial.duration_ns / 1e9 for trial in trials if trial.kind == kind and trial.duration_ns]
     known = statistics.median(taken) if taken else trial_seconds(cell, newest_records(runs, cell)).get(kind)
     if known is None:
         return ""
@@ -177,13 +155,9 @@ def short_budget(
 
 
 def kind_cost(cell: Cell, kind: Kind, history: Earlier | None, heads: int = 1) -> KindCost:
-    """What the pairs of one kind cost: by the newest record, else by what the scenario expects.
+    """What the pairs of one kind cost: by the newest record with such pairs, else by what the scenario expects.
 
-    Args:
-        cell: What is measured.
-        kind: Of pairs.
-        history: The newest record with pairs of this kind.
-        heads: In one run beside one base; each round has a trial of every build.
+    Each round has a trial of every build: the base and so many heads.
     """
     builds = 1 + heads
     warm_up_trials = builds if kind == "timed" else 0

@@ -72,8 +72,7 @@ def read_table(file: Path) -> Table:
 def _read(rows: csv.DictReader[str], file: Path) -> Table:
     header = [name.strip() for name in rows.fieldnames or ()]
     rows.fieldnames = header
-    missing = [name for name in NEEDED if name not in header]
-    if missing:
+    if missing := [name for name in NEEDED if name not in header]:
         raise RecordError(f"has no column {missing[0]!r}, expected {','.join(COLUMNS)}", where=f"{file}:1")
     paired, places = "pair" in header, _Places() if {"pair", ORDER} <= {*header} else None
     by_metric: dict[str, dict[str, dict[str, float]]] = {}
@@ -138,19 +137,16 @@ def _read_row(row: dict[str, str], where: str) -> tuple[str, str, float, float]:
         value = math.nan
     if not math.isfinite(value):
         raise RecordError(f"the value {cells['value']!r} is not a finite number", where=where)
-    return metric, subject, value, _last_place(cells["value"]) * UNIT_SCALE[unit][1] if value and known.steps else 0.0
-
-
-def _last_place(word: str) -> float:
-    """One unit in the last digit of a number that is not zero as a float: zeros may have exponents beyond any float."""
-    return 10.0 ** int(Decimal(word).as_tuple().exponent)
+    if not value or not known.steps:  # zeros may have exponents beyond any float
+        return metric, subject, value, 0.0
+    last_place = 10.0 ** int(Decimal(cells["value"]).as_tuple().exponent)
+    return metric, subject, value, last_place * UNIT_SCALE[unit][1]
 
 
 def _values(metric: str, sides: dict[str, dict[str, float]], paired: bool, step: float, file: Path) -> Values:  # noqa: FBT001 (private)
     if paired:
         for side, opposite in (SIDES, SIDES[::-1]):
-            alone = [pair for pair in sides[side] if pair not in sides[opposite]]
-            if alone:
+            if alone := [pair for pair in sides[side] if pair not in sides[opposite]]:
                 raise RecordError(f"pair {alone[0]} has {metric} of {side} but not of {opposite}", where=str(file))
         sides = {"base": sides["base"], "head": {pair: sides["head"][pair] for pair in sides["base"]}}
     base, head = (tuple(sides[side].values()) for side in SIDES)

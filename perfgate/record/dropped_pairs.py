@@ -57,16 +57,9 @@ def met_unfit_caches(trial: Trial) -> bool:
 
 
 def chance(base: int, head: int) -> float:
-    """Probability that failures which fall on either side by a fair coin are split at least so unevenly.
+    """Probability (the p value of the exact two-sided sign test) that dropped pairs are split at least so unevenly.
 
-    The two-sided sign test, exact.
-
-    Args:
-        base: Dropped pairs that failed first on the base, from 0.
-        head: Those that did on the head, from 0.
-
-    Returns:
-        The p value, in (0, 1].
+    Each failed first on either side, as by a fair coin.
     """
     return min(1.0, 2 * float(special.bdtr(min(base, head), base + head, 0.5)))
 
@@ -74,10 +67,7 @@ def chance(base: int, head: int) -> float:
 def overdrawn(record: Record, kind: Kind, visit: int | None = None) -> Failure | None:
     """Why no further pair of a kind may be taken, by those dropped so far; ``None`` where one may.
 
-    Args:
-        record: The cell's.
-        kind: The kind of trial.
-        visit: Index of the visit whose refused starts count too; ``None``: none does.
+    Refused starts count for the visit of that index alone.
     """
     dropped = record.dropped_pairs(kind).values()
     failed = [t for t in dropped if (t.started or t.visit == visit) and not met_unfit_caches(t)]
@@ -108,11 +98,7 @@ def _one_sided(failed: Sequence[Trial], most: int) -> bool:
 
 
 def unevenness(failed: Sequence[Trial]) -> str:
-    """How often chance alone splits failures over the sides as unevenly, in words; empty where it always does.
-
-    Args:
-        failed: The trial that failed first in each dropped pair.
-    """
+    """How often chance alone splits these first failures of pairs as unevenly, in words; empty where it always does."""
     sides = Counter(trial.subject for trial in failed)
     often = chance(sides["base"], sides["head"])
     split = ", ".join(f"{count} on {side}" for side, count in sorted(sides.items()))

@@ -44,15 +44,9 @@ def new_run(
     quick: bool,
     **kind: bool,
 ) -> Run:
-    """The manifest of a run that is begun.
+    """The manifest of a run that is begun; its seed is that of the shard, or drawn, where not given.
 
-    Args:
-        loaded: Its scenarios.
-        subjects: Its builds.
-        seed: That of the shard, or drawn, where not given.
-        shard: The part that it is of a plan, if it is one.
-        quick: Whether it takes one trial a subject.
-        kind: See :func:`perfgate.scenario.taken_cells.as_taken`.
+    For ``kind`` see :func:`perfgate.scenario.taken_cells.as_taken`.
 
     Raises:
         UsageError: See :func:`perfgate.scenario.plan.make_plan`.

@@ -34,20 +34,19 @@ def read_manifest(folder: Path) -> Run:
     run = read_run(folder)
     where = str(folder / RUN)
     if run.plan.alpha != ALPHA or run.plan.beta not in (BETA, BETA * PAIRS_SHARE):
-        text = (
-            f"declares alpha {run.plan.alpha:g} and beta {run.plan.beta:g}, and perfgate's are {ALPHA:g} and {BETA:g}"
-        )
-        raise RecordError(text, where=where, remedy=TAKE_AGAIN)
-    declared = [cell for cells in _declared(folder, run) for cell in cells]
+        rates = f"alpha {run.plan.alpha:g} and beta {run.plan.beta:g}, and perfgate's are {ALPHA:g} and {BETA:g}"
+        raise RecordError(f"declares {rates}", where=where, remedy=TAKE_AGAIN)
     kind = {"kernels_only": run.kernels_only, "exact_only": run.exact_only, "host_profile": run.host_profile}
-    declared = [*as_taken(declared, **kind)]
+    declared = as_taken([cell for cells in _declared(folder, run) for cell in cells], **kind)
     names = [cell.name for cell in declared]
     if (planned := [cell.name for cell in run.plan.cells]) != names:
         text = f"plans the cells {', '.join(planned)}, and its scenarios declare {', '.join(names)}"
         raise RecordError(text, where=where, remedy=TAKE_AGAIN)
     for cell, expected in zip(run.plan.cells, declared, strict=True):
         if cell != expected:
-            raise RecordError(f"{cell.name}: {_difference(cell, expected)}", where=where, remedy=_remedy(run))
+            differing = ", ".join(name for name in Cell.model_fields if getattr(cell, name) != getattr(expected, name))
+            text = f"{cell.name}: {differing}: not what the scenario in {SCENARIOS}/{cell.scenario}.yaml declares"
+            raise RecordError(text, where=where, remedy=_remedy(run))
     if run.part is not None and not run.part.fits(run.plan):
         raise RecordError("its shards do not hold each cell of the plan once", where=where, remedy=TAKE_AGAIN)
     return run
@@ -81,10 +80,8 @@ def check_sequence(records: Iterable[Record]) -> None:
     """See that trials are ones that perfgate can have taken: in the order that the seed draws, each of its own cell.
 
     A record that was edited and sealed again fits its digest, whether its sides were swapped, pairs were left out or
-    trials are another cell's. One that was cut off at its end is not told from that of a run that was stopped.
-
-    Args:
-        records: All of one run.
+    trials are another cell's. One that was cut off at its end is not told from that of a run that was stopped. To be
+    called with all records of a run.
 
     Raises:
         RecordError: They are not; the text names the trial.
@@ -168,9 +165,8 @@ def _declared(folder: Path, run: Run) -> Iterator[tuple[Cell, ...]]:
             model = None if hub else (cell.model_digest, cell.model_folder)
             yield resolve_cells(loaded, model, cell.workload)
         except ScenarioError as error:
-            raise RecordError(
-                f"no scenario of this version: {error.text}", where=str(file), remedy=_remedy(run)
-            ) from error
+            text = f"no scenario of this version: {error.text}"
+            raise RecordError(text, where=str(file), remedy=_remedy(run)) from error
         except PerfgateError as error:
             raise RecordError(error.text, where=str(file)) from error
 
@@ -181,11 +177,6 @@ def _read(file: Path) -> str:
             return stream.read(MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"cannot be read: {error}", where=str(file)) from error
-
-
-def _difference(cell: Cell, expected: Cell) -> str:
-    named = [name for name in Cell.model_fields if getattr(cell, name) != getattr(expected, name)]
-    return f"{', '.join(named)}: not what the scenario in {SCENARIOS}/{cell.scenario}.yaml declares"
 
 
 def _remedy(run: Run) -> str:

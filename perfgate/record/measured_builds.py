@@ -10,12 +10,7 @@ from perfgate.scenario.subject import SHOWN
 
 
 def measured_digests(record: Record, label: str) -> dict[str, Visit]:
-    """The digests of a build of which trials were taken, each with the first visit that read it.
-
-    Args:
-        record: The record.
-        label: What the build is called there.
-    """
+    """The digests of a build of which trials were taken, each with the first visit that read it."""
     own = (trial for trial in record.trials if trial.label == label)
     taken = {trial.visit for trial in own if trial.failure is None or trial.failure.code != CHANGED}
     found: dict[str, Visit] = {}

@@ -103,10 +103,7 @@ def begun_too_early(pairs: Record, visited: Record) -> str:
 def stopped_if_changed(pairs: Record, visited: Record, heads: Mapping[str, str]) -> Record:
     """The record of pairs; it ends as ``subject-changed`` where a head has other files than its visits had.
 
-    Args:
-        pairs: Of a cell.
-        visited: Of the same cell, of the run that they are of.
-        heads: What each head of the pairs is called there.
+    ``visited`` is of the same cell, and ``heads`` says what each head of the pairs is called there.
     """
     stops = {}
     for label, own in heads.items():

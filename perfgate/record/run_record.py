@@ -151,12 +151,10 @@ class Record(ComparedBuilds):
         """
         if not self.several:
             return self
-        update = {
-            "subjects": {**self.subjects, "head": self.heads[head]},
-            "trials": tuple(trial for trial in self.trials if head in trial.heads),
-            "stopped": self.stopped or self.stops.get(head),
-        }
-        return self.model_copy(update=update)
+        subjects = {**self.subjects, "head": self.heads[head]}
+        trials = tuple(trial for trial in self.trials if head in trial.heads)
+        stopped = self.stopped or self.stops.get(head)
+        return self.model_copy(update={"subjects": subjects, "trials": trials, "stopped": stopped})
 
     def comparisons(self) -> dict[str, Self]:
         """The comparison of each head by its name; where there are not several the record, without a name."""
@@ -386,10 +384,8 @@ def read_records(folder: Path, run: Run) -> Iterator[Record]:
             record = read_record(file)
             if record.cell.cell_id != cell.cell_id:
                 raise RecordError("holds another cell than the run's manifest names", where=str(file))
-            declared = (cell, run.built, run.plan.seed, run.plan.orders)
-            if (record.cell, record.built, record.seed, record.orders) != declared or record.several != bool(run.heads):
-                text = (
-                    "its cell, subjects, seed or orders are not those of the run's manifest: one of the two was changed"
-                )
-                raise RecordError(text, where=str(file), remedy=TAKE_AGAIN)
+            declared = (cell, run.built, run.plan.seed, run.plan.orders, bool(run.heads))
+            if (record.cell, record.built, record.seed, record.orders, record.several) != declared:
+                what = "its cell, subjects, seed or orders are not those of the run's manifest"
+                raise RecordError(f"{what}: one of the two was changed", where=str(file), remedy=TAKE_AGAIN)
             yield record

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeVar
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -26,18 +26,15 @@ from perfgate.record.run_record import read_run
 from perfgate.scenario.part import Attempt, Part, RunName, plan_digest
 from perfgate.scenario.plan import BETA, Cell, ErrorRate, Plan
 
+_Model = TypeVar("_Model", bound=Frozen)
+
 LABELS = ("self-hosted", "linux", "gpu")
 """Of the machines that measure, where ``perfgate.toml`` names no classes of them."""
 
 
 @dataclass(frozen=True)
 class MachineClass:
-    """Machines that are alike.
-
-    Args:
-        name: Of the class; empty for that of a project which names none.
-        labels: By which a CI finds one.
-    """
+    """Machines that are alike, with the labels by which a CI finds one; a project may name no class."""
 
     name: str = ""
     labels: tuple[str, ...] = LABELS
@@ -74,11 +71,7 @@ class Shard(Frozen):
 
 
 class ShardPlan(Frozen):
-    """The matrix: what ``perfgate plan`` prints.
-
-    Args:
-        include: Every shard, from the first.
-    """
+    """The matrix: every shard from the first, as ``perfgate plan`` prints it."""
 
     include: Annotated[tuple[Shard, ...], Field(min_length=1)]
 
@@ -117,12 +110,9 @@ class ShardPlan(Frozen):
         return tuple(entry.cells for entry in self.include)
 
     def numbered(self, word: str, left: ShardsLeft | None = None, attempt: int | None = None) -> Assigned:
-        """The shard that ``K/N`` names, or those of its cells that are left.
+        """The shard that ``K/N`` names, or those of its cells that are ``left``, where this is a second try.
 
-        Args:
-            word: ``K/N``.
-            left: What is left of the plan, where this is a second try.
-            attempt: Which attempt of its job measures it; that of the plan's where not given.
+        The attempt of its job is that of the plan's where not given.
 
         Raises:
             UsageError: There is none of that name, or nothing of it is left.
@@ -142,11 +132,7 @@ class ShardPlan(Frozen):
 
 
 class ShardsLeft(Frozen):
-    """What is left to measure of a plan: what ``perfgate plan --left`` prints.
-
-    Args:
-        include: The shards of which something is, each with those cells alone.
-    """
+    """The shards of which something is left to measure, each with those cells alone: ``perfgate plan --left``."""
 
     include: tuple[Shard, ...]
 
@@ -176,9 +162,8 @@ class Assigned(Frozen):
         """
         if plan_digest(plan, self.plan.run, self.plan.shards) != self.plan.digest:
             text = f"the scenarios here make another plan than {self.plan.digest[:12]}, of which this is a shard"
-            raise NotMeasuredError(
-                text, where=f"shard {self.plan.include[self.number - 1].shard}", code="shard-foreign"
-            )
+            where = f"shard {self.plan.include[self.number - 1].shard}"
+            raise NotMeasuredError(text, where=where, code="shard-foreign")
         again = (self.again,) if self.again else ()
         return Part(
             run=self.plan.run, shards=self.plan.shards, numbers=(self.number,), attempt=self.attempt, again=again
@@ -196,18 +181,19 @@ def parse_shard_plan(text: str | bytes, where: str) -> ShardPlan:
     Raises:
         RecordError: It is not what ``perfgate plan`` printed.
     """
-    try:
-        return validated(ShardPlan, parse_json(text, MANIFEST), where)
-    except ValueError as error:
-        raise RecordError(f"not what perfgate plan printed: {error}", where=where) from error
+    return _parsed(ShardPlan, text, where, "plan")
 
 
 def parse_shards_left(text: str | bytes, where: str) -> ShardsLeft:
     """What is left of a plan, as a text holds it; raises as :func:`parse_shard_plan`."""
+    return _parsed(ShardsLeft, text, where, "plan --left")
+
+
+def _parsed(model: type[_Model], text: str | bytes, where: str, command: str) -> _Model:
     try:
-        return validated(ShardsLeft, parse_json(text, MANIFEST), where)
+        return validated(model, parse_json(text, MANIFEST), where)
     except ValueError as error:
-        raise RecordError(f"not what perfgate plan --left printed: {error}", where=where) from error
+        raise RecordError(f"not what perfgate {command} printed: {error}", where=where) from error
 
 
 def divide(
@@ -218,18 +204,10 @@ def divide(
     classes: Mapping[str, MachineClass],
     attempt: int = 1,
 ) -> ShardPlan:
-    """Divide a plan into shards of about the same price.
+    """Divide a plan into ``most`` shards or fewer, of about the same price.
 
     Neighbouring cells of one engine share what it compiles, so they stay together as long as they cost no more than a
-    shard's share.
-
-    Args:
-        plan: Of all cells.
-        run: Name of the run that all shards make together.
-        most: Shards at most; a plan of few cells makes fewer.
-        prices: Minutes by the cell's name; ``None`` counts as their mean.
-        classes: The machine class by the cell's name.
-        attempt: Which attempt of its job prints it.
+    shard's share. Prices are minutes by the cell's name, and ``None`` counts as their mean; so are machine classes.
 
     Raises:
         UsageError: There are more classes than shards.
@@ -243,11 +221,12 @@ def divide(
     if len(of_class) > most:
         names = ", ".join(own.name for own in of_class)
         raise UsageError(f"--shards {most}: there are {len(of_class)} classes of machines: {names}")
-    divided: list[tuple[MachineClass, Sequence[Cell]]] = []
-    for own, count in _shards_of_each(
-        {own: [cost[cell.name] for cell in cells] for own, cells in of_class.items()}, most
-    ):
-        divided += [(own, cells) for cells in _balanced(of_class[own], cost, count)]
+    costs = {own: [cost[cell.name] for cell in cells] for own, cells in of_class.items()}
+    counts = dict.fromkeys(costs, 1)  # one for each class, and then always one more where a shard is longest
+    for _ in range(most - len(costs)):
+        longest = max(costs, key=lambda own: sum(costs[own]) / counts[own] if counts[own] < len(costs[own]) else -1.0)
+        counts[longest] = min(counts[longest] + 1, len(costs[longest]))
+    divided = [(own, cells) for own, count in counts.items() for cells in _balanced(of_class[own], cost, count)]
     return printed(plan, run, divided, cost if known else {}, attempt)
 
 
@@ -296,28 +275,17 @@ def price(cell: Cell, runs: Path) -> float | None:
     return sum(own[-1] for own in minutes if own) if any(minutes) else None
 
 
-def _shards_of_each(costs: Mapping[MachineClass, Sequence[float]], most: int) -> list[tuple[MachineClass, int]]:
-    """How many shards each class gets: one, and then always one more where a shard is longest."""
-    counts = dict.fromkeys(costs, 1)
-    for _ in range(most - len(costs)):
-        longest = max(costs, key=lambda own: sum(costs[own]) / counts[own] if counts[own] < len(costs[own]) else -1.0)
-        counts[longest] = min(counts[longest] + 1, len(costs[longest]))
-    return [*counts.items()]
-
-
 def _balanced(cells: Sequence[Cell], cost: Mapping[str, float], count: int) -> list[list[Cell]]:
     """Cells in so many shards at most, the longest group first into the shortest shard; each in the plan's order."""
     share = sum(cost[cell.name] for cell in cells) / count
     groups: list[list[Cell]] = []
-    for _, together in itertools.groupby(
-        cells, key=lambda cell: (cell.scenario, cell.model_digest, cell.engine.identity)
-    ):
-        own: list[list[Cell]] = [[]]
+    engine = operator.attrgetter("scenario", "model_digest", "engine.identity")
+    for _, together in itertools.groupby(cells, key=engine):
+        groups.append([])
         for cell in together:
-            if own[-1] and sum(cost[one.name] for one in (*own[-1], cell)) > share * (1 + 1e-9):
-                own.append([])
-            own[-1].append(cell)
-        groups += own
+            if groups[-1] and sum(cost[one.name] for one in (*groups[-1], cell)) > share * (1 + 1e-9):
+                groups.append([])
+            groups[-1].append(cell)
     shards: list[list[Cell]] = [[] for _ in range(count)]
     for group in sorted(groups, key=lambda group: -sum(cost[cell.name] for cell in group)):
         min(shards, key=lambda shard: sum(cost[cell.name] for cell in shard)).extend(group)

@@ -55,9 +55,8 @@ def keep_stop(folder: Path, error: BaseException) -> str:
     """Note a stop in a run folder, as far as that can be written; what is left of the run, to end its sentence."""
     said = stopped(error, "")
     _keep(folder, said.code, said.text)
-    return (
-        f"; what was measured is in {folder}" if any(folder.glob("records/*.json")) else "; nothing was measured so far"
-    )
+    measured = any(folder.glob("records/*.json"))
+    return f"; what was measured is in {folder}" if measured else "; nothing was measured so far"
 
 
 def _keep(folder: Path, code: str, text: str) -> None:

@@ -66,8 +66,7 @@ def folders_seen(record: Record, side: Side) -> tuple[FolderSeen, ...]:
 def only_unused_differ(sides: Mapping[Side, tuple[Record, Side]]) -> str:
     """Where two sides differ by folders alone that nothing used, which these are; empty where they do not.
 
-    Args:
-        sides: Of base and head the record, and which side of that it is.
+    Of base and head the record is given, and which side of that it is.
     """
     subjects: list[Subject] = []
     unused: list[str] = []

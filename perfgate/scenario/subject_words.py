@@ -16,7 +16,7 @@ from ruamel.yaml.error import YAMLError
 
 from perfgate.errors import UsageError
 from perfgate.machine.versioned_json import first_problem
-from perfgate.metrics.sides import HEAD_NAME, Side
+from perfgate.metrics.sides import HEAD_NAME, SIDES, Side
 from perfgate.scenario.subject import SHOWN, Subject, absolute, data_apart, entries
 
 CONFIG_FILE: Final = "perfgate.toml"
@@ -43,13 +43,8 @@ def resolve(
     """The subjects of a run by side, ``base`` and, unless only the base was named, ``head``.
 
     Without ``--base`` words the table ``[subjects.base]`` serves, else the interpreter that runs perfgate. Without
-    ``--head`` words the table ``[subjects.head]`` serves if no ``--base`` words were given either.
-
-    Args:
-        base_words: Words of ``--base``.
-        head_words: Words of ``--head``.
-        tables: The ``[subjects.NAME]`` tables.
-        make: Makes builds of refs; without it a ref is an error.
+    ``--head`` words the table ``[subjects.head]`` serves if no ``--base`` words were given either. ``make`` makes
+    builds of refs; without it a ref is an error.
 
     Raises:
         UsageError: A word is not ``key=value`` and names no table, its key is unknown, or its value is refused; or the
@@ -60,10 +55,8 @@ def resolve(
     if len(by_head) > 1:
         text = f"--head names several heads: {', '.join(by_head)}"
         raise UsageError(text, remedy="Name one head here; perfgate run measures several beside one base.")
-    base = _base(base_words, tables, make)
-    usual = [] if base_words or "head" not in tables else [tables["head"]]
-    layers = _read_words("--head", by_head[""], tables) if head_words else usual
-    return {"base": base, "head": _inherit(base, _layered(layers, make))} if layers else {"base": base}
+    found = resolve_several(base_words, head_words, tables, make)
+    return {side: found[side] for side in SIDES if side in found}
 
 
 def resolve_several(
@@ -79,10 +72,11 @@ def resolve_several(
         PerfgateError: Whatever ``make`` raises.
     """
     by_head = words_by_head(head_words, tables)
-    if len(by_head) == 1:
-        return dict(resolve(base_words, head_words, tables, make).items())
-    base = _base(base_words, tables, make)
-    layers = {name: _read_words("--head", words, tables) for name, words in by_head.items()}
+    of_base = _read_words("--base", base_words, tables) if base_words else [tables.get("base", {})]
+    base = _subject({"python": sys.executable}, _layered(of_base, make))
+    layers = {name or "head": _read_words("--head", own, tables) for name, own in by_head.items() if own}
+    if not (head_words or base_words) and "head" in tables:
+        layers = {"head": [tables["head"]]}
     return {"base": base, **{name: _inherit(base, _layered(own, make)) for name, own in layers.items()}}
 
 
@@ -111,17 +105,10 @@ def words_by_head(words: Sequence[str], tables: Mapping[str, dict[str, Any]]) ->
     if len(names) > MOST_HEADS:
         raise UsageError(f"--head names {len(names)} heads, and a run takes up to {MOST_HEADS}: {', '.join(names)}")
     if unsaid := [word for name, word in named if not name]:
-        raise UsageError(
-            f"--head {unsaid[0]}: of which head? There are {', '.join(names)}",
-            remedy=f"Put its name before the word: --head {names[0]}:{unsaid[0]}",
-        )
+        remedy = f"Put its name before the word: --head {names[0]}:{unsaid[0]}"
+        raise UsageError(f"--head {unsaid[0]}: of which head? There are {', '.join(names)}", remedy=remedy)
     own = {name: [word for of, word in named if of == name and word != name] for name in names}
     return {name: (*([name] if name in tables or name in words else []), *own[name]) for name in names}
-
-
-def _base(words: Sequence[str], tables: Mapping[str, dict[str, Any]], make: Make | None) -> Subject:
-    layers = _read_words("--base", words, tables) if words else [tables.get("base", {})]
-    return _subject({"python": sys.executable}, _layered(layers, make))
 
 
 def against(
@@ -161,12 +148,7 @@ def absolute_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def anchored(words: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """The same words of one side, with relative ``python=`` and ``path=`` taken from a folder: fit for use elsewhere.
-
-    Args:
-        words: Of ``--base`` or ``--head``.
-        folder: Where they were written down for.
-    """
+    """The same words of one side, with relative ``python=`` and ``path=`` taken from a folder."""
     made = []
     for word in words:
         key, equals, value = word.partition("=")
@@ -184,12 +166,7 @@ def same_build(left: Subject | None, right: Subject | None) -> bool:
 
 
 def replaced_path(subject: Subject, base: Subject | None) -> str:
-    """That a head without its base's folders has none of them by its own ``path=``, in a sentence; empty where it has.
-
-    Args:
-        subject: The head.
-        base: Its base, if there is one.
-    """
+    """A sentence on a head whose own ``path=`` leaves out folders of its base; empty where it does not."""
     if base is None or not subject.path or {*base.path} <= {*subject.path}:
         return ""
     return f"path= replaces the base's path={os.pathsep.join(base.path)}; path=+FOLDER puts a folder in front of it"
@@ -266,18 +243,13 @@ def _subject(inherited: Mapping[str, Any], table: Mapping[str, Any]) -> Subject:
     if "path" in said:
         said["path"] = [entry.removeprefix(IN_FRONT) for entry in said["path"]]
     try:
-        return _with_source(Subject(**data_apart(said)))
+        subject = Subject(**data_apart(said))
     except ValidationError as error:
         raise UsageError(first_problem(error).removeprefix(": ")) from error
-
-
-def _with_source(subject: Subject) -> Subject:
-    """The subject without its source where nothing of that build is left in it: other words replace it."""
-    source = subject.built_from
-    used = [subject.python, *subject.path, *subject.env.values()]
+    source, used = subject.built_from, [subject.python, *subject.path, *subject.env.values()]
     if source is None or any(source.folder in text for text in used):
         return subject
-    return subject.model_copy(update={"built_from": None})
+    return subject.model_copy(update={"built_from": None})  # nothing of that build is left: other words replace it
 
 
 def _read_words(option: str, words: Sequence[str], tables: Mapping[str, dict[str, Any]]) -> list[Mapping[str, Any]]:
@@ -286,10 +258,8 @@ def _read_words(option: str, words: Sequence[str], tables: Mapping[str, dict[str
     for name in names:
         if name not in tables:
             known = ", ".join(sorted(tables)) or f"none in {CONFIG_FILE}"
-            raise UsageError(
-                f"{option} {name}: no such subject (known: {known})",
-                remedy="Write key=value words: python=, path=, env.NAME=, args.NAME=, ref=, url=.",
-            )
+            remedy = "Write key=value words: python=, path=, env.NAME=, args.NAME=, ref=, url=."
+            raise UsageError(f"{option} {name}: no such subject (known: {known})", remedy=remedy)
     if len(names) > 1:
         raise UsageError(f"{option} names two subjects: {names[0]} and {names[1]}")
     table: dict[str, Any] = {}
@@ -309,8 +279,7 @@ def _read_word(option: str, word: str, table: dict[str, Any]) -> None:
     if root in ("env", "args"):
         if not name:
             raise UsageError(f"{option} {word}: expected {root}.NAME=value")
-        parsed = value if root == "env" else _yaml_value(option, word, value)
-        table.setdefault(root, {})[name] = parsed
+        table.setdefault(root, {})[name] = value if root == "env" else _yaml_value(option, word, value)
     elif dot:
         raise UsageError(f"{option} {word}: expected {root}=value")
     elif root == "path":

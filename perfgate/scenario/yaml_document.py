@@ -8,6 +8,7 @@ environment expansion.
 from __future__ import annotations
 
 import difflib
+import errno
 import functools
 import json
 import math
@@ -95,14 +96,16 @@ class Document:
 
     def problems(self, error: ValidationError, model: type[BaseModel]) -> tuple[Problem, ...]:
         """Every error of pydantic, placed in the file, said in the file's words, in file order."""
-        details = [d for d in error.errors(include_url=False) if not self._is_echo(d)]
-        meant = {_meant(tuple(d["loc"]), model) for d in details if d["type"] == "extra_forbidden"}
+        # Pydantic also calls a list too short whose entries are wrong; those have problems of their own.
+        details = [
+            d for d in error.errors(include_url=False)
+            if d["type"] != "too_short" or not self._value_at(_known(d["loc"], self.marks))
+        ]  # fmt: skip
+        unknown = [tuple(d["loc"]) for d in details if d["type"] == "extra_forbidden"]
+        # What an unknown key was probably meant to be is misspelt, not missing as well.
+        meant = {(*path[:-1], _nearest(str(path[-1]), _fields_at(model, path[:-1]))) for path in unknown}
         problems = [self._problem(d, model) for d in details if d["type"] != "missing" or tuple(d["loc"]) not in meant]
         return tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
-
-    def _is_echo(self, detail: Any) -> bool:
-        """Pydantic also calls a list too short whose entries are wrong; those have problems of their own."""
-        return detail["type"] == "too_short" and bool(self._value_at(_known(detail["loc"], self.marks)))
 
     def _value_at(self, path: FieldPath) -> Any:
         return functools.reduce(operator.getitem, path, self.content)  # type: ignore[arg-type]  # of lists and mappings
@@ -145,14 +148,12 @@ def read_text(file: Path, kind: str) -> str:
         if len(data) > MAX_BYTES:
             raise whole_file_error(file, f"is larger than {MAX_BYTES} bytes, which no {kind} is")
         return data.decode("utf-8")
-    except FileNotFoundError:
-        raise whole_file_error(file, "no such file") from None
-    except IsADirectoryError:
-        raise whole_file_error(file, f"is a folder, expected a {kind} file") from None
     except UnicodeDecodeError:
         raise whole_file_error(file, "not UTF-8 text") from None
     except OSError as error:
-        raise whole_file_error(file, f"cannot be read: {error.strerror}") from error
+        known = {errno.ENOENT: "no such file", errno.EISDIR: f"is a folder, expected a {kind} file"}
+        text = known.get(error.errno or 0, f"cannot be read: {error.strerror}")
+        raise whole_file_error(file, text) from error
 
 
 @functools.lru_cache(maxsize=64)
@@ -193,18 +194,11 @@ def read_document(text: str, file: Path) -> Document:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`` (did you mean ...?)`` where something known is near, else nothing."""
-    near = _nearest(word, known)
-    return f" (did you mean {near!r}?)" if near else ""
+    return f" (did you mean {near!r}?)" if (near := _nearest(word, known)) else ""
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return near[0] if near else ""
-
-
-def _meant(path: FieldPath, model: type[BaseModel]) -> FieldPath:
-    """The key that an unknown one was probably meant to be: it is misspelt, not missing as well."""
-    return (*path[:-1], _nearest(str(path[-1]), _fields_at(model, path[:-1])))
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), "")
 
 
 def _known(path: FieldPath, marks: Marks) -> FieldPath:
@@ -288,7 +282,8 @@ def _scalar_refusal(node: ScalarNode, tag: str) -> str:
         return "half of a surrogate pair is not text"
     if tag == TAG + "int" and len(node.value) > MAX_DIGITS:
         return f"a number of more than {MAX_DIGITS} digits is not supported"
-    if tag == TAG + "float" and not _is_finite(node.value):
+    plain = re.sub(r"\.(inf|nan)$", r"\1", node.value.replace("_", "").lower())
+    if tag == TAG + "float" and not math.isfinite(float(plain)):
         return f"expected a finite number, found {node.value}"
     return ""
 
@@ -307,11 +302,6 @@ def _key_refusal(key: Node) -> str:
 
 def _encodable(text: str) -> bool:
     return not re.search("[\ud800-\udfff]", text)
-
-
-def _is_finite(text: str) -> bool:
-    plain = re.sub(r"\.(inf|nan)$", r"\1", text.replace("_", "").lower())
-    return math.isfinite(float(plain))
 
 
 def _in_yaml(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_collector import FakeCollector, FakeSpec
@@ -37,18 +38,13 @@ def measure(
     kernels: str = TRACED,
     counters: str = "{role: gemm, profile: 4}",
     ratio: dict[str, float] | None = None,
+    fake: type[FakeCollector] = FakeCollector,
 ) -> use_cases.Finished:
     """One visit of a head with timed, traced and counted trials."""
-    spec = FakeSpec(restart_sd=0.001, head_ratio=ratio or {})
+    collector = fake(FakeSpec(restart_sd=0.001, head_ratio=ratio or {}), seed)
     file = scenario_file(folder, gates=gates, more=f"{kernels}counters: [{counters}]\n")
-    return use_cases.run(
-        [file],
-        {"head": HEAD},
-        runs=folder / "runs",
-        seed=1,
-        against=folder / "baselines",
-        collector=FakeCollector(spec, seed),
-    )
+    means: dict[str, Any] = {"runs": folder / "runs", "against": folder / "baselines", "collector": collector}
+    return use_cases.run([file], {"head": HEAD}, seed=1, **means)
 
 
 def only(finished: use_cases.Finished) -> CellOutcome:
@@ -216,15 +212,7 @@ class _OfTwoRanks(FakeCollector):
 def test_a_baseline_keeps_no_ranks(tmp_path: Path) -> None:
     """The ranks of a head measured alone are shown alone: they are not taken for those of the baseline."""
     promote(of_day(1, measure(tmp_path, 0).folder), tmp_path / "baselines", reason="first")
-    file = scenario_file(tmp_path, gates=f"{TIME}, {GEMM}", more=TRACED)
-    finished = use_cases.run(
-        [file],
-        {"head": HEAD},
-        runs=tmp_path / "runs",
-        seed=1,
-        against=tmp_path / "baselines",
-        collector=_OfTwoRanks(FakeSpec(restart_sd=0.001), 1),
-    )
+    finished = measure(tmp_path, 1, gates=f"{TIME}, {GEMM}", fake=_OfTwoRanks)
 
     found = only(finished).fact("ranks")
     assert found is not None

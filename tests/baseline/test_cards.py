@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from hand_made import MACHINE, codes, only, run, trial
-from stored import GATES, alone, measured, said, visit
+from hand_made import MACHINE, codes, only, trial
+from stored import GATES, alone, chained, held, measured, said, visit
 
 from perfgate.baseline.baseline_page import list_document
-from perfgate.baseline.lineage import Baseline, Entry, draft
+from perfgate.baseline.lineage import Baseline, draft
 from perfgate.baseline.occupations import held_against
 from perfgate.baseline.store import Stored
-from perfgate.baseline.visit_comparison import judge_against
-from perfgate.judge.outcome import Outcome
 from perfgate.machine.fingerprint import Gpu
 from perfgate.record.run_record import Record, Visit
 
@@ -39,17 +36,7 @@ def taken(card: str, day: int, by: float = 0.0) -> Record:
 
 def stored(places: Sequence[tuple[str, int]], salt: str = SALT) -> Baseline:
     """A baseline of visits to these cards on these days."""
-    entries: list[Entry] = []
-    for card, day in places:
-        entry = draft(taken(card, day), "head", salt)
-        follows: dict[str, Any] = {"kind": "equivalent", "cell": None, "machine": None, "salt": ""}
-        entries.append(entry.model_copy(update=follows) if entries else entry)
-    return Baseline(entries=tuple(entries))
-
-
-def held(side: Record, baseline: Baseline) -> Outcome:
-    """The verdict of one side against a baseline."""
-    return judge_against(run([side.cell], subjects=side.subjects), {"cell": side}, {side.cell.cell_id: (baseline,)})
+    return chained(draft(taken(card, day), "head", salt) for card, day in places)
 
 
 def test_a_visit_is_held_against_its_own_card() -> None:
@@ -73,19 +60,13 @@ def test_another_card_is_not_blocked_by_four_nights_of_one() -> None:
 
 
 def test_a_fleet_tells_how_far_cards_are_apart() -> None:
-    """Four cards, each on a day of its own, are four observations: what cards differ by does not block."""
-    fleet = stored([("A", 1), ("B", 2), ("C", 3), ("D", 4)])
+    """Four cards, each on a day of its own, are four observations; on one day they know nothing of other days."""
+    fleet, of_one_day = (stored([("A", 1), ("B", b), ("C", c), ("D", d)]) for b, c, d in ((2, 3, 4), (1, 1, 1)))
 
     near, far = held(taken("E", 9), fleet), held(taken("E", 9, 0.6), fleet)
 
     assert (said(near), said(far)) == ("inconclusive", "regressed")
-
-
-def test_cards_of_one_day_share_it() -> None:
-    """Four cards of one host on one day know nothing of other days."""
-    outcome = held(taken("E", 9), stored([("A", 1), ("B", 1), ("C", 1), ("D", 1)]))
-
-    assert outcome.verdict == "advisory"
+    assert held(taken("E", 9), of_one_day).verdict == "advisory"
 
 
 def test_the_newest_of_each_card_counts() -> None:
@@ -108,22 +89,15 @@ def test_a_card_is_known_by_a_salted_digest() -> None:
 
 
 def test_a_baseline_from_before_cards_advises() -> None:
-    """Its visits may be of any card: it is read, and tells again after four visits whose card is known."""
-    before = stored([("A", day) for day in range(1, 7)], salt="")
+    """Eight nights of an unknown card count as one for a head on any known one, and the list says so."""
+    before, known = (stored([("A", day) for day in range(1, 9)], salt=salt) for salt in ("", SALT))
 
     outcome = held(taken("A", 9, 0.03), before)
+    told = [str(list_document([Stored("", baseline)])) for baseline in (before, known)]
 
     assert (outcome.verdict, outcome.would_be) == ("advisory", "regressed")
     assert codes(outcome.cells[0].reasons) == ["advisory-unpaired"]
     assert "salt" not in before.text
-
-
-def test_a_baseline_from_before_cards_does_not_say_that_it_can_pass() -> None:
-    """Eight nights of an unknown card count as one for a head on any known one."""
-    before, known = (stored([("A", day) for day in range(1, 9)], salt=salt) for salt in ("", SALT))
-
-    told = [str(list_document([Stored("", baseline)])) for baseline in (before, known)]
-
     assert "advises; passes after 7 more" in told[0]
     assert "can pass" in told[1]
 

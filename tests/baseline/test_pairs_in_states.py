@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hand_made import BASE, HEAD, MACHINE, STEP_S, cell, codes, gate, iteration, judged, only, run, trial
+from hand_made import BASE, HEAD, MACHINE, STEP_S, codes, gate, iteration, only, run, trial
 from probed_runs import FIXTURES, probed
 from stored import held_beside, measured, said, visit, visits_beside
 
@@ -39,6 +39,7 @@ FF, SS, FS, SF = ("f", "f"), ("s", "s"), ("f", "s"), ("s", "f")
 """The states of a pair, anchor and head."""
 ALIKE = (FF, SS, FF, FF, SS, FF)
 APART = (FS, SS, SF, FF, FS, FF)
+LEANING = (FS, FS, FS, FS, FF, SS)
 
 
 def taken(index: int, pair: int | None, side: Side, state: str, slower: float = 0.0, **changes: Any) -> Trial:
@@ -75,9 +76,9 @@ def of_trials(both: Sequence[Trial], card: str, model: str = H100, **changes: An
     return Record(**{**about, "visits": (where,), "trials": tuple(numbered), **changes})
 
 
-def visits(states: Sequence[tuple[str, str]], model: str = H100, cards: str = "ABCD") -> Baseline:
+def visits(states: Sequence[tuple[str, str]], model: str = H100, cards: str = "ABCD", **changes: Any) -> Baseline:
     """Visits on these cards, all in these states."""
-    return visits_beside([record(states, card=card, model=model) for card in cards])
+    return visits_beside(record(states, card=card, model=model, **changes) for card in cards)
 
 
 EIGHT = "ABCDFGHI"
@@ -130,19 +131,9 @@ def test_no_pair_with_a_common_state_is_inconclusive() -> None:
     assert codes(only(outcome).reasons) == ["states-undecided"]
 
 
-def test_visits_without_a_common_state_do_not_count() -> None:
-    """Of four visits one says nothing of the ratio, so that the verdict advises."""
-    apart = record([FS, SF] * 3, card="D")
-    baseline = visits_beside([*(record(ALIKE, card=card) for card in "ABC"), apart])
-
-    outcome = held_beside(record(ALIKE, card="E"), baseline)
-
-    assert (outcome.verdict, outcome.would_be) == ("advisory", "pass")
-
-
 def test_visits_of_which_none_tells_the_ratio_are_no_baseline() -> None:
     """The reason is not that they lack the metric."""
-    outcome = held_beside(record(ALIKE, card="E"), visits_beside([record([FS, SF] * 3, card=card) for card in "ABCD"]))
+    outcome = held_beside(record(ALIKE, card="E"), visits([FS, SF] * 3))
 
     (reason,) = only(outcome).reasons
     assert (outcome.verdict, reason.code) == ("not-comparable", "no-baseline")
@@ -151,16 +142,18 @@ def test_visits_of_which_none_tells_the_ratio_are_no_baseline() -> None:
 
 def test_a_head_that_is_slow_more_often_does_not_pass() -> None:
     """Within states it is as fast as the visits: that it causes the slow one shows in the pairs that differ."""
-    outcome = held_beside(record([FS, FS, FS, FS, FF, SS], card="E"), visits(ALIKE, cards=EIGHT))
+    outcome = held_beside(record(LEANING, card="E"), visits(ALIKE, cards=EIGHT))
+    advised = held_beside(record(LEANING, card="E"), visits(ALIKE, cards="AB"))
 
     assert (only(outcome).verdict, outcome.verdict) == ("pass", "inconclusive")
+    assert (advised.verdict, advised.would_be) == ("advisory", "inconclusive")
     (reason,) = outcome.cells[0].reasons
     assert (reason.code, "in 4 pairs and less often in 0" in reason.text) == ("states-undecided", True)
 
 
 def test_an_order_that_was_not_drawn_leans_to_nobody() -> None:
     """Where sides took turns, chance alone does not explain who is slow; the head passes with the caution."""
-    outcome = held_beside(record([FS, FS, FS, FS, FF, SS], card="E", orders="blocks"), visits(ALIKE))
+    outcome = held_beside(record(LEANING, card="E", orders="blocks"), visits(ALIKE))
 
     assert said(outcome) == "pass"
     assert "two-states" in codes(outcome.cells[0].cautions)
@@ -168,27 +161,18 @@ def test_an_order_that_was_not_drawn_leans_to_nobody() -> None:
 
 def test_a_regression_is_told_though_the_head_leans() -> None:
     """That it is in the slow state more often excuses nothing that it is slower by within states."""
-    outcome = held_beside(record([FS, FS, FS, FS, FF, SS], 0.009, "E"), visits(ALIKE))
+    outcome = held_beside(record(LEANING, 0.009, "E"), visits(ALIKE))
 
     assert said(outcome) == "regressed"
     assert "states-undecided" in codes(outcome.cells[0].reasons)
 
 
-def test_a_baseline_that_advises_says_so_of_a_head_that_leans() -> None:
-    """With two visits nothing is decided, and it would not be a pass either."""
-    outcome = held_beside(
-        record([FS, FS, FS, FS, FF, SS], card="E"), visits_beside([record(ALIKE, card=card) for card in "AB"])
-    )
-
-    assert (outcome.verdict, outcome.would_be) == ("advisory", "inconclusive")
-
-
 def test_what_follows_no_states_leans_to_nobody() -> None:
     """A cell that gates start-up alone passes whatever state its GPU is in."""
     gates = [gate("start_time", "1%", "5%")]
-    baseline = visits_beside([record(ALIKE, card=card, gates=gates) for card in "ABCD"])
+    baseline = visits(ALIKE, gates=gates)
 
-    outcome = held_beside(record([FS, FS, FS, FS, FF, SS], card="E", gates=gates), baseline)
+    outcome = held_beside(record(LEANING, card="E", gates=gates), baseline)
 
     assert (said(outcome), outcome.cells[0].states) == ("pass", None)
 
@@ -210,7 +194,7 @@ def test_a_trial_in_neither_state_keeps_from_passing() -> None:
 @pytest.mark.parametrize(("bound", "leans"), [(1, True), (3, False)])
 def test_orders_of_several_heads_are_drawn_among_more(bound: int, leans: bool) -> None:  # noqa: FBT001 (parameter)
     """Four one-way pairs lean by fair coins, and not where they could have been drawn so three times as likely."""
-    found = PairsInStates.of(record([FS, FS, FS, FS, FF, SS]))
+    found = PairsInStates.of(record(LEANING))
 
     assert found is not None
     assert found.bound == pytest.approx(orders_bound(1))
@@ -244,7 +228,7 @@ def test_a_metric_that_a_trial_lacks_is_missing_in_any_state(states: Sequence[tu
     gates = [*GATES, gate("tpot_mean", "0.1%", "0.5%")]
     lacking = without_tpot(record(states, card="E", gates=gates))
 
-    outcome = held_beside(lacking, visits_beside([record(ALIKE, card=card, gates=gates) for card in "ABCD"]))
+    outcome = held_beside(lacking, visits(ALIKE, gates=gates))
 
     (missing,) = (found for found in outcome.cells[0].gates if found.metric == "tpot_mean")
     assert (missing.verdict, codes(missing.reasons)) == ("not-measured", ["metric-missing"])
@@ -311,31 +295,24 @@ def test_steps_tell_no_states_beside_an_anchor() -> None:
     assert PairsInStates.of(taken) is None
 
 
-def test_pairs_in_told_states_need_not_agree() -> None:
-    """What the states explain is out of them: a start that was as fast as the visits hides no five that were not."""
-    pairs = list(record(ALIKE, 0.02, "E").trials)
+@pytest.mark.parametrize(
+    ("states", "model", "verdict"),
+    [(ALIKE, H100, "regressed"), ((FF,) * 6, H100, "regressed"), ((FF,) * 6, UNTOLD, "inconclusive")],
+)
+def test_pairs_in_told_states_need_not_agree(states: Sequence[tuple[str, str]], model: str, verdict: str) -> None:
+    """One start was as fast as the visits: what states explain is out of the pairs, or the probe saw one state."""
+    pairs = list(record(states, 0.02, "E", model).trials)
     pairs[1] = taken(1, 0, "head", "f")
 
-    assert said(held_beside(of_trials(pairs, "E"), visits(ALIKE))) == "regressed"
-
-
-@pytest.mark.parametrize(("model", "verdict"), [(H100, "regressed"), (UNTOLD, "inconclusive")])
-def test_trials_that_a_probe_saw_in_one_state_need_not_agree(model: str, verdict: str) -> None:
-    """One start was as fast as the visits: where the probe read the same throughout, no state explains the others."""
-    pairs = list(record([FF] * 6, 0.02, "E", model).trials)
-    pairs[1] = taken(1, 0, "head", "f")
-
-    assert said(held_beside(of_trials(pairs, "E", model), visits([FF] * 6, model))) == verdict
+    assert said(held_beside(of_trials(pairs, "E", model), visits(states, model))) == verdict
 
 
 def test_a_floor_is_a_margin_for_single_pairs_too() -> None:
     """Below 100 us nothing is a slowdown: a head 0.9 % slower is 45 us off, and passes."""
     gates = [gate("itl_median", "0.1%", "0.5%", floor="100us")]
-    baseline = visits_beside([record([FF] * 6, card=card, model=UNTOLD, gates=gates) for card in "ABCD"])
+    head = record([FF] * 6, 0.009, "E", UNTOLD, gates=gates)
 
-    outcome = held_beside(record([FF] * 6, 0.009, "E", UNTOLD, gates=gates), baseline)
-
-    assert said(outcome) == "pass"
+    assert said(held_beside(head, visits([FF] * 6, UNTOLD, gates=gates))) == "pass"
 
 
 def test_a_verdict_against_visits_says_so_in_words() -> None:
@@ -355,6 +332,7 @@ def test_a_baseline_says_how_many_visits_tell_of_the_anchor() -> None:
     assert "beside the anchor after 5 more" in str(list_document([Stored("", baseline)]))
     (reason,) = outcome.cells[0].reasons
     assert reason.text == "3 visits of the 8 that a pass needs; 1 more say nothing of itl_median"
+    assert (outcome.verdict, outcome.would_be) == ("advisory", "pass")
 
 
 def test_a_history_shows_the_ratio_within_states() -> None:
@@ -394,23 +372,6 @@ def test_recorded_visits_on_four_cards_pass_their_build_and_tell_a_plant() -> No
     assert steps.change_low is not None
     assert 0.007 < steps.change_low < 0.0112 == pytest.approx(steps.change, abs=2e-4)
     assert np.std(ratios(baseline), ddof=1) < 4e-4
-
-
-def test_recorded_runs_beside_those_visits() -> None:
-    """On two cards of a fourth host that jump the build passes, and a plant costs what pairs on its card say."""
-    baseline = visits_beside([recorded(f"visit-{number}", card) for number, card in enumerate("ABCD", 1)])
-
-    same, plant = (held_beside(recorded(f"live-{name}", name), baseline) for name in ("same", "plant"))
-    pairs = judged(tuple(probed("live-pairs", "h100-anchors.csv")), cell(gates=RECORDED_GATES))
-
-    assert [said(one.cells[0].gates[0]) for one in (same, plant, pairs)] == ["pass", "regressed", "regressed"]
-    beside, alone = (outcome.cells[0].gates[0] for outcome in (plant, pairs))
-    assert beside.metric == "itl_median"
-    assert [beside.change, alone.change] == pytest.approx([0.0085, 0.0106], abs=2e-4)
-    ends = [beside.change_low, alone.change_low, beside.change_high, alone.change_high]
-    known = [end for end in ends if end is not None]
-    assert len(known) == len(ends)
-    assert known == sorted(known)  # the intervals share what is between the second and the third
 
 
 def ratios(baseline: Baseline) -> list[float]:

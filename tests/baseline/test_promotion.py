@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from stored import alone, lineage, measured, said, visit
 
 from perfgate.baseline.baseline_page import baseline_document, diff_document
-from perfgate.baseline.lineage import Baseline, parse
+from perfgate.baseline.lineage import Baseline, Entry, parse
 from perfgate.baseline.promotion import Promoted, promote
 from perfgate.baseline.store import baseline_path, files, read
 from perfgate.baseline.stored_visit import Anchored, BaselineVisit
@@ -75,6 +75,13 @@ def only(promoted: Sequence[Promoted]) -> Promoted:
     """The one cell."""
     (one,) = promoted
     return one
+
+
+def as_an_earlier_version_has_it(stored: Promoted, baselines: Path) -> Path:
+    """A baseline moved to where it lies if its class does not tell guests apart."""
+    file = baselines / machine_class(MACHINE, "observe") / "cell.json"
+    file.parent.mkdir(exist_ok=True)
+    return stored.file.rename(file)
 
 
 def visits(save: Save, root: Path, means: Sequence[float]) -> Baseline:
@@ -145,6 +152,7 @@ def test_a_machine_that_was_repaired_begins_anew(save: Save, tmp_path: Path) -> 
         (0.045, 8, "changed"),
         (-0.1, 8, "changed"),
         (0.0, 7, "changed"),
+        (0.0, 1, "changed"),
     ],
 )
 def test_another_build_must_be_equivalent(save: Save, tmp_path: Path, by: float, before: int, kind: str) -> None:
@@ -158,29 +166,14 @@ def test_another_build_must_be_equivalent(save: Save, tmp_path: Path, by: float,
     assert done.kind == kind
 
 
-def test_another_build_against_one_visit_needs_a_reason(save: Save, tmp_path: Path) -> None:
-    """One visit has no spread, so nothing can be shown to be equivalent to it."""
-    visits(save, tmp_path / "b", [0.0])
-
-    with pytest.raises(UsageError, match="not shown to be equivalent"):
-        promote(save(of_build(alone(SAME, visits=(visit(9),)), **OTHER_BUILD)), tmp_path / "b")
-
-
-def test_a_folder_or_variable_may_hold_anything(save: Save, tmp_path: Path) -> None:
-    """A subject with path or env of its own is never taken for the build that lies there."""
-    visits(save, tmp_path / "b", [0.0])
-    opaque: dict[Side, Subject] = {"head": HEAD.model_copy(update={"path": ("/plugin",)})}
-
-    with pytest.raises(UsageError, match="another build"):
-        promote(save(alone(shifted(0.001), subjects=opaque)), tmp_path / "b")
-
-
 def test_somebody_may_vouch_for_it(save: Save, tmp_path: Path) -> None:
     """Who says why may call such a build the same, as long as nothing that can be told of it differs."""
     opaque: dict[Side, Subject] = {"head": HEAD.model_copy(update={"path": ("/plugin",)})}
     promote(save(alone(SAME, subjects=opaque)), tmp_path / "b", reason="first")
     again, later = (alone(shifted(by), subjects=opaque) for by in (0.001, 0.3))
 
+    with pytest.raises(UsageError, match="it is another build, and not shown to be equivalent"):
+        promote(save(again), tmp_path / "b")
     with pytest.raises(UsageError, match="--same-build needs a reason"):
         promote(save(again), tmp_path / "b", claim="same-build")
     vouched = only(promote(save(again), tmp_path / "b", claim="same-build", reason="the same wheel"))
@@ -277,9 +270,7 @@ def test_a_file_of_a_wider_class_is_gone_on_with(save: Save, tmp_path: Path, tol
     """What an earlier version stored where its class did not tell guests apart stays in use, if it fits."""
     for day in (1, 2):
         stored = only(promote(save(alone(SAME, visits=(visit(day, **told),))), tmp_path / "b", reason="more"))
-    file = tmp_path / "b" / machine_class(MACHINE, "observe") / "cell.json"
-    file.parent.mkdir(exist_ok=True)
-    stored.file.rename(file)
+    file = as_an_earlier_version_has_it(stored, tmp_path / "b")
 
     done = only(promote(save(alone(SAME, visits=(visit(5, virtual="QEMU"),))), tmp_path / "b", reason="one more"))
 
@@ -289,9 +280,7 @@ def test_a_file_of_a_wider_class_is_gone_on_with(save: Save, tmp_path: Path, tol
 def test_a_guests_baseline_is_not_ended_by_bare_metal(save: Save, tmp_path: Path) -> None:
     """Where an earlier version keeps a guest in the file of its host's class, that file has to be moved first."""
     stored = only(promote(save(alone(SAME, visits=(visit(1, virtual="QEMU"),))), tmp_path / "b", reason="begin"))
-    file = tmp_path / "b" / machine_class(MACHINE, "observe") / "cell.json"
-    file.parent.mkdir(exist_ok=True)
-    stored.file.rename(file)
+    file = as_an_earlier_version_has_it(stored, tmp_path / "b")
     bare = save(alone(SAME, visits=(visit(5, virtual="none"),)))
 
     with pytest.raises(UsageError, match=r"holds the visits of other machines .*QEMU") as caught:
@@ -303,21 +292,14 @@ def test_a_guests_baseline_is_not_ended_by_bare_metal(save: Save, tmp_path: Path
 
 
 def test_a_record_counts_once(save: Save, tmp_path: Path) -> None:
-    """The same record again would be a visit that never was."""
-    folder = save(alone(SAME))
-    promote(folder, tmp_path / "b", reason="one")
-
-    with pytest.raises(RecordError, match="is already in it"):
-        promote(folder, tmp_path / "b", reason="two")
-
-
-def test_a_visit_counts_once(save: Save, tmp_path: Path) -> None:
-    """A run that was gone on with after its promotion holds a visit that is already in it."""
+    """The same record again would be a visit that never was; so would a visit of a run that was gone on with."""
     first = alone(SAME)
-    promote(save(first), tmp_path / "b", reason="one")
+    promote(folder := save(first), tmp_path / "b", reason="one")
     more = tuple(trial(6 + n, 6 + n, "head", visit=1) for n in range(2))
     both = {"visits": (*first.visits, visit(2)), "trials": (*first.trials, *more)}
 
+    with pytest.raises(RecordError, match="this record is already in it"):
+        promote(folder, tmp_path / "b", reason="two")
     with pytest.raises(RecordError, match=r"the visit of 2026-01-01.* is already in it"):
         promote(save(first.model_copy(update=both)), tmp_path / "b", reason="two")
 
@@ -401,10 +383,8 @@ def git(folder: Path, *words: str, check: bool = True) -> subprocess.CompletedPr
 
 def perfgate(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """What perfgate's command line does in a folder, for a person with a name and with no other variables."""
-    variables = {
-        "GIT_AUTHOR_NAME": folder.name, "GIT_AUTHOR_EMAIL": "t@example.org", "PATH": "/usr/bin:/bin",
-        "PERFGATE_STATE": str(folder.parent), "HOME": str(folder.parent), **environment,
-    }  # fmt: skip
+    person = {"GIT_AUTHOR_NAME": folder.name, "GIT_AUTHOR_EMAIL": "t@example.org", "PATH": "/usr/bin:/bin"}
+    variables = {**person, "PERFGATE_STATE": str(folder.parent), "HOME": str(folder.parent), **environment}
     with contextlib.chdir(folder), mock.patch.dict(os.environ, variables, clear=True):
         ended = CliRunner().invoke(main, words)
     return subprocess.CompletedProcess(words, ended.exit_code, ended.stdout, ended.stderr)
@@ -504,27 +484,30 @@ def test_a_lineage_written_anew_is_found(clones: tuple[Path, Path], save: Save) 
     assert perfgate(ann, "baseline", "verify", "--since", "nowhere").returncode == 2
 
 
+def made_up(folder: Path, changes: Callable[[Entry], dict[str, Any]]) -> Path:
+    """A file whose only entry is changed and sealed again."""
+    (entry,) = lineage([[0.0, 0.001]]).entries
+    file = folder / "cell.json"
+    file.write_text(Baseline(entries=(entry.model_copy(update=changes(entry)).sealed(),)).text)
+    return file
+
+
+BEGUN, made = "2026-01-01T00:00:00", BaselineVisit.model_construct
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"visits": ()}, "visits: "),
-        (
-            {"visits": (BaselineVisit.model_construct(t0_utc="2026-01-01T00:00:00Z", values={"itl_median": ()}),)},
-            "visits.0.values.itl_median: ",
-        ),
-        (
-            {"visits": (BaselineVisit.model_construct(t0_utc="2026-01-01T00:00:00", values={"itl_median": (1.0,)}),)},
-            "visits.0.t0_utc: expected a time zone",
-        ),
+        ({"visits": (made(t0_utc=f"{BEGUN}Z", values={"itl_median": ()}),)}, "visits.0.values.itl_median: "),
+        ({"visits": (made(t0_utc=BEGUN, values={"itl_median": (1.0,)}),)}, "visits.0.t0_utc: expected a time zone"),
         ({"cell": Measured.of(cell()).model_copy(update={"clocks": {}})}, "cell.clocks: expected a mode"),
     ],
     ids=["visits", "values", "time", "mode"],
 )
 def test_a_lineage_that_was_made_up_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     """Its digests fit, but perfgate writes no entry without visits, values or a clock mode."""
-    (entry,) = lineage([[0.0, 0.001]]).entries
-    file = tmp_path / "cell.json"
-    file.write_text(Baseline(entries=(entry.model_copy(update=changes).sealed(),)).text)
+    file = made_up(tmp_path, lambda _: changes)
 
     for words in (["baseline", "show", str(file)], ["verify", str(file)]):
         ended = CliRunner().invoke(main, words)
@@ -535,14 +518,15 @@ def test_a_lineage_that_was_made_up_is_refused(tmp_path: Path, changes: dict[str
 @pytest.mark.parametrize("where", ["values", "anchor.values", "anchor.in_states"])
 def test_a_figure_that_no_trial_has_is_refused(tmp_path: Path, figure: float, where: str) -> None:
     """Its ratio to others would be no number; whoever wrote it, the place is named."""
-    (entry,) = lineage([[0.0, 0.001]]).entries
-    (visit,) = entry.visits
     told: dict[str, tuple[float, ...]] = {"itl_median": (figure,)}
     values, in_states = (told if where.endswith(name) else {} for name in ("r.values", "in_states"))
-    anchor = Anchored.model_construct(build=entry.build, values=values or visit.values, in_states=in_states)
-    more = visit.model_copy(update={"values": told} if where == "values" else {"anchor": anchor})
-    file = tmp_path / "cell.json"
-    file.write_text(Baseline(entries=(entry.model_copy(update={"visits": (more,)}).sealed(),)).text)
+
+    def spoilt(entry: Entry) -> dict[str, Any]:
+        (visit,) = entry.visits
+        anchor = Anchored.model_construct(build=entry.build, values=values or visit.values, in_states=in_states)
+        return {"visits": (visit.model_copy(update={"values": told} if where == "values" else {"anchor": anchor}),)}
+
+    file = made_up(tmp_path, spoilt)
 
     for words in (["show", str(file)], ["diff", str(file), str(file)]):
         ended = CliRunner().invoke(main, ["baseline", *words])
@@ -554,12 +538,10 @@ def test_a_figure_that_no_trial_has_is_refused(tmp_path: Path, figure: float, wh
 def test_every_figure_that_is_read_is_shown(figures: list[float]) -> None:
     """However far apart the figures of a visit, its anchor's and the next visit's are."""
     first, second = lineage([[0.0], [0.1]]).entries
-    anchored = [
-        entry.visits[0].model_copy(update={
-            "values": {"itl_median": (one,)},
-            "anchor": Anchored(build=first.build, values={"itl_median": (other,)}),
-        }) for entry, one, other in zip((first, second), figures, reversed(figures), strict=True)
-    ]  # fmt: skip
+    anchored = []
+    for entry, one, other in zip((first, second), figures, reversed(figures), strict=True):
+        anchor = Anchored(build=first.build, values={"itl_median": (other,)})
+        anchored.append(entry.visits[0].model_copy(update={"values": {"itl_median": (one,)}, "anchor": anchor}))
     begun = first.model_copy(update={"visits": (anchored[0],)}).sealed()
     follows = second.model_copy(update={"visits": (anchored[1],), "parent": begun.digest}).sealed()
     baseline = parse(Baseline(entries=(begun, follows)).text, "b.json")
@@ -571,15 +553,14 @@ def test_every_figure_that_is_read_is_shown(figures: list[float]) -> None:
 @pytest.mark.parametrize("name", ["of_a_newer_version", "itl_median[gemm]", "kernel_time_per_step"])
 def test_a_metric_that_this_version_does_not_know_is_named(tmp_path: Path, name: str) -> None:
     """A newer version may have written it; the others are shown and compared as always."""
-    (entry,) = lineage([[0.0, 0.001]]).entries
-    (visit,) = entry.visits
-    more = visit.model_copy(update={"values": visit.values | {name: (1.0, 1.0)}})
-    file = tmp_path / "cell.json"
-    file.write_text(Baseline(entries=(entry.model_copy(update={"visits": (more,)}).sealed(),)).text)
 
-    shown, compared = (CliRunner().invoke(main, ["baseline", *words]) for words in (
-        ["show", str(file)], ["diff", str(file), str(file)],
-    ))  # fmt: skip
+    def newer(entry: Entry) -> dict[str, Any]:
+        (visit,) = entry.visits
+        return {"visits": (visit.model_copy(update={"values": visit.values | {name: (1.0, 1.0)}}),)}
+
+    file = str(made_up(tmp_path, newer))
+    words = (["show", file], ["diff", file, file])
+    shown, compared = (CliRunner().invoke(main, ["baseline", *own]) for own in words)
 
     assert (shown.exit_code, compared.exit_code) == (0, 0), shown.output + compared.output
     assert f"not known to this version: {name}\n" in shown.output

@@ -15,13 +15,13 @@ import pytest
 from click.testing import CliRunner
 from fake_collector import FakeCollector, FakeSpec
 from hand_made import HEAD, MACHINE, STEP_S, codes, gate, only, record, run, scenario_file, trial, trials
-from stored import GATES, alone, lineage, measured, of_day, said, visit
+from stored import GATES, alone, chained, held, lineage, measured, of_day, said, visit
 
 from perfgate import gate as use_cases
 from perfgate.baseline.lineage import Baseline, draft
 from perfgate.baseline.promotion import promote
 from perfgate.baseline.stored_visit import BaselineVisit
-from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
+from perfgate.baseline.visit_comparison import compare_with_baseline
 from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.judge.outcome import Outcome
@@ -40,12 +40,6 @@ LOUD = [[20 * value for value in one] for one in QUIET]
 def against(visits: Sequence[Sequence[float]], head: Sequence[float], **machine: Any) -> Outcome:
     """A head of these log ratios against a baseline of these visits."""
     return held(alone(head), lineage(visits, **machine))
-
-
-def held(side: Record, *baselines: Baseline) -> Outcome:
-    """One side's record against these baselines."""
-    manifest = run([side.cell], subjects=side.subjects)
-    return judge_against(manifest, {side.cell.cell_id: side}, {side.cell.cell_id: baselines})
 
 
 SIX = [0.0, 0.001, -0.001, 0.0, 0.001, -0.001]
@@ -105,9 +99,7 @@ def test_what_compilations_differ_by_is_in_the_error(draw_sd: float, verdict: st
     assert found.carried_sd == pytest.approx(draw_sd * math.sqrt(2))
 
 
-@pytest.mark.parametrize(
-    ("visits", "by", "would_be"), [(3, 0.0, "pass"), (3, 0.2, "regressed"), (2, 0.0, "pass"), (1, 0.1, "regressed")]
-)
+@pytest.mark.parametrize(("visits", "by", "would_be"), [(3, 0.2, "regressed"), (2, 0.0, "pass"), (1, 0.1, "regressed")])
 def test_fewer_advise(visits: int, by: float, would_be: str) -> None:
     """Below four visits no pairs are asked for: what the verdict would be is told, and how many visits are missing."""
     outcome = against(QUIET[:visits], shifted(by))
@@ -141,7 +133,7 @@ def test_a_run_that_was_resumed_is_one_visit() -> None:
     """A run resumed three times within seconds knows nothing of other days: it blocks nothing, whatever its spread."""
     trials = tuple(trial(n, n, "head", STEP_S * math.exp(0.0001 * (n % 3)), visit=n // 6) for n in range(24))
     begun = [Visit(machine=MACHINE, t0_utc=f"2026-01-01T00:00:{n:02}+00:00") for n in range(4)]
-    entry = draft(alone([], trials=trials, visits=tuple(begun)), "head").sealed()
+    entry = draft(alone([], trials=trials, visits=tuple(begun)), "head")
 
     outcome = held(alone(shifted(0.1)), Baseline(entries=(entry,)))
 
@@ -155,9 +147,8 @@ def test_a_run_is_near_another_by_any_of_its_visits() -> None:
     trials = tuple(trial(n, n, "head", visit=n // 3) for n in range(6))
     resumed = draft(alone([], trials=trials, visits=(visit(1), visit(5))), "head")
     later = draft(alone([0.0] * 6, visits=(visit(5),)), "head")
-    follows: dict[str, Any] = {"kind": "equivalent", "cell": None, "machine": None}
 
-    assert len(Baseline(entries=(resumed, later.model_copy(update=follows))).occupations) == 1
+    assert len(chained((resumed, later)).occupations) == 1
 
 
 def test_one_visit_knows_no_spread() -> None:
@@ -226,9 +217,11 @@ def test_no_baseline() -> None:
     assert render("outcome", "text", outcome).splitlines()[-1].startswith("NOT COMPARABLE: there is no baseline yet")
 
 
-def test_another_machine() -> None:
+def test_another_machine_or_cell() -> None:
     """Every baseline that does not fit is named with what differs; one that fits is taken, whatever lies beside it."""
-    side = alone(shifted(0.1))
+    side, before = alone(shifted(0.1)), measured()
+    batch = before.workload.model_copy(update={"batch": 16})
+    other = held(side, lineage(QUIET, of=before.model_copy(update={"cell_id": "new", "workload": batch})))
     strangers = [lineage(QUIET, cpu="Other CPU"), lineage(QUIET, cores=64)]
 
     outcome, fitting = held(side, *strangers), held(side, *strangers, lineage(QUIET))
@@ -238,29 +231,15 @@ def test_another_machine() -> None:
     assert "cpu: 'Other CPU' against 'Test CPU'" in reason.text
     assert "cores: 64 against 2" in reason.text
     assert said(fitting) == "regressed"
-
-
-def test_another_cell() -> None:
-    """A scenario that was changed has no baseline any longer: what changed is listed."""
-    before = measured()
-    other = before.model_copy(update={"cell_id": "new", "workload": before.workload.model_copy(update={"batch": 16})})
-
-    outcome = held(alone(SIX, of=other), lineage(QUIET, of=before))
-
-    (reason,) = outcome.cells[0].reasons
-    assert (outcome.exit_status, reason.code) == (21, "different-cells")
-    assert "workload.batch: 1 against 16" in reason.text
-
-
-def test_unfinished() -> None:
-    """A side that was cut short has no verdict: nobody may stop where the figures suit."""
-    outcome = against(QUIET, SIX[:3])
-
-    assert (outcome.verdict, codes(outcome.cells[0].reasons)) == ("not-measured", ["too-few-pairs"])
+    (reason,) = other.cells[0].reasons
+    assert (other.exit_status, reason.code) == (21, "different-cells")
+    assert "workload.batch: 16 against 1" in reason.text
 
 
 @pytest.mark.parametrize(
-    ("quick", "word"), [(alone(SIX[:1]), ""), (record(measured(), trials([0.0])), ":head")], ids=["alone", "pair"]
+    ("quick", "word"),
+    [(alone(SIX[:1]), ""), (alone(SIX[:3]), ""), (record(measured(), trials([0.0])), ":head")],
+    ids=["quick", "unfinished", "pair"],
 )
 def test_a_quick_look_is_not_compared(tmp_path: Path, quick: Record, word: str) -> None:
     """The record of a quick or unfinished run gets no verdict from a baseline, however it is named."""
@@ -303,9 +282,7 @@ def holding(tokens: int, model_bytes: int = 12_345_678_901, *gates: Any) -> Reco
 )
 def test_memory_that_an_engine_holds_otherwise(head: Record, told: list[str]) -> None:
     """It repeats, so what no visit of the baseline held is told with both figures, unless a gate judges it."""
-    visits = [draft(holding(tokens), "head") for tokens in (100_000, 100_016)]
-    follows = visits[1].model_copy(update={"kind": "equivalent", "cell": None, "machine": None})
-    baseline = Baseline(entries=(visits[0], follows))
+    baseline = chained(draft(holding(tokens), "head") for tokens in (100_000, 100_016))
 
     cautions = held(head, baseline).cells[0].cautions
 
@@ -320,9 +297,7 @@ def test_clocks_that_differ() -> None:
         seen = GpuTelemetry(gpu="GPU-1", samples=200, aligned=True, sm_mhz=fixed, decode_sm_mhz=mhz)
         return alone([], trials=tuple(trial(n, n, "head", telemetry=(seen,)) for n in range(6)))
 
-    one, *more = (draft(at(1980).model_copy(update={"visits": (visit(day),)}), "head") for day in range(1, 5))
-    again = {"kind": "equivalent", "cell": None, "machine": None}
-    four = Baseline(entries=(one, *(entry.model_copy(update=again) for entry in more)))
+    four = chained(draft(at(1980).model_copy(update={"visits": (visit(day),)}), "head") for day in range(1, 5))
 
     same, slower = held(at(1975), four), held(at(1500), four)
 

@@ -114,12 +114,23 @@ def test_an_idle_gpu(examine: Examine, fake_nvml: FakeMachine) -> None:
     assert fake_nvml.calls == []
 
 
-def test_a_busy_gpu_names_who_uses_it(examine: Examine, fake_nvml: FakeMachine) -> None:
-    """A process on a GPU fails its check, with its program, pid and memory."""
-    fake_nvml.gpu().update(processes=[{"pid": os.getpid(), "memory_bytes": 2**31}])
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"processes": [{"pid": os.getpid(), "memory_bytes": 2**31}]},
+         f"{program_of(os.getpid())} (pid {os.getpid()}, 2.0 GiB)"),
+        ({"memory_reserved_bytes": 3 * 2**30}, "3.0 GiB held by processes not visible from here"),
+    ],
+    ids=["process", "memory"],
+)  # fmt: skip
+def test_a_busy_gpu_names_who_uses_it(
+    examine: Examine, fake_nvml: FakeMachine, facts: dict[str, object], words: str
+) -> None:
+    """A process fails its check, with its program, pid and memory, and so does memory that nobody listed holds."""
+    fake_nvml.gpu().update(**facts)
     finding = only(examine(check="gpu-idle"))
     assert finding.status == "failed"
-    assert f"{program_of(os.getpid())} (pid {os.getpid()}, 2.0 GiB)" in finding.found
+    assert words in finding.found
 
 
 def test_a_run_that_measures_now(examine: Examine) -> None:
@@ -160,8 +171,8 @@ def test_cores_that_something_else_uses(
     assert load is None or finding.found == str(load)
 
 
-def test_processes_without_a_cgroup(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said that they are ended by other means, what those cannot do, why, and how a cgroup is had."""
+def test_whether_processes_have_a_cgroup(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one it is said what ends them, what that cannot do, why, and how a cgroup is had."""
     why = "none can be made below /x: Permission denied"
     monkeypatch.setattr("perfgate.doctor.machine_checks.why_none", lambda: why)
     finding = only(examine(check="processes"))
@@ -170,22 +181,10 @@ def test_processes_without_a_cgroup(examine: Examine, monkeypatch: pytest.Monkey
         f"subreaper: a trial fails if it leaves a daemon that forks too fast to be found. No cgroup: {why}",
         "systemd-run --user --scope -p Delegate=yes perfgate run ...; on a runner, Delegate=yes in its service.",
     )
-
-
-def test_processes_with_a_cgroup(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then there is nothing to do."""
     monkeypatch.setattr("perfgate.doctor.machine_checks.why_none", lambda: "")
     finding = only(examine(check="processes"))
     assert (finding.status, finding.mend) == ("ok", "")
     assert finding.found.startswith("cgroup: ")
-
-
-def test_memory_that_nobody_visible_holds(examine: Examine, fake_nvml: FakeMachine) -> None:
-    """Much memory in use on a GPU that lists no process fails too: a run would refuse that GPU."""
-    fake_nvml.gpu().update(memory_reserved_bytes=3 * 2**30)
-    finding = only(examine(check="gpu-idle"))
-    assert finding.status == "failed"
-    assert "3.0 GiB held by processes not visible from here" in finding.found
 
 
 def test_only_visible_gpus_count(examine: Examine, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:

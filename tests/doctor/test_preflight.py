@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from conftest import CONFIG
 from git_project import GitProject
 from hand_made import scenario_file
-from vllm_source import ARGUMENTS, write_vllm
+from vllm_source import write_vllm
 
 from perfgate.cli.main import main
 
@@ -57,6 +57,13 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
 def build(tmp_path: Path) -> list[str]:
     """The words of a subject whose interpreter finds the stand-in of vLLM."""
     write_vllm(tmp_path / "build")
+    return ["--base", f"python={sys.executable}", "--base", f"path={tmp_path / 'build'}"]
+
+
+@pytest.fixture
+def cpu_build(tmp_path: Path) -> list[str]:
+    """The same with a vLLM for CPUs."""
+    write_vllm(tmp_path / "build", cpu=True)
     return ["--base", f"python={sys.executable}", "--base", f"path={tmp_path / 'build'}"]
 
 
@@ -268,62 +275,56 @@ def test_an_interpreter_that_is_none(check: Check, python: str) -> None:
     assert f"python={python} does not run a Python program" in passed.stdout
 
 
-def test_a_cpu_scenario_that_takes_all_memory(check: Check, tmp_path: Path) -> None:
+def test_a_cpu_scenario_that_takes_all_memory(check: Check, cpu_build: list[str]) -> None:
     """A CPU build without a size for its cache is warned of, with the line to add; with it there is no warning."""
-    write_vllm(tmp_path / "build", ARGUMENTS, cpu=True)
-    words = ["--base", f"python={sys.executable}", "--base", f"path={tmp_path / 'build'}"]
-
-    warned = check("max_num_seqs: 8", *words)
+    warned = check("max_num_seqs: 8", *cpu_build)
     assert warned.exit_code == 0
     assert (
         "warning: mine.yaml:5:3: engine.args: on a CPU vLLM reserves most of the host's memory unless "
         "kv_cache_memory_bytes says how much; add kv_cache_memory_bytes: 1073741824\n"
     ) in warned.stderr
-    assert "kv_cache_memory_bytes" not in check("kv_cache_memory_bytes: 1073741824", *words).stderr
+    assert "kv_cache_memory_bytes" not in check("kv_cache_memory_bytes: 1073741824", *cpu_build).stderr
 
 
-def test_a_cpu_scenario_whose_threads_are_bound(check: Check, tmp_path: Path) -> None:
+def test_a_cpu_scenario_whose_threads_are_bound(check: Check, cpu_build: list[str], tmp_path: Path) -> None:
     """A CPU build whose threads nobody freed is warned of, with the line to add; whoever says anything is not."""
-    write_vllm(tmp_path / "build", ARGUMENTS, cpu=True)
-    words = ["--base", f"python={sys.executable}", "--base", f"path={tmp_path / 'build'}"]
     bounded = "kv_cache_memory_bytes: 1073741824"
 
-    assert check(bounded, *words).stderr == (
+    assert check(bounded, *cpu_build).stderr == (
         "perfgate: warning: mine.yaml:3:1: engine.env: on a CPU vLLM binds its threads to cores, and a core that "
         "something else uses makes steps several times as long; add VLLM_CPU_OMP_THREADS_BIND: nobind\n"
     )
-    assert check(f"{bounded}\n  env: {{VLLM_CPU_OMP_THREADS_BIND: 0-7}}", *words).stderr == ""
-    write_vllm(tmp_path / "build", ARGUMENTS)
-    assert check(bounded, *words).stderr == ""
+    assert check(f"{bounded}\n  env: {{VLLM_CPU_OMP_THREADS_BIND: 0-7}}", *cpu_build).stderr == ""
+    write_vllm(tmp_path / "build")
+    assert check(bounded, *cpu_build).stderr == ""
 
 
 @pytest.mark.parametrize(
     "metric",
     ["energy_per_token", "mbu", "peak_memory", "device_memory_growth", "dram_bytes, role: attention"],
 )
-def test_a_gate_on_what_only_a_gpu_has(check: Check, tmp_path: Path, metric: str) -> None:
+def test_a_gate_on_what_only_a_gpu_has(check: Check, cpu_build: list[str], tmp_path: Path, metric: str) -> None:
     """With a CPU build it is warned of at its place before a trial is spent on it; with one for GPUs it is not."""
-    write_vllm(tmp_path / "build", ARGUMENTS, cpu=True)
-    words = ["--base", f"python={sys.executable}", "--base", f"path={tmp_path / 'build'}"]
     args = "kv_cache_memory_bytes: 1073741824\n  env: {VLLM_CPU_OMP_THREADS_BIND: nobind}"
     counted = "kernels: {traced: {iterations: 2}}\ncounters: [{role: attention, profile: 4}]"
     more = counted if "role" in metric else ""
     gate = f"{{metric: {metric}, ignorable: 10%, must_catch: 50%}}"
 
-    assert check(args, *words, gate=gate, more=more).stderr == (
+    assert check(args, *cpu_build, gate=gate, more=more).stderr == (
         f"perfgate: warning: mine.yaml:10:18: gates[0].metric: {metric.partition(',')[0]} is measured on GPUs alone, "
         "and this engine runs on the CPU: remove the gate there\n"
     )
-    write_vllm(tmp_path / "build", ARGUMENTS)
-    assert "GPUs alone" not in check("max_num_seqs: 8", *words, gate=gate, more=more).stderr
+    write_vllm(tmp_path / "build")
+    assert "GPUs alone" not in check("max_num_seqs: 8", *cpu_build, gate=gate, more=more).stderr
 
 
-def test_the_size_of_the_cache_follows_the_model(check: Check) -> None:
-    """The warning proposes twice what the keys and values of a counted model take, at least 64 MiB."""
-    Path("model/config.json").write_text(str(CONFIG).replace("'", '"').replace("False", "false"))
+@pytest.mark.parametrize(("output", "size"), [("16", 2**26), ("16, images: {width: 8, height: 8}", 2**30)])
+def test_the_size_of_the_cache_follows_the_model(check: Check, output: str, size: int) -> None:
+    """Twice what keys and values of a counted model take, at least 64 MiB; a GiB where images come, as if uncounted."""
+    Path("model/config.json").write_text(json.dumps(CONFIG))
     variables = "max_num_seqs: 8\n  env: {VLLM_CPU_OMP_THREADS_BIND: nobind}"
 
-    assert "add kv_cache_memory_bytes: 67108864\n" in check(variables).stderr
+    assert f"add kv_cache_memory_bytes: {size}\n" in check(variables, output=output).stderr
 
 
 @pytest.mark.parametrize(
@@ -356,15 +357,6 @@ def test_a_token_for_images_that_the_model_has_not(check: Check, config: dict[st
     said = check("max_num_seqs: 8", output="16, images: {width: 8, height: 8, token: 100}").stderr
 
     assert ("workload.images.token: the model has no such token: its vocabulary has " not in said) is known
-
-
-def test_the_size_of_the_cache_where_requests_show_images(check: Check) -> None:
-    """What an image becomes in the cache is not known: a GiB is proposed, as for a model that is not counted."""
-    Path("model/config.json").write_text(json.dumps(CONFIG))
-    variables = "max_num_seqs: 8\n  env: {VLLM_CPU_OMP_THREADS_BIND: nobind}"
-    shown = "16, images: {width: 8, height: 8}"
-
-    assert "add kv_cache_memory_bytes: 1073741824\n" in check(variables, output=shown).stderr
 
 
 def test_a_head_whose_path_replaced_that_of_its_vllm(check: Check, tmp_path: Path) -> None:

@@ -225,20 +225,22 @@ def test_everything_put_in_is_found_again(programs: Install, tmp_path: Path, pla
     assert "found again 6 ranges by nvtx 0.2.10, torch.cuda.nvtx and 4 kernels" in finding.found
 
 
-def test_ranges_of_one_package_only(programs: Install, tmp_path: Path, place: Path, gpu_subject: Interpreter) -> None:
-    """Where nsys sees torch's ranges and not those of nvtx it is a warning: traces work, by one of the two."""
-    programs("nsys", nsys(export=exported(tmp_path / "made.sqlite", ranges_of("torch"), 4)))
-    finding = try_nsys(gpu_subject, place, gpu=True)
-    assert finding.status == "warning"
-    assert finding.found.endswith("ranges by nvtx 0.2.13 are not seen")
-
-
-def test_missing_ranges(programs: Install, tmp_path: Path, place: Path, gpu_subject: Interpreter) -> None:
-    """Kernels without any range fail: nobody could tell the steps apart."""
-    programs("nsys", nsys(export=exported(tmp_path / "made.sqlite", (), 4)))
-    finding = try_nsys(gpu_subject, place, gpu=True)
-    assert finding.status == "failed"
-    assert "no range opened by nvtx 0.2.13, torch.cuda.nvtx" in finding.found
+@pytest.mark.parametrize(
+    ("sources", "status", "words"),
+    [
+        (("torch",), "warning", "ranges by nvtx 0.2.13 are not seen"),
+        ((), "failed", "no range opened by nvtx 0.2.13, torch.cuda.nvtx"),
+    ],
+)
+def test_missing_ranges(
+    programs: Install, tmp_path: Path, gpu_subject: Interpreter, sources: tuple[str, ...], status: str, words: str
+) -> None:
+    """Traces work by one of the two packages; kernels without any range fail: nobody could tell the steps apart."""
+    programs("nsys", nsys(export=exported(tmp_path / "made.sqlite", ranges_of(*sources), 4)))
+    (tmp_path / "place").mkdir()
+    finding = try_nsys(gpu_subject, tmp_path / "place", gpu=True)
+    assert finding.status == status
+    assert words in finding.found
 
 
 def test_missing_kernels_name_the_cupti_to_use(

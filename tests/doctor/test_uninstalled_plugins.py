@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.doctor.uninstalled_plugins import uninstalled
+from perfgate.doctor.vllm_source import uninstalled
 from perfgate.scenario.subject import Subject
 
 

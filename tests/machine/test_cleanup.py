@@ -95,10 +95,7 @@ def test_a_run_under_way_is_kept(tmp_path: Path) -> None:
     with hold(run):
         ended = CliRunner().invoke(main, ["clean", "--runs", str(tmp_path)])
 
-    assert (ended.exit_code, ended.stdout) == (
-        0,
-        f"kept {run}: {run}: process {os.getpid()} is measuring into it\n",
-    )
+    assert ended.stdout == f"kept {run}: {run}: process {os.getpid()} is measuring into it\n"
     assert (run / "cache-x").exists()
 
 

@@ -171,22 +171,6 @@ def test_no_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- a run that NVML refuses
 
 
-def test_no_permission_and_no_helper(
-    guard: ClockGuard, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Both ways out are named, and no lease stays."""
-    monkeypatch.setattr(clock_helper, "HELPER", str(tmp_path / "nothing"))
-    fake_nvml.gpu(0).update(permission=False)
-
-    with pytest.raises(GpuError) as caught:
-        guard.apply([UUID], *LOCK)
-
-    assert caught.value.code == "clock-no-permission"
-    assert ".github/runner/README.md" in caught.value.remedy
-    assert "{mode: observe}" in caught.value.remedy
-    assert (find_leases([UUID]), guard.held) == ((), ())
-
-
 def test_helper_locks_where_nvml_refuses(guard: ClockGuard, fake_nvml: FakeMachine, helper: HelperOf) -> None:
     """The root-owned helper is asked for just this GPU and these clocks, and to undo them."""
     asked = helper(0)
@@ -212,23 +196,6 @@ def test_helper_is_not_asked_without_need(guard: ClockGuard, helper: HelperOf) -
     with guard:
         guard.apply([UUID], *LOCK)
     assert asked() == []
-
-
-@pytest.mark.parametrize(
-    ("status", "code"), [(255, "gpu-unreadable"), (4, "clock-no-permission"), (3, "clock-not-supported")]
-)
-def test_helper_that_refuses_is_quoted(
-    guard: ClockGuard, fake_nvml: FakeMachine, helper: HelperOf, status: int, code: str
-) -> None:
-    """Its own words are in the error, and its status decides about the reason."""
-    helper(status)
-    fake_nvml.gpu(0).update(permission=False)
-
-    with pytest.raises(GpuError, match="no rule for you") as caught:
-        guard.apply([UUID], *LOCK)
-
-    assert caught.value.code == code
-    assert fake_nvml.gpu(0).locked == FREE
 
 
 @pytest.mark.parametrize("status", [137, 1, 255, 9, -signal.SIGKILL])

@@ -30,30 +30,21 @@ MACHINE = Machine(
         ("gpus", (H200, H200), "gpus: H200 against H200, H200"),
         ("driver", "590", "driver: '580.1' against '590'"),
         ("memory_bytes", 2**38, f"memory_bytes: {2**37} against {2**38}, more than 5 % apart"),
+        ("GPU 0 name", "H100", "GPU 0 name: 'H200' against 'H100'"),
+        ("GPU 0 memory_bytes", 2**36, f"GPU 0 memory_bytes: {2**37} against {2**36}"),
+        ("GPU 0 ecc", False, "GPU 0 ecc: True against False"),
+        ("GPU 0 mig", True, "GPU 0 mig: False against True"),
+        ("GPU 0 pcie_generation", 4, "GPU 0 pcie_generation: 5 against 4"),
+        ("GPU 0 pcie_width", 8, "GPU 0 pcie_width: 16 against 8"),
+        ("GPU 0 power_limit_mw", 500_000, "GPU 0 power_limit_mw: 700000 against 500000, more than 1 % apart"),
+        ("GPU 0 power_limit_mw", None, "GPU 0 power_limit_mw: 700000 against None, more than 1 % apart"),
     ],
 )
 def test_machines_that_differ_in_identity_are_not_comparable(field: str, value: Any, words: str) -> None:
-    """The difference is said in words, with both values."""
-    assert comparable(MACHINE, MACHINE.model_copy(update={field: value})) == (words,)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
-        ("name", "H100", "GPU 0 name: 'H200' against 'H100'"),
-        ("memory_bytes", 2**36, f"GPU 0 memory_bytes: {2**37} against {2**36}"),
-        ("ecc", False, "GPU 0 ecc: True against False"),
-        ("mig", True, "GPU 0 mig: False against True"),
-        ("pcie_generation", 4, "GPU 0 pcie_generation: 5 against 4"),
-        ("pcie_width", 8, "GPU 0 pcie_width: 16 against 8"),
-        ("power_limit_mw", 500_000, "GPU 0 power_limit_mw: 700000 against 500000, more than 1 % apart"),
-        ("power_limit_mw", None, "GPU 0 power_limit_mw: 700000 against None, more than 1 % apart"),
-    ],
-)
-def test_gpus_that_differ_in_identity_are_not_comparable(field: str, value: Any, words: str) -> None:
-    """The GPU is named by its number, the difference said with both values."""
-    other = MACHINE.model_copy(update={"gpus": (H200.model_copy(update={field: value}),)})
-    assert comparable(MACHINE, other) == (words,)
+    """The difference is said in words, with both values, and a GPU is named by its number."""
+    of_gpu = field.removeprefix("GPU 0 ")
+    changes = {field: value} if of_gpu == field else {"gpus": (H200.model_copy(update={of_gpu: value}),)}
+    assert comparable(MACHINE, MACHINE.model_copy(update=changes)) == (words,)
 
 
 def test_what_is_only_observed_or_tolerated_does_not_forbid_a_comparison() -> None:
@@ -69,35 +60,21 @@ def test_what_is_only_observed_or_tolerated_does_not_forbid_a_comparison() -> No
 
 
 @pytest.mark.parametrize(
-    ("field", "one", "other"),
-    [
-        ("usable_cores", 4, 8), ("smt", "on", "off"), ("boost", "on", "off"), ("virtual", "QEMU", "none"),
-        ("confidential", "tdx", "none"),
-    ],
-)  # fmt: skip
-def test_what_only_newer_versions_tell(field: str, one: Any, other: Any) -> None:
-    """Two machines that tell it must agree; one that does not tell, as in an older record, may be compared."""
-    first, second = (MACHINE.model_copy(update={field: value}) for value in (one, other))
-
-    assert comparable(first, second) == (f"{field}: {one!r} against {other!r}",)
-    assert comparable(first, MACHINE) == comparable(MACHINE, second) == ()
-    assert field not in MACHINE.model_dump(mode="json")
-
-
-@pytest.mark.parametrize(
     ("field", "usual", "other"),
     [
         ("usable_cores", 32, 8), ("smt", "on", "off"), ("boost", "on", "off"), ("virtual", "none", "QEMU"),
         ("confidential", "none", "tdx"),
     ],
 )  # fmt: skip
-def test_what_must_agree_makes_a_class(field: str, usual: Any, other: Any) -> None:
-    """Machines that must not be compared share no baseline; what most machines tell makes no class of its own."""
-    untold, first, second = (
-        machine_class(MACHINE.model_copy(update=told), "observe") for told in ({}, {field: usual}, {field: other})
-    )
+def test_what_only_newer_versions_tell(field: str, usual: Any, other: Any) -> None:
+    """Machines that tell it must agree; what is untold, as in an older record, or usual makes no class of its own."""
+    first, second = (MACHINE.model_copy(update={field: value}) for value in (usual, other))
 
-    assert first == untold != second
+    assert comparable(first, second) == (f"{field}: {usual!r} against {other!r}",)
+    assert comparable(first, MACHINE) == comparable(MACHINE, second) == ()
+    assert field not in MACHINE.model_dump(mode="json")
+    classes = [machine_class(machine, "observe") for machine in (MACHINE, first, second)]
+    assert classes[0] == classes[1] != classes[2]
 
 
 def test_a_gpu_that_computes_confidentially_is_another_class() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner, Result
@@ -89,28 +89,26 @@ class Acted(FakeCollector):
         return trial
 
 
+WORDS = ("--base", "python=/bin/true", "--seed", "1", "--format", "json")
+Measure = Callable[..., tuple[Result, Any]]
+
+
 @pytest.fixture
-def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, Record | None]]:
-    """A function that runs ``perfgate run`` and returns its result and the record, where there is one."""
+def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """A function that runs ``perfgate run`` and returns its result and the record, or ``None``."""
     monkeypatch.chdir(tmp_path)
 
-    def run(collector: Acted | None = None, more: str = "") -> tuple[Result, Record | None]:
-        file = scenario_file(tmp_path, more=more)
-        words = ["run", file.name, "--base", "python=/bin/true", "--head", "env.BUILD=new", "--seed", "1"]
-        result = CliRunner().invoke(main, [*words, "--format", "json"], obj=collector or Acted())
+    def run(collector: Acted | None = None, more: str = "", head: str = "env.BUILD=new") -> tuple[Result, Any]:
+        words = ["run", scenario_file(tmp_path, more=more).name, "--head", head, *WORDS]
+        result = CliRunner().invoke(main, words, obj=collector or Acted())
         folders = list((tmp_path / "runs").glob("*"))
-        records = [record for folder in folders for record in read_records(folder, read_run(folder))]
-        return result, records[0] if records else None
+        return result, next((record for one in folders for record in read_records(one, read_run(one))), None)
 
     return run
 
 
-Measure = Callable[..., tuple[Result, Record | None]]
-
-
-def dropped(record: Record | None) -> list[tuple[int, str]]:
+def dropped(record: Record) -> list[tuple[int, str]]:
     """The trials that dropped their pair, with the reason."""
-    assert record is not None
     return [(t.index, t.failure.code) for t in record.trials if t.failure]
 
 
@@ -119,7 +117,6 @@ def test_a_lock_that_holds(measure: Measure, fake_nvml: FakeMachine) -> None:
     result, record = measure(more=LOCK)
 
     assert result.exit_code == 0, result.output
-    assert record is not None
     assert {gpu.decode_sm_mhz for trial in record.trials for gpu in trial.telemetry} == {1500}
     verdict = json.loads(result.stdout)
     assert verdict["cells"][0]["gpus"]["head"]["sm_mhz"] == 1500
@@ -155,7 +152,6 @@ def test_a_lock_that_cannot_be(measure: Measure, fake_nvml: FakeMachine, facts: 
 
     assert result.exit_code == 22
     assert code in {reason["code"] for reason in json.loads(result.stdout)["cells"][0]["reasons"]}
-    assert record is not None
     assert record.trials == ()
     assert find_leases([fake_nvml.gpu().uuid]) == ()
 
@@ -166,40 +162,27 @@ def test_a_lock_without_a_gpu(measure: Measure) -> None:
 
     assert result.exit_code == 22
     assert "clocks cannot be locked: there is no GPU here, or none that is visible" in result.stdout
-    assert record is not None
     assert record.trials == ()
 
 
-def test_thermal_slowdown_in_one_trial(measure: Measure, fake_nvml: FakeMachine) -> None:
-    """The pair goes whole, stays in the record, is replaced, and the verdict says so."""
+@pytest.mark.parametrize("seen", ["by a reading", "by the driver's counter"])
+def test_thermal_slowdown_in_one_trial(measure: Measure, fake_nvml: FakeMachine, seen: str) -> None:
+    """The pair goes whole, stays in the record, is replaced, and the verdict says so; a counter sees what is short."""
     gpu = fake_nvml.gpu()
     hot, cool = (lambda: gpu.update(reasons=0x40), lambda: gpu.update(reasons=0))
+    braked = Acted(midst={4: lambda: gpu.update(slowdown_ns={"269": 0, "270": 0, "271": 9_000_000})})
 
-    result, record = measure(Acted({4: hot}, {4: cool}))
+    result, record = measure(Acted({4: hot}, {4: cool}) if seen == "by a reading" else braked)
 
     assert result.exit_code == 0, result.output
     assert dropped(record) == [(4, "gpu-throttled")]
-    assert record is not None
     assert record.measured() == 4
     assert "dropped-pairs" in {note["code"] for note in json.loads(result.stdout)["cells"][0]["cautions"]}
 
 
-def test_a_counter_shows_a_slowdown_that_no_reading_saw(measure: Measure, fake_nvml: FakeMachine) -> None:
-    """A power brake shorter than the gap between readings is found by the driver's own counter."""
-    gpu = fake_nvml.gpu()
-    collector = Acted(midst={5: lambda: gpu.update(slowdown_ns={"269": 0, "270": 0, "271": 9_000_000})})
-
-    result, record = measure(collector)
-
-    assert result.exit_code == 0, result.output
-    assert dropped(record) == [(5, "gpu-throttled")]
-
-
 def test_heat_that_does_not_end(measure: Measure, fake_nvml: FakeMachine) -> None:
     """More dropped pairs than the scenario allows end the run 22, with everything in the record."""
-    collector = Acted({2: lambda: fake_nvml.gpu().update(reasons=0x20)})
-
-    result, record = measure(collector)
+    result, record = measure(Acted({2: lambda: fake_nvml.gpu().update(reasons=0x20)}))
 
     assert result.exit_code == 22
     assert "dropped-pairs" in result.stdout
@@ -212,7 +195,6 @@ def test_a_lost_gpu(measure: Measure, fake_nvml: FakeMachine) -> None:
 
     assert result.exit_code == 22
     assert dropped(record) == [(5, "gpu-lost")]
-    assert record is not None
     assert record.stopped is not None
     assert record.stopped.code == "gpu-lost"
     assert len(record.pairs()) == 1
@@ -232,7 +214,6 @@ def test_a_foreign_process_comes_and_goes(measure: Measure, fake_nvml: FakeMachi
 
     assert result.exit_code == 0, result.output
     assert dropped(record) == [(3, "gpu-busy")]
-    assert record is not None
     (stranger,) = record.trials[3].telemetry[0].foreign
     assert (stranger.pid, stranger.memory_bytes) == (os.getpid(), 2**31)
 
@@ -252,7 +233,6 @@ def test_in_a_container_a_second_process_is_foreign(
 
     assert result.exit_code == 0, result.output
     assert dropped(record) == [(3, "gpu-busy")]
-    assert record is not None
     assert record.trials[3].failure is not None
     assert "a process not visible from here (pid" in record.trials[3].failure.text
 
@@ -265,7 +245,6 @@ def test_a_foreign_process_that_stays(measure: Measure, fake_nvml: FakeMachine) 
 
     assert result.exit_code == 22
     assert {code for _, code in dropped(record)} == {"gpu-busy"}
-    assert record is not None
     assert [t.duration_ns for t in record.trials[5:]] == [0] * len(record.trials[5:])
 
 
@@ -301,23 +280,27 @@ def test_the_lock_of_a_killed_run_is_undone_at_the_next_start(measure: Measure, 
 
     assert result.exit_code == 0, result.output
     assert f"perfgate: released the clocks of {uuid}, left locked: SM at 1200 MHz, by run killed" in result.stderr
-    assert record is not None
     assert {gpu.decode_sm_mhz for trial in record.trials for gpu in trial.telemetry} == {1980}
 
 
-def test_sides_at_different_clocks_are_not_compared(measure: Measure, fake_nvml: FakeMachine) -> None:
+@pytest.mark.parametrize(
+    ("clock", "base", "head", "words"),
+    [("sm_mhz", 1980, 1950, "median SM clock in decode"), ("memory_mhz", 3201, 2201, "median memory clock")],
+)
+def test_sides_at_different_clocks_are_not_compared(
+    measure: Measure, fake_nvml: FakeMachine, clock: str, base: int, head: int, words: str
+) -> None:
     """Observed clocks that differ by more than 1 % between the sides make the run not comparable: 21."""
-    gpu = fake_nvml.gpu()
 
     class Slower(Acted):
         def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
-            gpu.update(sm_mhz=1950 if job.side == "head" else 1980)
+            fake_nvml.gpu().update(**{clock: head if job.side == "head" else base})
             return super().collect(job, progress)
 
     result, _ = measure(Slower())
 
     assert result.exit_code == 21
-    assert "median SM clock in decode: base 1980 MHz, head 1950 MHz" in result.stdout
+    assert f"{words}: base {base} MHz, head {head} MHz" in result.stdout
 
 
 def test_a_cell_that_cannot_be_locked_takes_nothing_from_the_others(
@@ -328,11 +311,9 @@ def test_a_cell_that_cannot_be_locked_takes_nothing_from_the_others(
     fake_nvml.gpu().update(sm_mhz=1980)
     first = scenario_file(tmp_path, "first")
     second = scenario_file(tmp_path, "second", more="clocks: {mode: lock, sm_mhz: 1501}\n")
-    words = ["run", first.name, second.name, "--base", "python=/bin/true", "--head", "env.BUILD=new", "--seed", "1"]
+    slower = FakeCollector(FakeSpec(head_ratio={"step": 1.1}, restart_sd=0.0003))
 
-    result = CliRunner().invoke(
-        main, [*words, "--format", "json"], obj=FakeCollector(FakeSpec(head_ratio={"step": 1.1}, restart_sd=0.0003))
-    )
+    result = CliRunner().invoke(main, ["run", first.name, second.name, "--head", "env.BUILD=new", *WORDS], obj=slower)
 
     verdict = json.loads(result.stdout)
     assert result.exit_code == 10
@@ -340,11 +321,8 @@ def test_a_cell_that_cannot_be_locked_takes_nothing_from_the_others(
     assert verdict["cells"][1]["reasons"][0]["code"] == "clock-not-supported"
 
 
-def test_the_larger_engine_decides_how_many_gpus_are_guarded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeMachine
-) -> None:
+def test_the_larger_engine_decides_how_many_gpus_are_guarded(measure: Measure, fake_nvml: FakeMachine) -> None:
     """A head that takes two GPUs by an argument of its own has both held, locked and watched in every trial."""
-    monkeypatch.chdir(tmp_path)
     FakeMachine.build(fake_nvml.file, {}, {}, {})
     uuids = tuple(fake_nvml.gpu(index).uuid for index in range(3))
     seen = []
@@ -355,13 +333,10 @@ def test_the_larger_engine_decides_how_many_gpus_are_guarded(
             seen.append((held, [fake_nvml.gpu(index).locked[0] for index in range(3)]))
             return super().collect(job, progress)
 
-    words = ["run", scenario_file(tmp_path, more=LOCK).name, "--base", "python=/bin/true", "--seed", "1"]
-    result = CliRunner().invoke(main, [*words, "--head", "args.tensor_parallel_size=2"], obj=Looking())
+    result, record = measure(Looking(), LOCK, "args.tensor_parallel_size=2")
 
     assert result.exit_code == 0, result.output
     assert seen == [([*uuids[:2]], [1500, 1500, None])] * 10
-    (folder,) = (tmp_path / "runs").iterdir()
-    (record,) = read_records(folder, read_run(folder))
     assert {trial.gpus for trial in record.trials} == {uuids[:2]}
     assert {tuple(gpu.gpu for gpu in trial.telemetry) for trial in record.trials} == {uuids[:2]}
 
@@ -393,24 +368,8 @@ def test_gpus_hidden_on_purpose(
     result, record = measure(more=more)
 
     assert result.exit_code == status
-    assert record is not None
     assert {trial.gpus for trial in record.trials} <= {()}
     assert fake_nvml.calls == []
-
-
-def test_memory_at_different_clocks_is_not_compared(measure: Measure, fake_nvml: FakeMachine) -> None:
-    """Decode waits for memory: sides whose memory ran at different clocks are not comparable either: 21."""
-    gpu = fake_nvml.gpu()
-
-    class Slower(Acted):
-        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
-            gpu.update(memory_mhz=2201 if job.side == "head" else 3201)
-            return super().collect(job, progress)
-
-    result, _ = measure(Slower())
-
-    assert result.exit_code == 21
-    assert "median memory clock: base 3201 MHz, head 2201 MHz" in result.stdout
 
 
 def test_company_that_was_never_listed(measure: Measure, fake_nvml: FakeMachine) -> None:
@@ -431,6 +390,5 @@ def test_a_disturbed_warm_up_trial(measure: Measure, fake_nvml: FakeMachine) -> 
     result, record = measure(Acted({0: lambda: gpu.update(reasons=0x40)}, {0: lambda: gpu.update(reasons=0)}))
 
     assert result.exit_code == 0, result.output
-    assert record is not None
     assert record.trials[0].failure is not None
     assert record.trials[0].pair is None

@@ -74,13 +74,9 @@ def test_stand_in_serves_other_processes(fake_nvml: FakeMachine) -> None:
     "code", [nvml_stand_in.NVML_ERROR_LIBRARY_NOT_FOUND, nvml_stand_in.NVML_ERROR_DRIVER_NOT_LOADED]
 )
 def test_machine_without_a_driver(fake_nvml: FakeMachine, code: int) -> None:
-    """No driver means no GPUs, which is no error: engines run on the CPU."""
+    """No driver means no GPUs, which is no error; one that fails is, for nobody wants to measure on the CPU instead."""
     fake_nvml.update(errors={"nvmlInit": code})
     assert connect() is None
-
-
-def test_driver_that_does_not_answer(fake_nvml: FakeMachine) -> None:
-    """A driver that is there and fails is an error: nobody wants to measure on the CPU instead."""
     fake_nvml.update(errors={"nvmlInit": nvml_stand_in.NVML_ERROR_UNKNOWN})
     with pytest.raises(GpuError, match="cannot start NVML") as caught:
         connect()
@@ -172,16 +168,8 @@ def test_confidential_computing_is_a_fact(fake_nvml: FakeMachine, told: int) -> 
 @pytest.mark.parametrize("code", MISSING)
 def test_facts_that_a_gpu_does_not_tell(nvml: Nvml, fake_nvml: FakeMachine, code: int) -> None:
     """They are None; the others are there."""
-    names = [
-        "EccMode",
-        "MigMode",
-        "PersistenceMode",
-        "MemoryInfo",
-        "NumaNodeId",
-        "MaxPcieLinkGeneration",
-        "VbiosVersion",
-    ]
-    names += ["CurrPcieLinkWidth", "EnforcedPowerLimit"]
+    names = ["EccMode", "MigMode", "PersistenceMode", "MemoryInfo", "NumaNodeId", "MaxPcieLinkGeneration"]
+    names += ["VbiosVersion", "CurrPcieLinkWidth", "EnforcedPowerLimit"]
     fake_nvml.gpu().update(errors={f"nvmlDeviceGet{name}": code for name in names})
     assert nvml.facts(UUID) == Gpu(name="NVIDIA H200", uuid=UUID)
     assert nvml.memory_used_bytes(UUID) is None
@@ -298,29 +286,6 @@ def test_supported_clocks(nvml: Nvml, fake_nvml: FakeMachine) -> None:
 # --- which GPUs
 
 
-@pytest.mark.parametrize(
-    ("visible", "indices"),
-    [
-        (None, [0, 1, 2]),
-        ("", []),
-        ("-1", []),
-        ("2,0", [2, 0]),
-        (" 1 , 2 ", [1, 2]),
-        ("0,9,1", [0]),
-        ("GPU-b", [2]),
-        ("GPU-aa,1", [0, 1]),
-        ("GPU-a", []),
-        ("1,GPU-x,0", [1]),
-    ],
-)
-def test_cuda_visible_devices(nvml: Nvml, fake_nvml: FakeMachine, visible: str | None, indices: list[int]) -> None:
-    """Indices and beginnings of UUIDs count as CUDA counts them; the list ends at the first that names no one GPU."""
-    uuids = ["GPU-aa1", "GPU-ab1", "GPU-b1"]
-    FakeMachine.build(fake_nvml.file, *({"uuid": uuid} for uuid in uuids))
-    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert [found.uuid for found in nvml.gpus(environment)] == [uuids[index] for index in indices]
-
-
 FORBIDDEN: dict[str, Any] = {"errors": {"nvmlDeviceGetHandleByIndex": nvml_stand_in.NVML_ERROR_NO_PERMISSION}}
 LOST: dict[str, Any] = {"lost": True}
 
@@ -328,6 +293,16 @@ LOST: dict[str, Any] = {"lost": True}
 @pytest.mark.parametrize(
     ("broken", "facts", "visible", "indices"),
     [
+        (0, {}, None, [0, 1, 2]),
+        (0, {}, "", []),
+        (0, {}, "-1", []),
+        (0, {}, "2,0", [2, 0]),
+        (0, {}, " 1 , 2 ", [1, 2]),
+        (0, {}, "0,9,1", [0]),
+        (0, {}, "GPU-b", [2]),
+        (0, {}, "GPU-aa,1", [0, 1]),
+        (0, {}, "GPU-a", []),
+        (0, {}, "1,GPU-x,0", [1]),
         (0, FORBIDDEN, None, [1, 2]),
         (0, FORBIDDEN, "GPU-b,GPU-ab", [2, 1]),
         (2, FORBIDDEN, "0,1,9", [0, 1]),
@@ -336,10 +311,10 @@ LOST: dict[str, Any] = {"lost": True}
         (1, LOST, "0", [0]),
     ],
 )
-def test_a_gpu_that_cannot_be_read_does_not_block_others(
+def test_cuda_visible_devices(
     nvml: Nvml, fake_nvml: FakeMachine, broken: int, facts: dict[str, Any], visible: str | None, indices: list[int]
 ) -> None:
-    """One that this user may not open is not there; any other is no reason to refuse those that are named."""
+    """Indices and beginnings of UUIDs count as for CUDA, up to the first that names no GPU; others may be broken."""
     uuids = ["GPU-aa1", "GPU-ab1", "GPU-b1"]
     gpus = [{"uuid": uuid} for uuid in uuids]
     gpus[broken] |= facts

@@ -34,35 +34,29 @@ def test_last_words(tmp_path: Path, lines: list[str], said: str, shown: tuple[st
     assert last_words(tmp_path / "engine.log", said) == shown
 
 
+OOM = "(pid=1) ERROR [core.py:1] torch.OutOfMemoryError: CUDA out of memory"
+NOISE = [f"(pid=1) INFO shutting down {n}" for n in range(50)]
+MANY = ["AError: 1", "BError: 2", "CError: 3", "DError: 4", "BError: 2", "CError: 3", "end"]
+
+
+@pytest.mark.parametrize(
+    ("log", "lines", "shown"),
+    [
+        (["one", "\x1b[31mtwo\x1b[0m", "", "three  "], 2, ["two", "three"]),
+        (["one", "\x1b[31mtwo\x1b[0m", "", "three  "], 9, ["one", "two", "three"]),
+        (["Traceback (most recent call last):", OOM, *NOISE], 2, [OOM, "...", *NOISE[-2:]]),
+        (MANY, 1, ["DError: 4", "BError: 2", "CError: 3", "...", "end"]),
+        ([], 5, []),
+    ],
+    ids=["last lines", "all lines", "an exception before them", "three distinct exceptions", "an empty log"],
+)
+def test_tail(tmp_path: Path, log: list[str], lines: int, shown: list[str]) -> None:
+    """The last lines come without colours and empty lines, behind the last distinct exceptions that are before them."""
+    (tmp_path / "log").write_text("\n".join(log))
+
+    assert tail(tmp_path / "log", lines).splitlines() == shown
+
+
 def test_no_log(tmp_path: Path) -> None:
     """An engine that never ran left no log."""
-    assert last_words(tmp_path / "engine.log") == ()
-
-
-def test_tail_without_exception(tmp_path: Path) -> None:
-    """The last lines come without colours and empty lines."""
-    (tmp_path / "log").write_text("one\n\x1b[31mtwo\x1b[0m\n\nthree  \n")
-    assert tail(tmp_path / "log", 2) == "two\nthree"
-    assert tail(tmp_path / "log", 9) == "one\ntwo\nthree"
-
-
-def test_tail_keeps_the_exception(tmp_path: Path) -> None:
-    """The final line of a traceback is kept though much was printed after it."""
-    noise = [f"(pid=1) INFO shutting down {n}" for n in range(50)]
-    error = "(pid=1) ERROR [core.py:1] torch.OutOfMemoryError: CUDA out of memory"
-    (tmp_path / "log").write_text("\n".join(["Traceback (most recent call last):", error, *noise]))
-    assert tail(tmp_path / "log", 2).splitlines() == [error, "...", *noise[-2:]]
-
-
-def test_tail_keeps_few_distinct_exceptions(tmp_path: Path) -> None:
-    """Of many exceptions the last three distinct ones are kept, in their order, and none twice."""
-    lines = ["AError: 1", "BError: 2", "CError: 3", "DError: 4", "BError: 2", "CError: 3", "end"]
-    (tmp_path / "log").write_text("\n".join(lines))
-    assert tail(tmp_path / "log", 1).splitlines() == ["DError: 4", "BError: 2", "CError: 3", "...", "end"]
-
-
-def test_tail_of_nothing(tmp_path: Path) -> None:
-    """No log and an empty log both have no last lines."""
-    assert tail(tmp_path / "log", 5) == ""
-    (tmp_path / "log").touch()
-    assert tail(tmp_path / "log", 5) == ""
+    assert (last_words(tmp_path / "engine.log"), tail(tmp_path / "engine.log", 5)) == ((), "")

@@ -23,50 +23,25 @@ OURS, STRANGER, HOSTS = 101, os.getpid(), 4_000_001
 """An engine's pid, a pid of this namespace that is no engine's, and one that means nothing here."""
 
 
-def seen(watch: Company) -> list[int]:
-    """The pids it calls foreign."""
-    return [one.pid for one in watch.foreign]
-
-
-def test_where_pids_mean_the_same_a_process_is_ours_by_its_mark() -> None:
-    """On the host itself whatever carries the engine's mark is ours, and everything else is foreign, with its name."""
-    watch = Company(lambda pid: pid == OURS, host_pids=True)
-    watch.see([GpuProcess(OURS, 5), GpuProcess(STRANGER, 2**30)])
-    assert seen(watch) == [STRANGER]
-    assert watch.foreign[0].name
-
-
-def test_a_process_that_has_ended_is_not_foreign() -> None:
-    """The driver lists a process for a moment after its end; on the host that can be seen."""
-    watch = Company(lambda _: False, host_pids=True)
-    watch.see([GpuProcess(HOSTS, 5)])
-    assert seen(watch) == []
-
-
-def test_in_a_container_the_first_process_after_the_start_is_the_engines() -> None:
-    """The driver reports the host's pids there: one that appears is the engine's, a second one is foreign."""
-    watch = Company(lambda _: False, host_pids=False)
-    watch.see([], started=False)
-    watch.see([GpuProcess(HOSTS, 5)])
-    watch.see([GpuProcess(HOSTS, 9), GpuProcess(HOSTS + 1, 7)])
-    assert seen(watch) == [HOSTS + 1]
-
-
-def test_in_a_container_a_process_from_before_is_never_the_engines() -> None:
-    """What computes before the engine starts is foreign, and does not take the engine's place."""
-    watch = Company(lambda _: False, host_pids=False)
-    watch.see([GpuProcess(HOSTS, 5)], started=False)
-    watch.see([GpuProcess(HOSTS, 5), GpuProcess(HOSTS + 1, 7)])
-    assert seen(watch) == [HOSTS]
-
-
-def test_in_a_container_that_shows_its_own_pids_nothing_is_taken_on_trust() -> None:
-    """As soon as a pid carries the engine's mark, one taken for it before is foreign after all."""
-    watch = Company(lambda pid: pid == OURS, host_pids=False)
-    watch.see([GpuProcess(HOSTS, 5)])
-    watch.see([GpuProcess(HOSTS, 5), GpuProcess(OURS, 7)])
-    watch.see([GpuProcess(HOSTS + 1, 1)])
-    assert seen(watch) == [HOSTS, HOSTS + 1]
+@pytest.mark.parametrize(
+    ("host_pids", "before", "looks", "foreign"),
+    [
+        (True, [], [[OURS, STRANGER]], [STRANGER]),
+        (True, [], [[HOSTS]], []),
+        (False, [], [[HOSTS], [HOSTS, HOSTS + 1]], [HOSTS + 1]),
+        (False, [HOSTS], [[HOSTS, HOSTS + 1]], [HOSTS]),
+        (False, [], [[HOSTS], [HOSTS, OURS], [HOSTS + 1]], [HOSTS, HOSTS + 1]),
+    ],
+    ids=["on the host", "one that has ended", "in a container", "one from before", "a container of its own pids"],
+)
+def test_who_is_foreign(looks: list[list[int]], before: list[int], foreign: list[int], *, host_pids: bool) -> None:
+    """On the host all without the engine's mark; else all but one process that appears, until a mark is seen."""
+    watch = Company(lambda pid: pid == OURS, host_pids=host_pids)
+    watch.see([GpuProcess(pid, 5) for pid in before], started=False)
+    for pids in looks:
+        watch.see([GpuProcess(pid, 5) for pid in pids])
+    assert [one.pid for one in watch.foreign] == foreign
+    assert all(one.name for one in watch.foreign if one.pid == STRANGER)
 
 
 def test_a_foreign_process_that_comes_and_goes_is_kept_with_its_peak() -> None:
@@ -100,18 +75,6 @@ def test_readings_are_summarised_and_kept(
     assert stored["power_mw"][0] == 500_000
 
 
-def test_a_gpu_lost_in_mid_trial_ends_sampling_with_its_reason(fake_nvml: FakeMachine) -> None:
-    """The sampler's thread keeps the error for the trial and takes no more readings."""
-    gpu = fake_nvml.gpu()
-    with Nvml() as nvml, Sampler(nvml, [gpu.uuid], lambda _: False) as sampler:
-        gpu.update(lost=True)
-        until = time.monotonic() + DEADLINE_S
-        while sampler.error is None and time.monotonic() < until:
-            time.sleep(0.01)
-    assert sampler.error is not None
-    assert sampler.error.code == "gpu-lost"
-
-
 def test_a_gpu_lost_after_the_last_reading_is_told(fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     """However short the trial was after that, it did not merely lack a reading."""
     looks: list[int] = []
@@ -132,20 +95,26 @@ def test_a_gpu_lost_after_the_last_reading_is_told(fake_nvml: FakeMachine, monke
     assert sampler.read([])[0].samples == 1
 
 
-def test_sampling_that_breaks_is_an_error_of_the_trial(fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("lost", "code", "words"),
+    [(True, "gpu-lost", ""), (False, "gpu-unreadable", "AttributeError: nvmlDeviceGetTemperatureV")],
+)
+def test_sampling_that_breaks_is_an_error_of_the_trial(
+    fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch, code: str, words: str, *, lost: bool
+) -> None:
     """Whatever ends the thread is kept, so that no trial passes for undisturbed because nobody looked."""
 
     def missing(*_: object) -> None:
         raise AttributeError("nvmlDeviceGetTemperatureV")
 
-    monkeypatch.setattr(nvml_stand_in, "nvmlDeviceGetTemperatureV", missing)
+    if not lost:
+        monkeypatch.setattr(nvml_stand_in, "nvmlDeviceGetTemperatureV", missing)
     with Nvml() as nvml, Sampler(nvml, [fake_nvml.gpu().uuid], lambda _: False) as sampler:
-        until = time.monotonic() + DEADLINE_S
-        while sampler.error is None and time.monotonic() < until:
-            time.sleep(0.01)
+        fake_nvml.gpu().update(lost=lost)
+        assert wait_until(lambda: sampler.error is not None, DEADLINE_S)
     assert sampler.error is not None
-    assert sampler.error.code == "gpu-unreadable"
-    assert "AttributeError: nvmlDeviceGetTemperatureV" in sampler.error.text
+    assert sampler.error.code == code
+    assert words in sampler.error.text
 
 
 def test_a_gpu_lost_before_the_trial_is_no_crash(fake_nvml: FakeMachine) -> None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,23 +157,3 @@ def test_folders_that_cannot_be_looked_for_stop_nobody(place: Path, monkeypatch:
     with temporary_folder("own-") as own:
         monkeypatch.setattr(Path, "iterdir", lambda _: iter([place / "own-gone", own]))
         assert left_behind("own-", own) == []
-
-
-def test_makers_at_once_have_one_each(place: Path) -> None:
-    """All look for what is left while others make theirs."""
-    start, all_there, seen = threading.Barrier(8, timeout=60), threading.Barrier(8, timeout=60), []
-
-    def work() -> None:
-        start.wait()
-        with temporary_folder("own-") as own:
-            all_there.wait()
-            seen.append(own.exists())
-            all_there.wait()
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen == [True] * 8
-    assert [*place.iterdir()] == []

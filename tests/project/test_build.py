@@ -136,6 +136,8 @@ def test_both_sides_of_an_unchanged_tree_are_one_build(project: Project) -> None
 def test_what_is_made_from_elsewhere_is_part_of_the_key(project: Project) -> None:
     """Other commands and other content of inputs build anew; what the subject merely is does not."""
     project.recipe(COPY + 'inputs = ["*.lock"]\n')
+    with pytest.raises(UsageError, match=r"build\.inputs: no file is called \*\.lock"):
+        project.builder("main")
     (project.folder / "a.lock").write_text("1")
     project.builder("main")
     project.recipe(COPY + 'inputs = ["*.lock"]\nenv = {X = 1}\ntimeout = "1min"\n')
@@ -149,13 +151,6 @@ def test_what_is_made_from_elsewhere_is_part_of_the_key(project: Project) -> Non
     assert project.made() == 3
 
 
-def test_inputs_that_are_not_there_are_a_usage_error(project: Project) -> None:
-    """A pattern that names nothing is a slip, which would let a build grow stale."""
-    project.recipe(COPY + 'inputs = ["*.lock"]\n')
-    with pytest.raises(UsageError, match=r"build\.inputs: no file is called \*\.lock"):
-        project.builder("main")
-
-
 def test_a_package_that_needs_no_build_is_its_tree(project: Project) -> None:
     """Without commands the checkout itself is the subject; a relative python is the one beside perfgate.toml."""
     project.recipe('[build]\npython = "engine/bin/python"\npath = "{tree}"\nenv = {COMMIT = "{commit}", B = "{{}}"}\n')
@@ -165,16 +160,18 @@ def test_a_package_that_needs_no_build_is_its_tree(project: Project) -> None:
     assert said["env"] == {"COMMIT": said["built_from"].commit, "B": "{}"}
 
 
-def test_commands_get_the_shells_variables_but_no_module_path(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Proxies and compilers reach a build; a PYTHONPATH, which engines do not get, would hide what they lack."""
+def test_which_variables_commands_get(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell's, but no module path, which would hide what engines lack, and nothing to speak to a CI's runner by."""
+    for name in ("ENV", "PATH", "OUTPUT", "STATE", "STEP_SUMMARY", "TOKEN", "WORKSPACE"):
+        monkeypatch.setenv(f"GITHUB_{name}", "x")
+    monkeypatch.setenv("ACTIONS_RUNTIME_TOKEN", "x")
     monkeypatch.setenv("MY_PROXY", "p")
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", "x"))
     project.recipe('[build]\npath = "{env}"\ncommands = [["mkdir", "{env}"], ["sh", "-c", "env > {env}/seen"]]\n')
     seen = Path(project.builder("main")["path"][0], "seen").read_text()
     assert "MY_PROXY=p\n" in seen
     assert "PYTHONPATH=" not in seen
+    assert [line for line in seen.splitlines() if line.startswith(("GITHUB_", "ACTIONS_"))] == ["GITHUB_WORKSPACE=x"]
 
 
 def test_a_word_may_begin_at_home(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,18 +186,6 @@ def test_a_word_may_begin_at_home(project: Project, monkeypatch: pytest.MonkeyPa
 
     build = project.builder("HEAD")
     assert (Path(build["path"][0]) / "said").read_text() == f"a~/b {build['path'][0]}/said"
-
-
-def test_commands_cannot_speak_to_the_runner(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a job of GitHub a change's setup code gets no file to set later steps' variables by, and no token."""
-    for name in ("ENV", "PATH", "OUTPUT", "STATE", "STEP_SUMMARY", "TOKEN", "WORKSPACE"):
-        monkeypatch.setenv(f"GITHUB_{name}", "x")
-    monkeypatch.setenv("ACTIONS_RUNTIME_TOKEN", "x")
-    project.recipe('[build]\npath = "{env}"\ncommands = [["mkdir", "{env}"], ["sh", "-c", "env > {env}/seen"]]\n')
-
-    seen = Path(project.builder("main")["path"][0], "seen").read_text()
-
-    assert [line for line in seen.splitlines() if line.startswith(("GITHUB_", "ACTIONS_"))] == ["GITHUB_WORKSPACE=x"]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +306,7 @@ def test_a_build_that_was_killed_is_begun_anew(project: Project, monkeypatch: py
 
 
 def test_a_build_that_the_cache_lost_is_restored_in_its_place(project: Project) -> None:
-    """A run that goes on finds its subjects where its manifest says, changes that were not committed included."""
+    """A run that goes on finds its subjects where its manifest says, uncommitted changes included; by one recipe."""
     project.repository.write({"code.py": "two\n"})
     subject = resolve(["ref=."], [], {}, project.builder)["base"]
     project.repository.write({"code.py": "three\n"})
@@ -333,23 +318,11 @@ def test_a_build_that_the_cache_lost_is_restored_in_its_place(project: Project) 
 
     assert Path(subject.python).read_text() == "two\n"
     assert project.made() == 2
-
-
-def test_a_lost_build_is_not_restored_by_another_recipe(project: Project) -> None:
-    """Half a run of one build and half of another would be no measurement."""
-    subject = resolve(["ref=main"], [], {}, project.builder)["base"]
     project.recipe(COPY.replace("mkdir", "mkdir -p"))
     project.builder.restore(subject)
     shutil.rmtree(project.cache)
     error = failure(lambda: project.builder.restore(subject))
     assert "perfgate.toml has another recipe now" in str(error)
-
-
-def test_a_ref_without_a_recipe_is_a_usage_error(project: Project) -> None:
-    """The error says what is missing and shows the shortest form of it."""
-    project.recipe("")
-    with pytest.raises(UsageError, match=r"ref=main needs \[build\](?s:.*)\{tree\}"):
-        project.builder("main")
 
 
 def test_sweeping_removes_half_and_old_builds_with_their_worktrees(project: Project) -> None:

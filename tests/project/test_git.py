@@ -64,13 +64,6 @@ def test_the_merge_base_is_where_the_branch_began(project: GitProject) -> None:
     assert [repository.find(ref).commit for ref in ("topic", "main", ".", "main~1")] == [topic, main, main, began]
 
 
-def test_the_title_of_a_commit(project: GitProject) -> None:
-    """The first line of its message is its title, cut where it is longer than anybody should write."""
-    project.git("commit", "--quiet", "--allow-empty", "--message", f"Fuse {'x' * 100}\n\nBecause.")
-
-    assert Repository(project.folder).title("HEAD") == f"Fuse {'x' * 67}"
-
-
 def test_a_clean_working_tree_is_its_commit(project: GitProject) -> None:
     """Without changes the working tree is HEAD: the same build, under the same name. Ignored files are no change."""
     project.write({"ignored.log": "x"})
@@ -305,15 +298,15 @@ def test_a_shallow_clone_says_how_to_get_the_rest(project: GitProject, tmp_path:
 
 
 def test_a_title_is_text_whatever_a_message_holds(project: GitProject) -> None:
-    """Bytes that are not UTF-8 are replaced, so that every record can hold the title."""
+    """Bytes that are not UTF-8 are replaced, so that every record can hold the title; it is cut to 72 characters."""
     tree = project.git("rev-parse", "HEAD^{tree}")
     message = project.folder.parent / "message"
-    message.write_bytes(b"Fuse \xff\xfe kernels\n")
+    message.write_bytes(b"Fuse \xff\xfe kernels" + b"x" * 99 + b"\n\nBecause.\n")
     project.git("reset", "--quiet", "--hard", project.git("commit-tree", tree, "-p", "HEAD", "-F", str(message)))
 
     repository = Repository(project.folder)
     title = repository.title("HEAD")
-    assert title.startswith("Fuse ")
+    assert (title[:5], title[-9:], len(title)) == ("Fuse ", "x" * 9, 72)
     assert title.encode()
     assert repository.line("HEAD~1", "HEAD")[1].title == title
 

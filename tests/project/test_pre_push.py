@@ -117,25 +117,17 @@ def test_what_a_push_does_not_touch_is_not_checked(project: Project, monkeypatch
     assert f"there is no perfgate to check {SCENARIO} with" in project.push()
 
 
-def test_a_scenario_that_goes_is_not_looked_for(project: Project) -> None:
-    """Deleting is no mistake, and another scenario that is broken already is not this push's."""
-    broken = project.text().replace("batch: 8", "bacth: 8")
-    project.commit({"scenarios/broken.yaml": broken})
+def test_only_what_a_push_brings_is_checked(project: Project) -> None:
+    """Not what goes, nor what is broken already; a new branch answers for the commits that the remote lacks."""
+    good = project.text()
+    project.commit({"scenarios/broken.yaml": good.replace("batch: 8", "bacth: 8")})
     project.push("--no-verify", "origin", "main")
     (project.folder / SCENARIO).unlink()
     commit = project.commit({})
 
     assert project.push() == ""
     assert project.pushed() == commit
-
-
-def test_a_branch_is_checked_for_what_is_its_own(project: Project) -> None:
-    """A new branch answers for the commits that the remote does not have yet."""
-    broken = project.text().replace("batch: 8", "bacth: 8")
-    project.commit({"scenarios/broken.yaml": broken})
-    project.push("--no-verify", "origin", "main")
-    project.commit({"scenarios/other.yaml": project.text()})
-
+    project.commit({"scenarios/other.yaml": good})
     assert project.push("origin", "HEAD:refs/heads/topic") == "perfgate: checked scenarios/other.yaml\n"
 
 

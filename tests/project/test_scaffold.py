@@ -279,18 +279,14 @@ def test_a_terminal_is_asked_and_may_take_every_default(tmp_path: Path) -> None:
 def test_the_action_is_what_perfgate_was_installed_from(
     monkeypatch: pytest.MonkeyPatch, direct_url: dict[str, object] | None, action: str
 ) -> None:
-    """Repository and commit are what pip keeps; another host, a folder or an index is no action."""
-    text = json.dumps(direct_url) if direct_url else None
-    monkeypatch.setattr("perfgate.cli.scaffold.distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
-    assert installed_action() == action
-
-
-def test_perfgate_need_not_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run from a checkout it knows no action, which is no error."""
+    """Repository and commit are what pip keeps; another host, a folder, an index or a bare checkout is no action."""
 
     def absent(name: str) -> object:
         raise PackageNotFoundError(name)
 
+    text = json.dumps(direct_url) if direct_url else None
+    monkeypatch.setattr("perfgate.cli.scaffold.distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+    assert installed_action() == action
     monkeypatch.setattr("perfgate.cli.scaffold.distribution", absent)
     assert installed_action() == ""
 

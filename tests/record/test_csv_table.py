@@ -182,17 +182,12 @@ def test_refused(read: Read, tmp_path: Path, text: str, place: str, words: str) 
     assert words in str(caught.value)
 
 
-def test_not_there(tmp_path: Path) -> None:
-    """A file that is not there, or is a folder, is an error of perfgate's own."""
-    with pytest.raises(RecordError, match="does not exist"):
-        read_table(tmp_path / "none.csv")
-    with pytest.raises(RecordError, match="cannot be read as CSV"):
-        read_table(tmp_path)
-
-
-def test_binary(tmp_path: Path) -> None:
-    """Bytes that are no UTF-8 are refused."""
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    """A file that is not there, is a folder, or holds bytes that are no UTF-8 is an error of perfgate's own."""
     (tmp_path / "t.csv").write_bytes(b"pair,subject\xff\xfe")
 
-    with pytest.raises(RecordError, match="cannot be read as CSV"):
-        read_table(tmp_path / "t.csv")
+    with pytest.raises(RecordError, match="does not exist"):
+        read_table(tmp_path / "none.csv")
+    for file in (tmp_path, tmp_path / "t.csv"):
+        with pytest.raises(RecordError, match="cannot be read as CSV"):
+            read_table(file)

@@ -68,11 +68,8 @@ def made_up(restart_sd: float, iteration_sd: float, *, restart_s: float = 14.5, 
 def measured(*gates: GatePlan, least: int = 1, most: int = 100) -> Cell:
     """A cell that leaves its number of iterations open."""
     plain = cell(gates=gates or [gate()])
-    return plain.model_copy(
-        update={
-            "measure": plain.measure.model_copy(update={"iterations": 20, "choose": Choose(least=least, most=most)})
-        }
-    )
+    bounds = {"iterations": 20, "choose": Choose(least=least, most=most)}
+    return plain.model_copy(update={"measure": plain.measure.model_copy(update=bounds)})
 
 
 def chosen(taken: list[Trial], of: Cell | None = None, gates: int = 1) -> IterationChoice:
@@ -117,11 +114,6 @@ def test_a_dearer_restart_pays_for_more_iterations() -> None:
     assert calm < uneven
 
 
-def test_what_restarts_differ_by_is_not_bought_off() -> None:
-    """Where iterations add nothing one does, whatever the restarts are like."""
-    assert chosen(made_up(0.002, 0.0)).iterations == 1
-
-
 def _disturbed(by: float, iteration_of: Callable[[random.Random, int], bool]) -> list[Trial]:
     """Trials of which some iterations take longer by this share."""
     draw = random.Random("disturbed")  # noqa: S311 (no secret)
@@ -162,7 +154,8 @@ def test_disturbances_in_step_with_iterations_cancel() -> None:
 
 
 def test_bounds_hold() -> None:
-    """No choice is outside them, and the reason compares with the number that the scenario declares."""
+    """No choice is outside them, and the reason compares with the declared number; where iterations add nothing, 1."""
+    assert chosen(made_up(0.002, 0.0)).iterations == 1
     assert chosen(recorded("same build"), measured(least=7, most=9)).iterations == 7
     assert chosen(made_up(0.001, 0.02), measured(least=1, most=3)).iterations == 3
     assert "4.9 with 20" in chosen(recorded("same build")).reason
@@ -173,11 +166,8 @@ def test_sides_and_their_difference_do_not_matter() -> None:
     taken = recorded("same build")
     before = chosen(taken)
     exchanged = [one.model_copy(update={"subject": {"base": "head", "head": "base"}[one.subject]}) for one in taken]
-    slower = [
-        one if one.subject == "base" else one.model_copy(update={"iterations": tuple(
-            i.model_copy(update={"itl_ns": tuple(round(1.1 * ns) for ns in i.itl_ns)}) for i in one.iterations)})
-        for one in taken
-    ]  # fmt: skip
+    factors = [1.0 if one.subject == "base" else 1.1 for one in taken]
+    slower = altered(taken, lambda n, _, own: {"itl_ns": tuple(round(factors[n] * ns) for ns in own.itl_ns)})
     assert chosen(exchanged) == before
     assert chosen(slower).iterations == before.iterations
 
@@ -223,28 +213,28 @@ def test_compiling_in_warm_up_is_no_price_of_a_restart() -> None:
     assert found[0, 90] == found[200, 28] == found[200, 90]
 
 
-def in_states(taken: list[Trial], slow: Callable[[int, int], bool], gap: float = 1.025) -> list[Trial]:
+def altered(taken: list[Trial], change: Callable[[int, int, Iteration], dict[str, Any]]) -> list[Trial]:
+    """The same with each iteration changed, by number of the trial and of the iteration."""
+    return [
+        trial.model_copy(update={"iterations": tuple(
+            own.model_copy(update=change(n, place, own)) for place, own in enumerate(trial.iterations))})
+        for n, trial in enumerate(taken)
+    ]  # fmt: skip
+
+
+def in_states(taken: list[Trial], slow: Callable[[int, int], bool]) -> list[Trial]:
     """The same on a GPU that is slow in those iterations, by number of the trial and of the iteration, and probed."""
 
-    def one(number: int, place: int, own: Iteration) -> Iteration:
-        reading = Probes(*[(232_000 if slow(number, place) else 197_000,)] * 2)
-        longer = tuple(round(step * (gap if slow(number, place) else 1.0)) for step in own.itl_ns)
-        return own.model_copy(update={"itl_ns": longer, "probe_ns": reading})
+    def one(number: int, place: int, own: Iteration) -> dict[str, Any]:
+        reading, gap = (232_000, 1.025) if slow(number, place) else (197_000, 1.0)
+        return {"itl_ns": tuple(round(step * gap) for step in own.itl_ns), "probe_ns": Probes((reading,), (reading,))}
 
-    return [
-        trial.model_copy(update={"iterations": tuple(one(n, place, own) for place, own in enumerate(trial.iterations))})
-        for n, trial in enumerate(taken)
-    ]
+    return altered(taken, one)
 
 
 def unprobed(taken: list[Trial]) -> list[Trial]:
     """The same where nothing is read."""
-
-    def blind(one: Trial) -> Trial:
-        read = tuple(own.model_copy(update={"probe_ns": None}) for own in one.iterations)
-        return one.model_copy(update={"iterations": read})
-
-    return [*map(blind, taken)]
+    return altered(taken, lambda *_: {"probe_ns": None})
 
 
 def test_states_of_the_gpu_are_no_spread_of_iterations() -> None:
@@ -264,12 +254,7 @@ def test_states_of_the_gpu_are_no_spread_of_iterations() -> None:
 
 def on_two_ranks(taken: list[Trial], ranks: Callable[[int], tuple[int, int]]) -> list[Trial]:
     """The same beside two ranks' readings, by number of the iteration."""
-
-    def read(one: Trial) -> Trial:
-        probed = (own.model_copy(update={"probe_ns": Probes(*[ranks(n)] * 2)}) for n, own in enumerate(one.iterations))
-        return one.model_copy(update={"iterations": tuple(probed)})
-
-    return [*map(read, taken)]
+    return altered(taken, lambda _, n, __: {"probe_ns": Probes(ranks(n), ranks(n))})
 
 
 def test_any_rank_tells_that_the_gpu_jumped() -> None:
@@ -332,6 +317,8 @@ def test_nothing_is_chosen_without_bounds_or_figures() -> None:
 
 def test_a_choice_outside_the_bounds_is_no_record() -> None:
     """Whoever wrote it: the cell says what a run may choose."""
+    with pytest.raises(ValidationError, match="least is 9, more than most, 4"):
+        Choose(least=9, most=4)
     of, choice = measured(least=4, most=8), IterationChoice(iterations=9, reason="")
     with pytest.raises(ValidationError, match="outside the bounds"):
         record(of, chosen=choice)
@@ -339,12 +326,6 @@ def test_a_choice_outside_the_bounds_is_no_record() -> None:
         record(cell(), chosen=choice.model_copy(update={"iterations": 4}))
     assert record(of, chosen=choice.model_copy(update={"iterations": 4})).chosen is not None
     assert "chosen" not in record(of).model_dump(mode="json")
-
-
-def test_bounds_in_the_wrong_order() -> None:
-    """Least above most is refused."""
-    with pytest.raises(ValidationError, match="least is 9, more than most, 4"):
-        Choose(least=9, most=4)
 
 
 def test_gates_share_alpha() -> None:

@@ -175,17 +175,6 @@ def test_no_changed_byte_changes_what_is_read(tmp_path: Path, data: st.DataObjec
     assert read == FULL
 
 
-def test_every_changed_figure_is_refused(tmp_path: Path) -> None:
-    """Whichever digit of the file is raised by one, the digest tells."""
-    file = tmp_path / "r.json"
-    write_record(file, FULL)
-    content = file.read_text()
-    for place in [n for n, character in enumerate(content) if character in "12345678"][::7]:
-        file.write_text(content[:place] + str(int(content[place]) + 1) + content[place + 1 :])
-        with pytest.raises(RecordError):
-            read_record(file)
-
-
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "trials/../../x", "a\0b"])
 def test_artifacts_lie_in_the_run_folder(path: str) -> None:
     """A record that names a file outside its run folder is refused before anything is opened."""
@@ -240,37 +229,41 @@ def test_what_is_no_record_is_refused(tmp_path: Path, content: bytes | None, pro
     assert caught.value.exit_status is ExitStatus.USAGE
 
 
+def sealed(folder: Path, content: dict[str, Any]) -> Path:
+    """A file with this content and its digest."""
+    file = folder / "r.json"
+    file.write_text(json.dumps({**content, "digest": sha256_hex(canonical_json(content))}))
+    return file
+
+
 def test_a_record_with_a_fitting_digest_but_wrong_fields_is_refused(tmp_path: Path) -> None:
     """The digest proves origin, not sense: fields are checked too, and named."""
-    content = FULL.model_dump(mode="json") | {"seed": "seven"}
-    content["digest"] = sha256_hex(canonical_json(content))
-    (tmp_path / "r.json").write_text(json.dumps(content))
+    file = sealed(tmp_path, FULL.model_dump(mode="json") | {"seed": "seven"})
     with pytest.raises(RecordError, match="seed: Input should be a valid integer"):
-        read_record(tmp_path / "r.json")
+        read_record(file)
 
 
 def test_a_record_without_further_looks_is_whole(tmp_path: Path) -> None:
     """A record written before looks could be added reads as one to which none was."""
     content = FULL.model_dump(mode="json")
     del content["further_looks"]
-    (tmp_path / "r.json").write_text(json.dumps({**content, "digest": sha256_hex(canonical_json(content))}))
 
-    assert read_record(tmp_path / "r.json") == FULL
+    assert read_record(sealed(tmp_path, content)) == FULL
 
 
 def test_a_record_of_an_older_version_keeps_the_digest_that_it_carries(tmp_path: Path) -> None:
     """A record of 0.1.0, whose visits say nothing of processes: baselines and verdicts name it by that digest."""
     visit = {"machine": MACHINE.model_dump(mode="json"), "t0_utc": "2026-11-01T00:00:00Z", "environment": []}
     whole = Record(cell=CELLS[0], subjects={"base": BASE}, seed=1).model_dump(mode="json")
-    content = {**whole, "visits": [visit]}
-    digest = sha256_hex(canonical_json(content))
-    (tmp_path / "r.json").write_text(json.dumps({**content, "digest": digest}), encoding="utf-8")
-    assert record_digest(read_record(tmp_path / "r.json")) == digest
+    file = sealed(tmp_path, {**whole, "visits": [visit]})
+    assert record_digest(read_record(file)) == json.loads(file.read_text())["digest"]
 
 
 def test_a_run_folder_yields_its_records_in_the_plans_order(tmp_path: Path) -> None:
-    """Cells without a record are left out; the manifest reads back as it was written."""
+    """Cells without a record are left out; a record moved to the place of another cell does not count for it."""
     run = Run(name="r", plan=Plan(cells=CELLS, seed=7), subjects={"base": BASE, "head": BASE}, perfgate="0.1.0")
+    with pytest.raises(RecordError, match=r"not a run folder: it has no run\.json"):
+        read_run(tmp_path)
     (tmp_path / "records").mkdir()
     write_run(tmp_path, run)
     assert read_run(tmp_path) == run
@@ -278,21 +271,9 @@ def test_a_run_folder_yields_its_records_in_the_plans_order(tmp_path: Path) -> N
     for cell in reversed(CELLS):
         write_record(record_file(tmp_path, cell), record(cell=cell))
     assert [r.cell for r in read_records(tmp_path, run)] == list(CELLS)
-
-
-def test_a_record_under_another_cells_name_is_refused(tmp_path: Path) -> None:
-    """A record moved to the place of another cell does not count for it."""
-    run = Run(name="r", plan=Plan(cells=CELLS, seed=7), subjects={"base": BASE}, perfgate="0.1.0")
-    (tmp_path / "records").mkdir()
     write_record(record_file(tmp_path, CELLS[0]), record(cell=CELLS[1]))
     with pytest.raises(RecordError, match="holds another cell than the run's manifest names"):
         list(read_records(tmp_path, run))
-
-
-def test_a_folder_without_a_manifest_is_no_run(tmp_path: Path) -> None:
-    """The error names the file that is missing."""
-    with pytest.raises(RecordError, match=r"not a run folder: it has no run\.json"):
-        read_run(tmp_path)
 
 
 def test_the_old_file_stays_when_the_disk_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
