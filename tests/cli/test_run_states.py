@@ -15,7 +15,7 @@ from fake_collector import FakeCollector, FakeSpec
 from hand_made import scenario_file
 
 from perfgate.cli.main import main
-from perfgate.machine.locks import hold, measuring_into
+from perfgate.machine.locks import hold
 from perfgate.record.run_state import measured_anything
 from perfgate.record.stop import read_stop
 
@@ -153,19 +153,6 @@ def test_a_run_that_has_just_begun(invoke: Invoke, failed: Path) -> None:
 
     assert result.exit_code == 0
     assert f"newer: {failed.name}, running (process {os.getpid()})" in result.stderr
-
-
-def test_a_lock_whose_holder_was_killed(passed: Path) -> None:
-    """The note of a process that is gone holds nothing: the kernel has let its lock go."""
-    program = "import os, sys, pathlib\nfrom perfgate.machine.locks import hold\n"
-    program += "with hold(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
-
-    ended = subprocess.run([sys.executable, "-c", program, passed], check=False)
-
-    assert ended.returncode == -9
-    assert (passed / "lock").read_text().strip().isdigit()
-    assert measuring_into(passed) == ""
-    assert measuring_into(passed / "records") == ""
 
 
 def piped(words: list[str]) -> tuple[int, str]:

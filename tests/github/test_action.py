@@ -418,7 +418,7 @@ def test_policy_of_the_base_branch(gate: Gate, tmp_path: Path) -> None:
     runner = gate(SLOWER)
 
     assert runner.outputs["report"]["exit_status"] == "10"
-    assert "margins 0.1 %25 / 0.5 %25" in runner.steps["report"].log
+    assert "ignorable is 0.1 %25, 0.5 %25 must be caught" in runner.steps["report"].log
     assert "alters what changes are judged by: baselines/tiny.json, scenarios/tiny.yaml. It was" in runner.summary
 
 
@@ -484,7 +484,7 @@ def test_a_checkout_made_to_do_harm(gate: Gate, tmp_path: Path) -> None:
     runner = gate(SLOWER, inputs={"base": "", "head": ""}, environment={"GIT_ALLOW_PROTOCOL": "ext:file"})
 
     assert runner.outputs["report"]["exit_status"] == "10", runner.steps
-    assert "margins 0.1 %25 / 0.5 %25" in runner.steps["report"].log
+    assert "ignorable is 0.1 %25, 0.5 %25 must be caught" in runner.steps["report"].log
     assert "alters what changes are judged by: baselines, perfgate.toml, scenarios" in runner.summary
     assert not trap.exists()
     assert not re.search("GITHUB|ACTIONS|RUNNER|TOKEN", seen.read_text())
