@@ -23,23 +23,18 @@ from perfgate.trace.decode_step import STEADY
 from perfgate.units import format_value, plural
 
 WORK, SLACK = "host_work_per_step", "host_slack_per_step"
-WORK_ADDED_S = 20e-6
-"""Less work added is not worth a word: a handful of launching calls, of a few microseconds each."""
-WORK_LEVEL = 0.01
-"""One-sided level of the bound that added work must exceed: said of one A/A run in a hundred at most."""
+WORK_ADDED_S = 20e-6  # less work added is not worth a word: a handful of launching calls, of a few microseconds each
+WORK_LEVEL = 0.01  # one-sided level of the bound that added work must exceed: said of one A/A run in a hundred at most
 STEADY_SHARE = 0.15
 """What few pairs must add to the base's work where workers were held steady: pairs of one build then spread by 4.5 % on
 an H200 (docs/measurements.md), because the CPU is not always as fast."""
-LOOSE_SHARE = 0.4
-"""The same where they were not: there two engines of one build differ by a tenth."""
-FEW_PAIRS = 4
-"""Fewer pairs than this have no spread worth a bound."""
+LOOSE_SHARE = 0.4  # the same where they were not: there two engines of one build differ by a tenth
+FEW_PAIRS = 4  # fewer pairs than this have no spread worth a bound
 SAME_CLOCK = 0.01
 """By how much the sides' SM clocks may differ, as a share; a step bound by memory moves less than its clock does."""
 ONE_STATE = timedelta(hours=6)
 """Caches that were filled within so long of each other were filled in one state of the machine."""
-CHANCE = 0.01
-"""Two-sided p from which on a difference of clocks may be chance."""
+CHANCE = 0.01  # two-sided p from which on a difference of clocks may be chance
 
 
 def record_cautions(record: Record) -> Iterator[Note]:
@@ -152,8 +147,7 @@ def _launching(trial: Trial) -> float:
     return calls[len(calls) // 10] / 1e9 if calls else 0.0
 
 
-TrialsBySide = Mapping[Side, Sequence[Trial]]
-"""Trials of base and head."""
+TrialsBySide = Mapping[Side, Sequence[Trial]]  # trials of base and head
 
 
 def side_cautions(timed: TrialsBySide, traced: TrialsBySide) -> Iterator[Note]:
@@ -232,11 +226,8 @@ def clocks_differ(gpus: Mapping[Side, GpuOutcome], trials: TrialsBySide) -> Note
 
     Medians over the trials are compared, so that one disturbed pair takes nothing from the others. Clocks that nobody
     locks wander in steps of 15 MHz from trial to trial: where the trials' clocks spread so far that the difference may
-    be chance, it is no more than the pairs' own spread, which the test knows.
-
-    Args:
-        gpus: What the GPUs of each side did.
-        trials: The trials behind it; a side that has none was measured elsewhere, and its median counts as it is.
+    be chance, it is no more than the pairs' own spread, which the test knows. A side without trials was measured
+    elsewhere, and its median counts as it is.
     """
     if len(gpus) < 2:  # noqa: PLR2004 (base and head)
         return None
