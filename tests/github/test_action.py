@@ -188,7 +188,7 @@ def nothing_is_left(runner: ActionRunner) -> None:
     [
         (SAME, "success", 0, "**PASS: ", ""),
         (SLOWER, "failure", 10, "**REGRESSED: itl_median +",
-         "::error file=scenarios/tiny.yaml,line=6,title=tiny%3A itl_median regressed::+"),
+         "::error file=scenarios/tiny.yaml,line=6,title=tiny%3A itl_median regressed::"),
         (NOISY, "success", 20, "**INCONCLUSIVE: ",
          "::warning file=scenarios/tiny.yaml,line=6,title=tiny%3A itl_median inconclusive::"),
         (FAILING, "failure", 22, "**NOT MEASURED: ",
