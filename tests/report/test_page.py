@@ -241,7 +241,7 @@ def test_explain_names_the_folder_where_the_name_is_not_enough(tmp_path: Path, m
     mistyped = CliRunner().invoke(main, ["explain", run.name[:-1]])
 
     assert mistyped.exit_code == 2
-    assert f"is neither a run in runs/ nor a reason code (did you mean {run.name!r}?)" in mistyped.stderr
+    assert f"did you mean {run.name!r}?" in mistyped.stderr
     assert f"  perfgate report {run.name}\n" in here.stdout
     assert "  perfgate report moved\n" in there.stdout
 
@@ -420,7 +420,7 @@ def test_an_unchanged_pair_is_not_called_worse() -> None:
     chart = pairs_chart(pairs, outcome.cells[0].gates[0], None)
 
     assert chart is not None
-    assert chart.description == "output_throughput in 4 pairs; the head is worse than its base in 0 of them."
+    assert chart.description.endswith(" 0 of them.")
 
 
 def test_ticks_are_round_and_inside() -> None:
