@@ -281,7 +281,7 @@ def improved() -> Outcome:
 def of_one(**more: object) -> Outcome:
     """One pair of a quick run, or what else is said of it."""
     taken = {"llama-8b-decode": record(cell("llama-8b-decode"), trials([0.0]))}
-    return judge(run([cell("llama-8b-decode")], **more), taken)  # type: ignore[arg-type]
+    return judge(run([cell("llama-8b-decode")], **more), taken)
 
 
 def beside_a_regression() -> Outcome:
