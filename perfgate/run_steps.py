@@ -24,21 +24,14 @@ from perfgate.record.run_record import Record, Run
 
 @dataclass(frozen=True, kw_only=True)
 class RunStep(Step):
-    """A step, and where in a run it is.
+    """A step, and where in a run it is."""
 
-    Args:
-        number: Number of the cell in the run, from 1.
-        cells: How many there are.
-        decides: Whether gates are looked at once ``target`` pairs are there.
-        looked: The cell as the last look found it; ``None`` where there was none, or none decides.
-        part: What the run is of a night or a campaign, with its number; empty for a run of its own.
-    """
-
-    number: int = 1
-    cells: int = 1
-    decides: bool = False
+    number: int = 1  # number of the cell in the run, from 1
+    cells: int = 1  # how many there are
+    decides: bool = False  # whether gates are looked at once `target` pairs are there
+    # The cell as the last look found it; `None` where there was none, or none decides
     looked: CellOutcome | None = None
-    part: str = ""
+    part: str = ""  # what the run is of a night or a campaign, with its number; empty for a run of its own
 
 
 class RunSteps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 from pathlib import Path
@@ -24,12 +25,14 @@ RANKS = "ranks"
 RUNS = (*ON_GPU, FP32_LOGITS, RANKS)
 
 
+@functools.cache
 def recorded(name: str) -> MeasuredRun:
     """One of :data:`RUNS`, judged."""
     kept = _kept(name)
     return _judged(_run(kept), [_record(kept)])
 
 
+@functools.cache
 def recorded_together() -> MeasuredRun:
     """All of them as the three cells of one run."""
     all_kept = [_kept(name) for name in ON_GPU]
@@ -63,6 +66,7 @@ def _kept(name: str) -> dict[str, Any]:
     return content
 
 
+@functools.cache
 def fp32_logits_worked_out() -> MeasuredRun:
     """The recorded base against itself with logits in float32: worked out, not measured.
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate import rooms
-from perfgate.cli import completion
-from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION, subject_tables
+from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION, complete_runs, complete_subjects, subject_tables
 from perfgate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 Words = tuple[str, ...]
 SCENARIOS = click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path))
-_WORDS: dict[str, Any] = {"multiple": True, "shell_complete": completion.subjects, "metavar": "KEY=VALUE"}
+_WORDS: dict[str, Any] = {"multiple": True, "shell_complete": complete_subjects, "metavar": "KEY=VALUE"}
 BASE_OPTION = click.option(
     "--base", "base_words", **_WORDS,
     help="The reference build: a subject of perfgate.toml, or python=, path=, env.K=, args.K=, ref=; repeat for more. "
@@ -67,11 +66,9 @@ PRESET_OPTION = click.option(
     "host's time goes. scaling: a matrix over batch, lengths and tensor parallel size, shown as curves.",
 )
 
-USUAL = Path("scenarios")
-"""Where a scenario is looked for if none is named; ``perfgate init`` writes one there."""
+USUAL = Path("scenarios")  # where a scenario is looked for if none is named; `perfgate init` writes one there
 
-QUIET = "perfgate.quiet"
-"""Where the context of a command keeps whether it is quiet."""
+QUIET = "perfgate.quiet"  # where the context of a command keeps whether it is quiet
 QUIET_OPTION = click.option(
     "-q",
     "--quiet",
@@ -86,22 +83,16 @@ def resume_option(folder: str, text: str) -> Callable[[Callable[..., Any]], Call
     """``--resume`` with the folder of a run or a night."""
     path = click.Path(path_type=Path, file_okay=False)
     more = f"Go on with {text}"
-    return click.option("--resume", "folder", type=path, shell_complete=completion.runs, metavar=folder, help=more)
+    return click.option("--resume", "folder", type=path, shell_complete=complete_runs, metavar=folder, help=more)
 
 
 @dataclass(frozen=True)
 class Builds:
-    """The builds that a command line names.
+    """The builds that a command line names."""
 
-    Args:
-        base: Words of ``--base``.
-        head: Words of ``--head``.
-        runs: The folder of run folders, which do not count as an uncommitted change of a build.
-    """
-
-    base: Words
-    head: Words
-    runs: Path
+    base: Words  # words of `--base`
+    head: Words  # words of `--head`
+    runs: Path  # the folder of run folders, which do not count as an uncommitted change of a build
 
     def subjects(
         self, progress: Callable[[str], None], scenarios: Sequence[Path] = (), *, build: bool = True

@@ -24,8 +24,7 @@ _COMMAND = re.compile(r"(?m)^(\s*:)(?=:)|(##)(?=\[)")
 """Where GitHub's runner sees a command: ``::`` at the start of a line, also after blanks, and ``##[`` anywhere."""
 _BREAK = "\u200b"
 _PLAIN = str.maketrans(
-    "\u2502\u2551\u256b\u2560\u2550\u251c\u2524\u2500\u253c\u25cf\u25cb\u00b7\u25c4\u25ba\u2026",
-    "|:+:=[]-+*o.<>~",
+    "\u2502\u2551\u256b\u2560\u2550\u251c\u2524\u2500\u253c\u25cf\u25cb\u00b7\u25c4\u25ba\u2026", "|:+:=[]-+*o.<>~"
 )
 """What reports and progress draw with, for a stream that has no such characters."""
 

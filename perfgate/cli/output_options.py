@@ -1,4 +1,4 @@
-"""What commands that end with an outcome have in common: the folder of runs, how the report is shown, the exit status.
+"""What commands have in common: the folder of runs, words at the Tab key, how a report is shown, the exit status.
 
 Slow imports are where they are needed, so that ``--help`` answers at once.
 """
@@ -28,8 +28,7 @@ from perfgate.report.text import to_text
 if TYPE_CHECKING:
     from perfgate.judge.outcome import Outcome
 
-RUN_FOLDER = "perfgate.run_folder"
-"""Where the context of a command keeps the folder of the run that it made."""
+RUN_FOLDER = "perfgate.run_folder"  # where the context of a command keeps the folder of the run that it made
 
 
 def in_project(name: str) -> str:
@@ -64,8 +63,7 @@ def folder_option(name: str, what: str) -> Callable[[Callable[..., Any]], Callab
     )
 
 
-RUNS = "runs"
-"""The folder in which a run is looked for by its name, unless ``--runs`` names another one."""
+RUNS = "runs"  # the folder in which a run is looked for by its name, unless `--runs` names another one
 RUNS_OPTION = folder_option(RUNS, "Folder for run folders")
 
 
@@ -83,6 +81,30 @@ def run_named(word: Path, runs: Path) -> Path:
     from perfgate.report.run_folders import find_run
 
     return find_run(word, runs, tell=say)
+
+
+def complete_subjects(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """The subjects of ``perfgate.toml``, and the keys of those that are written out."""
+    try:
+        named = [*subject_tables()]
+    except UsageError:  # check says what is wrong with it
+        named = []
+    return [word for word in (*named, "python=", "path=", "env.", "args.", "ref=") if word.startswith(begun)]
+
+
+def complete_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """The word for the newest run, and the names of all of them, the newest first."""
+    from perfgate.report.run_folders import LATEST, list_runs
+
+    names = [run.name for run in list_runs(Path(context.params.get("runs") or in_project(RUNS)))]
+    return [word for word in (LATEST, *names) if word.startswith(begun)]
+
+
+def complete_runs_and_codes(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """The runs, then the reason codes."""
+    from perfgate.reasons import REASONS
+
+    return [*complete_runs(context, parameter, begun), *(code for code in REASONS if code.startswith(begun))]
 
 
 class _FormatChoice(click.Choice[str]):

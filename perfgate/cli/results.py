@@ -6,17 +6,19 @@ Slow imports are in the bodies of commands, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from perfgate import rooms
-from perfgate.cli import completion
 from perfgate.cli.output_options import (
     RUN_FOLDER,
     RUNS,
     RUNS_OPTION,
+    complete_runs,
+    complete_runs_and_codes,
     echo_document,
     in_project,
     reported,
@@ -30,16 +32,13 @@ from perfgate.reasons import REASONS, current
 if TYPE_CHECKING:
     from perfgate.judge.outcome import Outcome
 
-SCHEMAS = {
-    "scenario": "perfgate.scenario.declaration:json_schema",
-    "verdict": "perfgate.judge.outcome:verdict_schema",
-}
+SCHEMAS = {"scenario": "perfgate.scenario.declaration:json_schema", "verdict": "perfgate.judge.outcome:verdict_schema"}
 """What makes each schema, imported when it is asked for; rooms bring more."""
 
 
 @click.command()
 @click.argument("folders", metavar="[RUN]...", nargs=-1, type=click.Path(path_type=Path, file_okay=False),
-                shell_complete=completion.runs)  # fmt: skip
+                shell_complete=complete_runs)  # fmt: skip
 @RUNS_OPTION
 @reported
 @rooms.with_options("judge")
@@ -80,7 +79,7 @@ def list_runs(runs: Path) -> None:
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, shell_complete=completion.runs)
+@click.argument("files", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--scenario", type=click.Path(path_type=Path), help="Gates for a CSV.")
 @click.option(
     "--gate",
@@ -146,7 +145,7 @@ def compare(
 
 @click.command()
 @click.argument("folder", metavar="[RUN]", default="latest", type=click.Path(path_type=Path, file_okay=False),
-                shell_complete=completion.runs)  # fmt: skip
+                shell_complete=complete_runs)  # fmt: skip
 @click.option("--output", "file", type=click.Path(path_type=Path, dir_okay=False),
               help="Write the page to this file; by default report.html in the run's folder.")  # fmt: skip
 @RUNS_OPTION
@@ -166,7 +165,7 @@ def report(folder: Path, file: Path | None, runs: Path) -> None:
 
 
 @click.command()
-@click.argument("what", metavar="[RUN|CODE]", required=False, shell_complete=completion.runs_and_codes)
+@click.argument("what", metavar="[RUN|CODE]", required=False, shell_complete=complete_runs_and_codes)
 @RUNS_OPTION
 def explain(what: str | None, runs: Path) -> None:
     """Say why a run has its verdict, step by step; print the page of a reason code, or the list of all codes.
@@ -176,8 +175,7 @@ def explain(what: str | None, runs: Path) -> None:
     from perfgate import gate
     from perfgate.record.run_names import RUN
     from perfgate.record.stop import read_stop
-    from perfgate.report.explanation import explanation_document
-    from perfgate.report.reasons_page import render_page
+    from perfgate.report.outcome_document import explanation_document
     from perfgate.report.run_folders import LATEST
     from perfgate.scenario.yaml_document import did_you_mean
 
@@ -186,7 +184,9 @@ def explain(what: str | None, runs: Path) -> None:
         for reason in REASONS.values():
             click.echo(f"{reason.code.ljust(width)}  {reason.meaning.split('. ')[0].rstrip('.')}.")
     elif (code := current(what)) in REASONS:
-        click.echo(render_page(REASONS[code]), nl=False)
+        reason = REASONS[code]
+        meaning, remedy = (textwrap.fill(text, 100) for text in (reason.meaning, reason.remedy))
+        click.echo(f"{reason.code}\n\n{meaning}\n\nWhat to do: {remedy}")
     elif what == LATEST or Path(what).is_dir() or (runs / what).is_dir():
         folder = run_named(Path(what), runs)
         outcome = gate.outcome_of(folder)

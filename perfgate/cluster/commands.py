@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfgate.cli.completion import runs as run_names
 from perfgate.cli.measuring import Builds, measured, measuring, names_a_reference, scenarios_or_usual
+from perfgate.cli.output_options import complete_runs
 from perfgate.errors import UsageError
 from perfgate.fleet.commands import class_of, planned
 
@@ -31,7 +31,7 @@ def on_clusters(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--on", metavar="auto|ray://HOST:PORT",
                   help="Measure on a Ray cluster, each cell where it has room: docs/ray.md.")  # fmt: skip
-    @click.option("--attach", type=path, metavar="RUN", shell_complete=run_names,
+    @click.option("--attach", type=path, metavar="RUN", shell_complete=complete_runs,
                   help="With --on: look on at this run, which the cluster measures or has measured.")  # fmt: skip
     @functools.wraps(command)
     def elsewhere(

@@ -24,8 +24,8 @@ from perfgate.models import Frozen
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import DRILL
 from perfgate.record.run_record import Record, read_records
-from perfgate.report.closing_sentence import sentences_of
 from perfgate.report.document import Document, Section
+from perfgate.report.story import sentences_of
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.rates import rate_bounds
 from perfgate.units import percent, plural

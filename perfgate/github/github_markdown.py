@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
+from perfgate.errors import Verdict
+from perfgate.judge.outcome import PASSED, Outcome
 from perfgate.report.document import Document, Section, printable
 from perfgate.report.interval_strip import interval_lines
 from perfgate.report.markdown import to_markdown
 from perfgate.report.outcome_document import outcome_document
-from perfgate.report.outcome_lines import gate_name, gate_row, notes, run_notes, urgency, where
+from perfgate.report.outcome_lines import first_line, place_of, urgency
+from perfgate.report.story import tell
 from perfgate.report.text import to_text
-from perfgate.units import signed_percent
 
 # A step's summary; a larger one is dropped whole (GitHub's documentation, "Workflow commands", job summaries)
 SUMMARY_BYTES = 1024 * 1024
@@ -86,29 +87,24 @@ def annotate(outcome: Outcome) -> list[Annotation]:
 
 
 def _all_annotations(outcome: Outcome) -> Iterator[Annotation]:
-    gates = [(cell, gate) for cell in outcome.cells for gate in cell.gates]
-    for cell, gate in sorted(gates, key=lambda pair: urgency(pair[1])):
-        if gate.verdict not in ("pass", "improved"):
-            yield _of_gate(cell, gate)
-    for cell in outcome.cells:
-        level: Level = "warning" if cell.verdict in ("inconclusive", "advisory") else "error"
-        scenario = (where(cell.gates[0])[0], 1) if cell.gates else ("", 0)  # where the cell comes from
-        for note in notes(cell):
-            if note.kind == "reason" and note.about == printable(cell.name):
-                first = note.text.partition("\n")[0]
-                yield Annotation(level, f"{note.about}: {note.code}", f"{first}\n{note.remedy}", *scenario)
-    for note in run_notes(outcome):
+    story = tell(outcome)
+    gates = [(cell, gate) for cell in story.cells for gate in cell.gates]
+    for cell, gate in sorted(gates, key=lambda pair: urgency(pair[1].outcome)):
+        if (verdict := gate.outcome.verdict) not in PASSED:
+            title = printable(f"{cell.outcome.name}: {gate.row.metric} {verdict}")
+            yield Annotation(_level(verdict), title, printable(gate.sentence), *gate.place)
+    for cell in story.cells:
+        # The scenario that a cell comes from, as its gates name it.
+        scenario = (place_of(cell.outcome.gates[0])[0], 1) if cell.gates else ("", 0)
+        for note in (note for note in cell.own_notes if note.kind == "reason"):
+            text = f"{first_line(note)}\n{note.remedy}"
+            yield Annotation(_level(cell.outcome.verdict), f"{note.about}: {note.code}", text, *scenario)
+    for note in story.notes:
         yield Annotation("warning" if outcome.exit_status in (0, 20) else "error", note.code, note.text)
 
 
-def _of_gate(cell: CellOutcome, gate: GateOutcome) -> Annotation:
-    level: Level = "warning" if gate.verdict in ("inconclusive", "advisory") else "error"
-    _, base, head, _, interval, margins, *_ = gate_row(gate)
-    figures = f"{signed_percent(gate.change)} ({base} to {head}), interval {interval}, margins {margins}"
-    shares = f"{base} to {head}" if None not in (gate.base, gate.head) else "no values"
-    text = figures if gate.change is not None else "; ".join(note.text for note in gate.reasons) or shares
-    title = f"{cell.name}: {gate_name(gate)} {gate.verdict}"
-    return Annotation(level, printable(title), printable(text), *where(gate))
+def _level(verdict: Verdict) -> Level:
+    return "warning" if verdict in ("inconclusive", "advisory") else "error"
 
 
 def _data(text: str) -> str:

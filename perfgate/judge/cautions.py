@@ -25,8 +25,7 @@ SAME_CLOCK = 0.01
 """By how much the sides' SM clocks may differ, as a share; a step bound by memory moves less than its clock does."""
 ONE_STATE = timedelta(hours=6)
 """Caches that were filled within so long of each other were filled in one state of the machine."""
-CHANCE = 0.01
-"""Two-sided p from which on a difference of clocks may be chance."""
+CHANCE = 0.01  # two-sided p from which on a difference of clocks may be chance
 
 
 def record_cautions(record: Record) -> Iterator[Note]:
@@ -54,8 +53,7 @@ def _causes(dropped: Sequence[Trial]) -> str:
     return "; ".join([*causes, *filter(None, [unevenness(dropped)])])
 
 
-TrialsBySide = Mapping[Side, Sequence[Trial]]
-"""Trials of base and head."""
+TrialsBySide = Mapping[Side, Sequence[Trial]]  # trials of base and head
 
 
 def side_cautions(work: Work, timed: TrialsBySide, traced: TrialsBySide) -> Iterator[Note]:
@@ -119,11 +117,8 @@ def clocks_differ(gpus: Mapping[Side, GpuOutcome], trials: TrialsBySide) -> Note
 
     Medians over the trials are compared, so that one disturbed pair takes nothing from the others. Clocks that nobody
     locks wander in steps of 15 MHz from trial to trial: where the trials' clocks spread so far that the difference may
-    be chance, it is no more than the pairs' own spread, which the test knows.
-
-    Args:
-        gpus: What the GPUs of each side did.
-        trials: The trials behind it; a side that has none was measured elsewhere, and its median counts as it is.
+    be chance, it is no more than the pairs' own spread, which the test knows. A side without trials was measured
+    elsewhere, and its median counts as it is.
     """
     if len(gpus) < 2:  # noqa: PLR2004 (base and head)
         return None

@@ -247,8 +247,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], plan: Plan) 
     return outcome.model_copy(update=next_looks)
 
 
-PACE = ("s", "tok/s", "req/s")
-"""Units of metrics that a higher clock only makes better."""
+PACE = ("s", "tok/s", "req/s")  # units of metrics that a higher clock only makes better
 
 
 def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[GateOutcome, ...], list[Finding]]:

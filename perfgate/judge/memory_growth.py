@@ -18,8 +18,7 @@ from perfgate.units import format_value
 
 LEVEL: Final = 0.005
 """For each of two kinds of memory: of a head that keeps nothing it is said in one of a hundred cells at most."""
-FEWEST: Final = 2
-"""Trials of a side that have a spread."""
+FEWEST: Final = 2  # trials of a side that have a spread
 _Rows = Sequence[Sequence[int]]
 _KINDS: Final[Mapping[str, Callable[[Memory], Sequence[int]]]] = {
     "GPU memory": lambda memory: memory.allocated, "host memory": lambda memory: memory.resident,

@@ -30,23 +30,14 @@ History = Mapping[Kind, Earlier]
 
 @dataclass(frozen=True)
 class _Gate:
-    """A gate that is not decided.
+    """A gate that is not decided."""
 
-    Args:
-        plan: The gate.
-        level: Holm's, at which it would block.
-        margins: ``ignorable`` and ``must_catch`` as ratios minus one.
-        pairs: Pairs at the last look; before the first one 0, and the builds are taken to be alike.
-        mean: Of their log ratios, positive is worse.
-        pair_sd: Their spread; ``None`` where no look tells.
-    """
-
-    plan: GatePlan
-    level: float
-    margins: tuple[float, float]
-    pairs: int = 0
-    mean: float = 0.0
-    pair_sd: float | None = None
+    plan: GatePlan  # the gate
+    level: float  # holm's, at which it would block
+    margins: tuple[float, float]  # `ignorable` and `must_catch` as ratios minus one
+    pairs: int = 0  # pairs at the last look; before the first one 0, and the builds are taken to be alike
+    mean: float = 0.0  # of their log ratios, positive is worse
+    pair_sd: float | None = None  # their spread; `None` where no look tells
 
     def chances(self, cell: Cell, history: History, schedule: Schedule) -> dict[int, tuple[float, float]] | None:
         """For each further look the chances that it passes and that it blocks; ``None`` where no spread is known."""
@@ -71,25 +62,16 @@ class _Gate:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """What is measured of a cell until gates are looked at next, or until it has all that it is to have.
+    """What is measured of a cell until gates are looked at next, or until it has all that it is to have."""
 
-    Args:
-        cell: The cell.
-        lacking: Pairs by kind, in the order they are taken.
-        gates: Those that are not decided, of the last of these kinds; ``None`` where nothing is looked at.
-        taken: Pairs of that kind that there are.
-        schedule: Its looks.
-        builds: Trials of a pair, or round.
-        cold: Whether warm-up trials come first.
-    """
-
-    cell: Cell
-    lacking: Mapping[Kind, int]
+    cell: Cell  # the cell
+    lacking: Mapping[Kind, int]  # pairs by kind, in the order they are taken
+    # Those that are not decided, of the last of these kinds; `None` where nothing is looked at
     gates: Sequence[_Gate] | None
-    taken: int
-    schedule: Schedule
-    builds: int
-    cold: bool
+    taken: int  # pairs of that kind that there are
+    schedule: Schedule  # its looks
+    builds: int  # trials of a pair, or round
+    cold: bool  # whether warm-up trials come first
 
     def decisions_a_second(self, history: History) -> float | None:
         """The chance that a further look decides over the seconds until then, of the look where that is most.

@@ -15,23 +15,15 @@ from perfgate.scenario.plan import Cell
 
 @dataclass(frozen=True)
 class Due:
-    """What a cell is to have next.
+    """What a cell is to have next."""
 
-    Args:
-        cell: The cell.
-        kind: Of which trials.
-        target: How many pairs, or trials of one side alone.
-        decides: Whether gates are looked at then.
-        judged: The cell as it is judged before these are taken; of several heads as the first that goes on is.
-        heads: The names of the heads, of several, that go on; of one alone it is empty.
-    """
-
-    cell: Cell
-    kind: Kind
-    target: int
-    decides: bool
+    cell: Cell  # the cell
+    kind: Kind  # of which trials
+    target: int  # how many pairs, or trials of one side alone
+    decides: bool  # whether gates are looked at then
+    # The cell as it is judged before these are taken; of several heads as the first that goes on is
     judged: CellOutcome
-    heads: tuple[str, ...] = ("",)
+    heads: tuple[str, ...] = ("",)  # the names of the heads, of several, that go on; of one alone it is empty
 
 
 def due(run: Run, records: Mapping[str, Record]) -> Iterator[Due]:

@@ -134,12 +134,9 @@ class Ordered(OfTable):
 
     Both p values hold, so the larger one does: the paired test with whatever the place adds to the spread, and the test
     that takes the place out. With both orders as often, the mean is the same to within one pair.
-
-    Args:
-        head_first: Of each pair whether the head ran first.
     """
 
-    head_first: tuple[bool, ...] = ()
+    head_first: tuple[bool, ...] = ()  # of each pair whether the head ran first
 
     def above(self, d: stats.Floats) -> Iterator[stats.Estimate]:
         """The mean, and the mean with the order as a covariate."""
@@ -155,12 +152,9 @@ class Unordered(OfTable):
 
     Were one side always first, a drift would add what both sides move from one trial to the next. The first pair and
     the last tell that, so it is counted against the head. What the place itself costs, nothing here can tell.
-
-    Args:
-        why: What is not known, in words.
     """
 
-    why: str = ""
+    why: str = ""  # what is not known, in words
 
     def interim_looks(self) -> tuple[stats.Look, ...]:
         """The one look that there is: no p value holds for a block."""

@@ -21,45 +21,32 @@ from perfgate.stats.estimate import ROUNDING, Estimate, detectable, log_ratios, 
 from perfgate.stats.sequential import Schedule
 from perfgate.units import bounded_percent, percent
 
-USUALLY = 0.9
-"""A plan under which an unchanged build passes less often than this is warned of."""
+USUALLY = 0.9  # a plan under which an unchanged build passes less often than this is warned of
 
 
 @dataclass(frozen=True)
 class GatePower:
-    """What a gate can show.
+    """What a gate can show."""
 
-    Args:
-        metric: The gated metric, with its role.
-        pair_sd: Spread of the pairs' log ratios; ``None`` where it is unknown.
-        source: Where that comes from, in words; empty where it is unknown.
-        detectable: At each look, the slowdown blocked with probability 1 - beta; ``None`` where the look cannot block
-            or the spread is unknown.
-        passes: At each look, the probability that a build exactly as fast as the base passes there; ``None`` where
-            the spread is unknown.
-        problem: Why the looks declared cannot decide this gate; empty where they can.
-    """
-
-    metric: str
-    pair_sd: float | None
-    source: str
+    metric: str  # the gated metric, with its role
+    pair_sd: float | None  # spread of the pairs' log ratios; `None` where it is unknown
+    source: str  # where that comes from, in words; empty where it is unknown
+    # At each look, the slowdown blocked with probability 1 - beta; `None` where the look cannot block or the spread is
+    # unknown
     detectable: tuple[float | None, ...]
+    # At each look, the probability that a build exactly as fast as the base passes there; `None` where the spread is
+    # unknown
     passes: tuple[float | None, ...]
-    problem: str
+    problem: str  # why the looks declared cannot decide this gate; empty where they can
 
 
 @dataclass(frozen=True)
 class CellPower:
-    """What a cell costs.
+    """What a cell costs."""
 
-    Args:
-        kinds: In the order they are taken; a kind of which nothing is taken is left out.
-        gates: In the cell's order.
-        chosen: How many iterations a run would choose now; ``None`` where it would not, or its warm-up trials decide.
-    """
-
-    kinds: tuple[KindCost, ...]
-    gates: tuple[GatePower, ...]
+    kinds: tuple[KindCost, ...]  # in the order they are taken; a kind of which nothing is taken is left out
+    gates: tuple[GatePower, ...]  # in the cell's order
+    # How many iterations a run would choose now; `None` where it would not, or its warm-up trials decide
     chosen: IterationChoice | None = None
 
 

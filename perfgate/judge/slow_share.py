@@ -26,8 +26,7 @@ from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
 SLOW_SHARE: Final = "slow_state_share"
 """What the gate on the share of the slow state is called; no scenario declares it."""
 
-EPSILON: Final = 1e-9
-"""What rounding may add to a number of pairs."""
+EPSILON: Final = 1e-9  # what rounding may add to a number of pairs
 
 LEANS = 0.1
 """Where the one-sided p of the discordant pairs is at most this, nothing passes: a head that causes the slow state
@@ -40,24 +39,16 @@ class SlowShare:
 
     Only the order within a pair is random, and each pair's was drawn on its own; so the sign of the difference between
     both trials' shares is tested, over the pairs in which they differ, and nothing is assumed of how states last.
-
-    Args:
-        gate: The first gate that is compared within states.
-        shares: For each look, the slow state's share of each pair's base and head.
-        schedule: The looks.
-        declared: Those of them that its cell declares; the others were added.
-        drawn: Whether the order of each pair was drawn on its own; else it may not block.
-        unplaced: For each look, the pairs of which a trial is in no known state, and so compared with nothing.
-        heads: How many heads the run has, among which orders were drawn.
     """
 
-    gate: GatePlan
-    shares: tuple[list[tuple[float, float]], ...]
-    schedule: stats.Schedule
-    declared: stats.Schedule
-    drawn: bool
+    gate: GatePlan  # the first gate that is compared within states
+    shares: tuple[list[tuple[float, float]], ...]  # for each look, the slow state's share of each pair's base and head
+    schedule: stats.Schedule  # the looks
+    declared: stats.Schedule  # those of them that its cell declares; the others were added
+    drawn: bool  # whether the order of each pair was drawn on its own; else it may not block
+    # For each look, the pairs of which a trial is in no known state, and so compared with nothing
     unplaced: tuple[int, ...]
-    heads: int = 1
+    heads: int = 1  # how many heads the run has, among which orders were drawn
     fault: None = None
 
     def interim_looks(self) -> tuple[stats.Look, ...]:

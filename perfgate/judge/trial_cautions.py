@@ -21,8 +21,7 @@ SLOW_TRIAL = 1.5
 """A trial whose usual iteration takes this many times that of the same side's other trials. Of 177 trials on H200s the
 worst took 1.03 times, of 202 on two cores that others used as well up to 2.87 times. It is told and not dropped:
 dropping what is far from the others would drop a build's own slow restarts as well."""
-FEW_OTHERS = 2
-"""Of fewer other trials than this none says which is the odd one."""
+FEW_OTHERS = 2  # of fewer other trials than this none says which is the odd one
 HELD_UP: Final = 1.5
 """A decode step of this many times the median of its iteration was held up: all of one have nearly the same work."""
 STALLED: Final = 0.01

@@ -16,23 +16,16 @@ from perfgate.metrics.trial import CLOCKED
 
 @dataclass(frozen=True)
 class Shown:
-    """One metric and its values.
+    """One metric and its values."""
 
-    Args:
-        metric: The metric.
-        base: A value a trial.
-        head: The same for the head.
-        looks: What part of the level a look may use, as one of so many; 0 where the values are not in pairs of known
-            order, or no look is reached: then nothing is said of the difference.
-        resolution: The instrument's step as a share of the values.
-        by_signs: Whether the signs of the pairs must agree, see :class:`perfgate.stats.signs.FlippedEstimate`.
-    """
-
-    metric: Metric
-    base: Sequence[float]
-    head: Sequence[float]
+    metric: Metric  # the metric
+    base: Sequence[float]  # a value a trial
+    head: Sequence[float]  # the same for the head
+    # What part of the level a look may use, as one of so many; 0 where the values are not in pairs of known order, or
+    # no look is reached: then nothing is said of the difference
     looks: int = 0
-    resolution: float = 0.0
+    resolution: float = 0.0  # the instrument's step as a share of the values
+    # Whether the signs of the pairs must agree, see :class:`perfgate.stats.signs.FlippedEstimate`
     by_signs: bool = False
 
     def row(self, level: float) -> MetricOutcome:

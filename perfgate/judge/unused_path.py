@@ -45,10 +45,7 @@ def not_measured(sides: Sides) -> Note | None:
 def alone_unused(record: Record, side: Side, stored: Iterable[Mapping[str, str]]) -> Note | None:
     """Why one side is held against no build that is stored: without what nothing used of it, it is that build.
 
-    Args:
-        record: The record.
-        side: The side.
-        stored: The packages of each of these builds, of which nothing but packages is known.
+    ``stored`` has the packages of each of these builds, of which nothing but packages is known.
     """
     subject = record.subjects[side]
     unused = [seen for seen in folders_seen(record, side) if seen.state == "unused"]

@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from perfgate.judge.outcome import CellOutcome
 from perfgate.kernels.outcomes import CounterRow, CountersOutcome
 from perfgate.metrics.catalogue import split_name
 from perfgate.metrics.sides import SIDES
 from perfgate.report.document import Section
-from perfgate.report.explanation import OF_THE_STEP
+from perfgate.report.story import OF_THE_STEP
 from perfgate.trace.attribution import GRAPH_IDLE, OF_NO_HOST, SHARED, WAITING, Attribution, Part
 from perfgate.units import format_si, format_value, percent, plural
 
 ATTRIBUTED = ("decode step", "base us", "head us", "difference us", "share")
 COUNTED = ("counted kernel", "role", "launches", "bytes", "DRAM", "SM", "occupancy", "times its roof", "bound")
-COUNTED_GIVE_WAY = (6, 5, 4, 8, 2)
-"""Columns of the counted kernels that a narrow terminal shows below their row."""
-MOST_ROLES = 6
-"""Roles with a row of their own; what the others changed by is one row, so that the table still adds up."""
-SHOWN_S = 0.05e-6
-"""A smaller difference is shown as 0.0 us, so it needs no row."""
-COPYING, IDLE = "copies", "idle"
-"""What sentences call all copies, and all idle time in which the host may have a part."""
-LABELS = {WAITING: "waiting for other ranks"}
-GREW = {
-    COPYING: "copies take", IDLE: "the device is idle for", GRAPH_IDLE: "gaps within CUDA graphs take",
-    WAITING: "waiting for other ranks takes",
-}  # fmt: skip
-"""How a sentence says that these grew."""
-TOLD_S = 1e-6
-"""A smaller difference is not worth a place in the sentence."""
-TOLD_SHARE = 0.1
-"""Nor is a smaller share of the whole difference."""
-MOST_ROWS = 12
-"""Kernels with a row of their own, those that move most bytes; the others are counted in one line."""
-SHOWN_RATIO = 0.005
-"""A difference of bytes that is a smaller share is shown as one figure: repeats differ by as much."""
-SHOWN_POINTS = 5.0
-"""The same for shares in percent."""
-SAME_BYTES = ": same bytes"
-"""The end of a sentence about a role whose counters did not change."""
-SHARES = ("dram_throughput", "sm_throughput", "occupancy")
-"""Counters in percent that have a column."""
+COUNTED_GIVE_WAY = (6, 5, 4, 8, 2)  # columns of the counted kernels that a narrow terminal shows below their row
+MOST_ROLES = 6  # roles with a row of their own; what the others changed by is one row, so that the table still adds up
+SHOWN_S = 0.05e-6  # a smaller difference is shown as 0.0 us, so it needs no row
+COPYING, IDLE = "copies take", "the device is idle for"
+"""What sentences say of all copies, and of all idle time in which the host may have a part."""
+GREW = {GRAPH_IDLE: "gaps within CUDA graphs take", WAITING: "waiting for other ranks takes"}
+"""The same of idle time that no host can shorten."""
+TOLD_S = 1e-6  # a smaller difference is not worth a place in the sentence
+TOLD_SHARE = 0.1  # nor is a smaller share of the whole difference
+MOST_ROWS = 12  # kernels with a row of their own, those that move most bytes; the others are counted in one line
+SHOWN_RATIO = 0.005  # a difference of bytes that is a smaller share is shown as one figure: repeats differ by as much
+SHOWN_POINTS = 5.0  # the same for shares in percent
+SAME_BYTES = ": same bytes"  # the end of a sentence about a role whose counters did not change
+SHARES = ("dram_throughput", "sm_throughput", "occupancy")  # counters in percent that have a column
 
 
 def attribution_section(change: Attribution) -> Section:
@@ -68,35 +53,47 @@ def _part_rows(change: Attribution) -> list[tuple[str, ...]]:
 
 
 def attribution_sentence(change: Attribution, *, grown: bool = False) -> str:
-    """What made the step longer or shorter, and what the host had to do with it.
+    """What made the step longer or shorter, the largest part first, and what the host had to do with it.
 
-    Args:
-        change: The difference.
-        grown: Tell only what made it longer: what took less time, and a base that waited, does not cause that.
+    With ``grown`` only what made it longer: what took less time, and a base that waited, does not cause that.
     """
-    if change.misled:
-        own = f"{_us(change.told_s)} us an untraced step, {_us(change.device_s)} us of it on the device"
-        causes = _causes(change.device_parts, change.device_s, grown=grown)
-        told = f"{own}: {causes}{_late(change)}"
-        return f"{told}." if grown else f"{told}; traced, {_apart(change)}."
-    causes = _causes(change.parts, change.difference_s, grown=grown)
-    return f"{_us(change.difference_s)} us a step: {causes}{_late(change) if grown else _host(change)}."
+    if not change.misled:
+        host = _late(change) if grown else _host(change)
+        return f"A traced decode step takes {_longer(change.difference_s)}: {_moved(change.parts, grown=grown)}{host}."
+    moved = _moved(change.device_parts, grown=grown)
+    step = f"A decode step takes {_longer(change.told_s)}, of which the device itself works {_by(change.device_s)}"
+    return f"{step}: {moved}{_late(change)}{'' if grown else f'; {_apart(change)}'}."
 
 
-def _causes(parts: Sequence[Part], whole_s: float, *, grown: bool) -> str:
-    """The parts that matter in a difference."""
-    told = [(part.difference_s, _told(part)) for part in parts if part.kind == "kernels"]
-    told += [(seconds, f"{LABELS.get(name, name)} {_us(seconds)} us") for name, seconds in _further(parts).items()]
-    shown = [text for seconds, text in told if _matters(seconds, whole_s) and (seconds > 0 or not grown)]
+def _moved(parts: Sequence[Part], *, grown: bool) -> str:
+    """The parts that matter in a difference, the largest first."""
+    copies = [part for part in parts if part.kind == "busy"]
+    idle = [part for part in parts if part.kind == "idle" and part.name not in OF_NO_HOST]
+    told = [(part.difference_s, _kernels(part), _launches(part)) for part in parts if part.kind == "kernels"]
+    told += [(part.difference_s, GREW[part.name], "") for part in parts if part.name in OF_NO_HOST]
+    told += [(_sums(copies)[2], COPYING, ""), (_sums(idle)[2], IDLE, "")]
+    whole_s = sum(part.difference_s for part in parts)
+    moved = [(seconds, f"{what} {_by(seconds)}{launches}") for seconds, what, launches in told
+             if _matters(seconds, whole_s) and (seconds > 0 or not grown)]  # fmt: skip
+    shown = [text for _, text in sorted(moved, key=lambda part: -abs(part[0]))]
     return ", ".join(shown) or f"no part {'grew' if grown else 'changed'} by as much as 1 us"
 
 
-def _further(parts: Sequence[Part]) -> dict[str, float]:
-    """What differs beside kernels: copies, idle time, and a kind of that which is by itself."""
-    copies = [part for part in parts if part.kind == "busy"]
-    idle = [part for part in parts if part.kind == "idle" and part.name not in OF_NO_HOST]
-    others = {part.name: part.difference_s for part in parts if part.name in OF_NO_HOST}
-    return {COPYING: _sums(copies)[2], IDLE: _sums(idle)[2]} | others
+def _kernels(part: Part) -> str:
+    return f"{part.name.rpartition(': ')[2].replace('+', ' and ')} kernels take"
+
+
+def _longer(seconds: float) -> str:
+    return f"{format_value(abs(seconds), 's')} {'less' if seconds < 0 else 'longer'}"
+
+
+def _by(seconds: float) -> str:
+    return f"{format_value(abs(seconds), 's')} {'less' if seconds < 0 else 'more'}"
+
+
+def _launches(part: Part) -> str:
+    more = (part.head_launches or 0) - (part.base_launches or 0)
+    return f" ({plural(abs(more), 'launch', 'es')} {'more' if more > 0 else 'fewer'})" if more else ""
 
 
 def _late(change: Attribution) -> str:
@@ -108,55 +105,8 @@ def _apart(change: Attribution) -> str:
     """For how long a device waits in traces that mislead."""
     idle = " and ".join(f"{format_value(s, 's')} on {side}" for side, s in zip(SIDES, change.waits_s, strict=True))
     ranks = " or waits for other ranks" if any(part.name == WAITING for part in change.parts) else ""
-    return (
-        f"the device is idle outside graphs{ranks} for {idle}, so that a step differs by {_us(change.difference_s)} us"
-    )
-
-
-def of_the_step(change: Attribution) -> str:
-    """The sentence, behind what it is about."""
-    return f"The {'' if change.misled else 'traced '}decode step: {attribution_sentence(change)}"
-
-
-def why_in_words(change: Attribution) -> str:
-    """What made the step longer, for who does not know the parts of a step; the largest first."""
-    if change.told_s <= 0:
-        step = "decode step" if change.misled else "traced decode step"
-        return f"The {step} does not show why: {attribution_sentence(change)}"
-    if change.misled:
-        longer = f"Why: a decode step takes {format_value(change.told_s, 's')} longer"
-        own = f"kernels, copies and gaps within CUDA graphs account for {format_value(change.device_s, 's')}"
-        return f"{longer}; {own}: {_words(change.device_parts, change)}{_late(change)}. Traced, {_apart(change)}."
-    longer = format_value(change.difference_s, "s")
-    return f"Why: a traced decode step takes {longer} longer: {_words(change.parts, change)}."
-
-
-def _words(parts: Sequence[Part], change: Attribution) -> str:
-    told = []
-    for part in parts:
-        if part.kind == "kernels":
-            words = part.name.rpartition(": ")[2].replace("+", " and ")
-            told.append((part.difference_s, f"{words} kernels take {_more(part.difference_s)}{_launches(part)}"))
-    waited = ", waiting for the host" if change.head_late else ""
-    for label, seconds in _further(parts).items():
-        told.append((seconds, f"{GREW[label]} {_more(seconds)}{waited if label == IDLE else ''}"))
-    told.sort(key=lambda one: -one[0])
-    whole_s = sum(part.difference_s for part in parts)
-    grown = [text for seconds, text in told if seconds > 0 and _matters(seconds, whole_s)]
-    return ", ".join(grown) or "no part grew by as much as 1 us"
-
-
-def _more(seconds: float) -> str:
-    return f"{format_value(seconds, 's')} more"
-
-
-def _told(part: Part) -> str:
-    return f"{part.name} {_us(part.difference_s)} us{_launches(part)}"
-
-
-def _launches(part: Part) -> str:
-    more = (part.head_launches or 0) - (part.base_launches or 0)
-    return f" ({plural(abs(more), 'launch', 'es')} {'more' if more > 0 else 'fewer'})" if more else ""
+    step = f"so that a step takes {_longer(change.difference_s)}"
+    return f"traced, the device is idle outside graphs{ranks} for {idle}, {step}"
 
 
 def _host(change: Attribution) -> str:
@@ -204,6 +154,18 @@ def counters_section(counted: CountersOutcome) -> Section:
     return Section(rows=rows, give_way=COUNTED_GIVE_WAY, lines=tuple(lines), importance=2)
 
 
+def what_moved(cell: CellOutcome) -> list[str]:
+    """The sentence about the traced steps of a cell, where there are some."""
+    return [attribution_sentence(cell.attribution)] if cell.attribution else []
+
+
+def why_longer(cell: CellOutcome) -> list[str]:
+    """What made decode steps longer; nothing where they did not get longer."""
+    if cell.attribution is None or cell.attribution.told_s <= 0:
+        return []
+    return [f"Why: a{attribution_sentence(cell.attribution, grown=True).removeprefix('A')}"]
+
+
 def why_slower(cell: CellOutcome) -> list[str]:
     """For each role that a regressed gate is about the sentence that its counters give; a step's is its largest part.
 
@@ -217,21 +179,14 @@ def why_slower(cell: CellOutcome) -> list[str]:
     return [text for text in sentences if text]
 
 
-def _of_attribution(sentence: Callable[[Attribution], str]) -> Callable[[CellOutcome], list[str]]:
-    return lambda cell: [sentence(cell.attribution)] if cell.attribution else []
+def what_grew(cell: CellOutcome) -> list[str]:
+    """What takes longer in the traced steps of a cell, where there are some."""
+    return [attribution_sentence(cell.attribution, grown=True)] if cell.attribution else []
 
 
-why_longer = _of_attribution(why_in_words)
-difference = _of_attribution(attribution_sentence)
-beside_no_cause = _of_attribution(of_the_step)
-grown = _of_attribution(partial(attribution_sentence, grown=True))
-"""What the table of the room names, of a cell that has traced pairs."""
-
-
-def counters_changed(cell: CellOutcome) -> Iterator[str]:
+def counters_changed(cell: CellOutcome) -> list[str]:
     """What ncu counted otherwise."""
-    if cell.counters is not None:
-        yield from (text for text in cell.counters.sentences.values() if not text.endswith(SAME_BYTES))
+    return [text for text in cell.counters.sentences.values() if not text.endswith(SAME_BYTES)] if cell.counters else []
 
 
 def _largest_part(cell: CellOutcome) -> str | None:

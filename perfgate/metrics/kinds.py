@@ -45,9 +45,8 @@ class TrialKind:
         outcome: Fields of a cell's outcome: the ``model`` of each, in such a module, and what makes it ``of`` evidence
             where none of the ``checks`` does.
         sections: By place in a report (``before_notes``, ``after_notes``) an outcome's cell to its sections there.
-        told: By place in an explanation (``longer``, why a step is; ``slower``, why what a gate blocked is; ``causes``,
-            what explains a difference; ``else``, where nothing does; ``grown``, what can block) an outcome's cell to
-            sentences.
+        told: By place in a story (``longer``, why a step is; ``slower``, why what a gate blocked is; ``moved``, what
+            differs in a step; ``grown``, what can block) an outcome's cell to sentences.
         page: By place on the run's page (these, ``evidence``, ``end``) the cell and its evidence to sections.
         priced: A cell, the cost of its pairs and earlier records by kind to that cost with what else is known of it.
         shows: What one pair without a gate is taken for, in words: "to see what the ...".

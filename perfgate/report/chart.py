@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-WIDTH = 760
-"""Of a chart on a desk, in its own units; a page scales it."""
+WIDTH = 760  # of a chart on a desk, in its own units; a page scales it
 
 Rows = Sequence[tuple[str, ...]]
 Anchor = Literal["start", "middle", "end"]
@@ -17,52 +16,31 @@ Shape = Literal["rect", "line", "path", "text"]
 
 @dataclass(frozen=True)
 class Mark:
-    """One thing that is drawn.
+    """One thing that is drawn."""
 
-    Args:
-        shape: ``at`` is x, y, width, height of a ``rect``, two points of a ``line`` and one of a ``text``.
-        look: What it is, in words of the page's style sheet.
-        at: Coordinates.
-        text: What a ``text`` says; of all others what a pointer resting on them is told.
-        about: The kernel or the part of a step that it shows: the rows and marks of the same are shown together.
-        anchor: Which end of a ``text`` is at its point.
-        path: An SVG path made of figures alone.
-    """
-
-    shape: Shape
-    look: str
-    at: tuple[float, ...] = ()
-    text: str = ""
-    anchor: Anchor = "start"
-    path: str = ""
-    about: str = ""
+    shape: Shape  # `at` is x, y, width, height of a `rect`, two points of a `line` and one of a `text`
+    look: str  # what it is, in words of the page's style sheet
+    at: tuple[float, ...] = ()  # coordinates
+    text: str = ""  # what a `text` says; of all others what a pointer resting on them is told
+    anchor: Anchor = "start"  # which end of a `text` is at its point
+    path: str = ""  # an SVG path made of figures alone
+    about: str = ""  # the kernel or the part of a step that it shows: the rows and marks of the same are shown together
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with what is needed to read it without seeing it.
+    """A chart with what is needed to read it without seeing it."""
 
-    Args:
-        title: What is shown.
-        description: What a reader would see in it, in a sentence.
-        height: In the chart's own units, like :data:`WIDTH`.
-        marks: In the order they are drawn.
-        legend: Looks and their meaning.
-        rows: The same figures as a table, its heading first.
-        spread: Where any two rows may be compared by their second column, a ratio: its standard deviation, as a
-            logarithm.
-        width: In its own units.
-        narrow: The same drawn for a telephone, where that needs another one; its figures are in this one's table.
-    """
-
-    title: str
-    description: str
-    height: float
-    marks: tuple[Mark, ...]
-    legend: tuple[tuple[str, str], ...] = ()
-    rows: Rows = ()
+    title: str  # what is shown
+    description: str  # what a reader would see in it, in a sentence
+    height: float  # in the chart's own units, like :data:`WIDTH`
+    marks: tuple[Mark, ...]  # in the order they are drawn
+    legend: tuple[tuple[str, str], ...] = ()  # looks and their meaning
+    rows: Rows = ()  # the same figures as a table, its heading first
+    # Where any two rows may be compared by their second column, a ratio: its standard deviation, as a logarithm
     spread: float = 0.0
-    width: float = WIDTH
+    width: float = WIDTH  # in its own units
+    # The same drawn for a telephone, where that needs another one; its figures are in this one's table
     narrow: Chart | None = None
 
 
@@ -103,19 +81,12 @@ def arrow(look: str, x: float, y: float, direction: int) -> Mark:
 
 @dataclass(frozen=True)
 class Scale:
-    """Values to coordinates, linearly.
+    """Values to coordinates, linearly."""
 
-    Args:
-        low: The value at ``begin``.
-        high: The value at ``end``; more than ``low``.
-        begin: A coordinate.
-        end: The other one.
-    """
-
-    low: float
-    high: float
-    begin: float
-    end: float
+    low: float  # the value at `begin`
+    high: float  # the value at `end`; more than `low`
+    begin: float  # a coordinate
+    end: float  # the other one
 
     def __call__(self, value: float) -> float:
         """The coordinate of a value; of one that is outside the one at that end."""

@@ -1,4 +1,4 @@
-"""The sentence that a report of an outcome ends with, or begins: the verdict, and what it means."""
+"""The sentence that says the verdict of an outcome and what it means: the first of its story."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from perfgate.judge.outcome import CellOutcome, Outcome, states_told
 from perfgate.judge.running import is_running
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.kinds import TRIAL_KINDS, parts_of_kinds
+from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.report.outcome_lines import detectable_of, figures, gate_name
 from perfgate.stats.prediction import FIRST_PASSING_VISITS
 from perfgate.units import percent, signed_percent
@@ -44,7 +44,7 @@ def closing(outcome: Outcome) -> str:
     each = f" of each of {heads} heads, not of all together" if heads > 1 else ""
     rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate{each}"
     sentences = {
-        "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).{_why(outcome)}",
+        "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).",
         "pass": f"PASS{_exactly(outcome)}"
         if kernels_only
         else f"PASS: every gate excludes a slowdown of its must_catch margin{_within(outcome)} ({rates})."
@@ -115,12 +115,3 @@ def _blunt(outcome: Outcome) -> str:
         if gate.detectable is not None and gate.detectable > gate.must_catch
     ]
     return f" Between must_catch and detectable a slowdown may end inconclusive: {', '.join(gates)}." if gates else ""
-
-
-def _why(outcome: Outcome) -> str:
-    return "".join(f" {sentence}." for cell in outcome.cells for sentence in sentences_of(cell, "slower"))
-
-
-def sentences_of(cell: CellOutcome, place: str) -> list[str]:
-    """The sentences about a cell that kinds of trials have for a place in an explanation."""
-    return [text for tell in parts_of_kinds("told", place) for text in tell(cell)]

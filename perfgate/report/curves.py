@@ -12,15 +12,13 @@ from perfgate.report.chart import WIDTH, Chart, Mark, Rows, Scale, dots, label, 
 from perfgate.report.document import Section
 from perfgate.units import format_value, percent, signed_percent
 
-SHOWN = ("itl_median", "ttft_median", "output_throughput")
-"""Metrics of curves, where they were measured."""
+SHOWN = ("itl_median", "ttft_median", "output_throughput")  # metrics of curves, where they were measured
 SPLIT = "tensor_parallel_size"
 """With so many times the GPUs in each layer an ideal engine takes so much less time for a step."""
 GPUS = (SPLIT, "pipeline_parallel_size", "data_parallel_size")
 """With so many times the GPUs an ideal engine gives so many times the tokens. Stages and replicas shorten no step: each
 token passes all layers, one after the other."""
-BATCH = "batch"
-"""With a larger batch an ideal engine's step takes no longer, so it gives so many times the tokens."""
+BATCH = "batch"  # with a larger batch an ideal engine's step takes no longer, so it gives so many times the tokens
 HEADINGS = ("metric", "base", "head", "change", "verdict", "of ideal, base", "of ideal, head")
 GIVE_WAY = (6, 5, 2)
 LEFT, RIGHT, HEIGHT = 90.0, WIDTH - 20.0, 220.0
@@ -31,19 +29,12 @@ _KEY = re.compile(r"(\w+)=")
 
 @dataclass(frozen=True)
 class Curve:
-    """Cells of a scenario that differ in one number of its matrix.
+    """Cells of a scenario that differ in one number of its matrix."""
 
-    Args:
-        scenario: Its name, with its head's where there are several.
-        key: What differs.
-        fixed: The other keys with their values, in words; empty where there are none.
-        points: Values of the key in ascending order, each with its cell.
-    """
-
-    scenario: str
-    key: str
-    fixed: str
-    points: tuple[tuple[float, CellOutcome], ...]
+    scenario: str  # its name, with its head's where there are several
+    key: str  # what differs
+    fixed: str  # the other keys with their values, in words; empty where there are none
+    points: tuple[tuple[float, CellOutcome], ...]  # values of the key in ascending order, each with its cell
 
     @property
     def title(self) -> str:

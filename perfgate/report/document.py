@@ -16,23 +16,14 @@ Style = Literal["paragraphs", "items", "facts", "commands"]
 
 @dataclass(frozen=True)
 class NoteLine:
-    """A reason, a caution or a finding.
+    """A reason, a caution or a finding."""
 
-    Args:
-        kind: ``reason``, ``caution`` or a finding's status.
-        code: The reason code, or the check.
-        about: The metric, cell or run concerned; empty for the whole report.
-        text: What was seen; further lines are a program's own words.
-        remedy: What to do about it.
-        why: Why that matters, where the code does not say it.
-    """
-
-    kind: str
-    code: str
-    about: str
-    text: str
-    remedy: str
-    why: str = ""
+    kind: str  # `reason`, `caution` or a finding's status
+    code: str  # the reason code, or the check
+    about: str  # the metric, cell or run concerned; empty for the whole report
+    text: str  # what was seen; further lines are a program's own words
+    remedy: str  # what to do about it
+    why: str = ""  # why that matters, where the code does not say it
 
     @classmethod
     def of(cls, kind: str, about: str, note: Note) -> NoteLine:
@@ -44,39 +35,24 @@ class NoteLine:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report, shown in the order of these fields; what is empty is left out.
+    """A part of a report, shown in the order of these fields; what is empty is left out."""
 
-    Args:
-        title: A heading.
-        rows: A table, its heading first: names in the first column, text in the last, figures between.
-        give_way: Columns that a narrow terminal shows below their row, the least needed first.
-        spelled: Lines in place of ``rows`` where cells cannot be wrapped, for a table of sentences.
-        lead: Words before the lines.
-        lines: One line each.
-        style: Of the lines.
-        hrefs: Where each of the lines leads on a page, by its place; empty for nowhere.
-        notes: Each with its remedy.
-        aligned: The notes are a list of checks, whose names are columns in a terminal.
-        importance: What must be read first has 0; where there is no room for all, the largest goes first.
-        close: It belongs to the section before: no blank line between them in a terminal.
-        chart: The same as a picture, for formats that have them; its own table is in the place of ``rows`` there.
-        folded: A page shows it when its heading is opened.
-    """
-
-    title: str = ""
+    title: str = ""  # a heading
+    # A table of single lines, its heading first: names in the first column, text in the last, figures between
     rows: Rows = ()
-    give_way: tuple[int, ...] = ()
-    spelled: tuple[str, ...] = ()
-    lead: str = ""
-    lines: tuple[str, ...] = ()
-    style: Style = "paragraphs"
-    hrefs: tuple[str, ...] = ()
-    notes: tuple[NoteLine, ...] = ()
-    aligned: bool = False
-    importance: int = 1
-    close: bool = False
+    give_way: tuple[int, ...] = ()  # columns that a narrow terminal shows below their row, the least needed first
+    spelled: tuple[str, ...] = ()  # lines in place of `rows` where cells cannot be wrapped, for a table of sentences
+    lead: str = ""  # words before the lines
+    lines: tuple[str, ...] = ()  # one line each
+    style: Style = "paragraphs"  # of the lines
+    hrefs: tuple[str, ...] = ()  # where each of the lines leads on a page, by its place; empty for nowhere
+    notes: tuple[NoteLine, ...] = ()  # each with its remedy
+    aligned: bool = False  # the notes are a list of checks, whose names are columns in a terminal
+    importance: int = 1  # what must be read first has 0; where there is no room for all, the largest goes first
+    close: bool = False  # it belongs to the section before: no blank line between them in a terminal
+    # The same as a picture, for formats that have them; its own table is in the place of `rows` there
     chart: Chart | None = None
-    folded: bool = False
+    folded: bool = False  # a page shows it when its heading is opened
 
     def __bool__(self) -> bool:
         """Whether it shows anything."""
@@ -90,27 +66,17 @@ def charted(chart: Chart | None, line: str = "", *, folded: bool = False) -> Sec
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report. Build one with :meth:`of`, so that no format needs to distrust its text.
+    """A whole report. Build one with :meth:`of`, so that no format needs to distrust its text."""
 
-    Args:
-        headline: What must be read, the most important line first.
-        sections: In the order of the report.
-        is_verdict: The headline is a verdict: a terminal, which shows the end of what is printed, has it last.
-        width: Columns of the terminal that shows it; ``None`` for any.
-        name: What it is about, where one thing has a name.
-        verdict: In a word; empty where there is none.
-        pages: Others of its site, each with its file.
-        source: What a page of it is made from.
-    """
-
-    headline: tuple[str, ...]
-    sections: tuple[Section, ...]
+    headline: tuple[str, ...]  # what must be read, the most important line first
+    sections: tuple[Section, ...]  # in the order of the report
+    # The headline begins with a verdict: a terminal, which shows the end of what is printed, has it last
     is_verdict: bool = False
-    width: int | None = None
-    name: str = ""
-    verdict: str = ""
-    pages: tuple[tuple[str, str], ...] = ()
-    source: str = "the run's records"
+    width: int | None = None  # columns of the terminal that shows it; `None` for any
+    name: str = ""  # what it is about, where one thing has a name
+    verdict: str = ""  # in a word; empty where there is none
+    pages: tuple[tuple[str, str], ...] = ()  # others of its site, each with its file
+    source: str = "the run's records"  # what a page of it is made from
 
     @property
     def comparable(self) -> bool:
@@ -128,7 +94,7 @@ def _printable_section(section: Section) -> Section:
     return replace(
         section,
         title=printable(section.title),
-        rows=[tuple(map(printable, row)) for row in section.rows],
+        rows=[tuple(" ".join(printable(cell).splitlines()) for cell in row) for row in section.rows],
         spelled=tuple(map(printable, section.spelled)),
         lead=printable(section.lead),
         lines=tuple(map(printable, section.lines)),

@@ -5,53 +5,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from perfgate.judge.cell_verdict import evidence_of_run
 from perfgate.judge.evidence import Evidence
-from perfgate.judge.outcome import CellOutcome
+from perfgate.judge.outcome import PASSED
 from perfgate.metrics.catalogue import find_metric
 from perfgate.report.document import Section
-from perfgate.report.explanation import leading_gate
 from perfgate.report.outcome_document import outcome_document
 from perfgate.report.outcome_lines import gate_name
 from perfgate.report.record_charts import states_of, usual_state
 from perfgate.report.run_page import MeasuredRun
+from perfgate.report.story import CellStory
 from perfgate.report.text import to_text
 from perfgate.units import signed_percent
 
 HEIGHT = 7
-COLUMNS = 3
-"""Of a pair: its number has two digits."""
+COLUMNS = 3  # of a pair: its number has two digits
 INDENT = 4
-MOST_CELLS = 3
-"""Of a run with more cells only those that did not pass are drawn."""
+MOST_CELLS = 3  # of a run with more cells only those that did not pass are drawn
 SIGNS = {"fast": "\u25cf", "slow": "\u25cb", "mixed": "x", "cut": "\u00b7"}
 LEGEND = "\u25cf fast, \u25cb slow, x sides in different states, \u00b7 no state known"
 
 
 def terminal_text(measured: MeasuredRun, width: int) -> str:
     """The report for a terminal of so many columns, with a plot of a cell's pairs under its table."""
-    cells = {cell.cell_id: cell for cell in measured.run.plan.cells} if measured.run else {}
+    many = measured.run is not None and len(measured.run.plan.cells) > MOST_CELLS
 
-    def plot(found: CellOutcome) -> Section | None:
-        record = measured.records.get(found.cell_id)
-        passed = found.verdict in ("pass", "improved") and len(cells) > MOST_CELLS
-        if measured.run is None or record is None or found.cell_id not in cells or passed:
-            return None
-        return pairs_section(evidence_of_run(measured.run, cells[found.cell_id], record), found, width)
+    def plot(cell: CellStory) -> Section | None:
+        passed = cell.outcome.verdict in PASSED and many
+        evidence = None if passed else measured.evidence(cell.outcome)
+        return pairs_section(evidence, cell, width) if evidence else None
 
     return to_text(replace(outcome_document(measured.outcome, plot), width=width))
 
 
-def pairs_section(evidence: Evidence, cell: CellOutcome, width: int) -> Section | None:
+def pairs_section(evidence: Evidence, cell: CellStory, width: int) -> Section | None:
     """The pairs in the order they were taken, by the gate to speak of; ``None`` where there are fewer than two."""
-    gate = leading_gate(cell)
+    gate = cell.lead
     if gate is None or not evidence.paired:
         return None
     metric = find_metric(gate.metric)
     pairs = metric.known_pairs(evidence.pairs(metric.kind))
     if len(pairs) < 2:  # noqa: PLR2004 (one alone shows no spread)
         return None
-    states = states_of(evidence, cell) if gate.kind == "timed" else None
+    states = states_of(evidence, cell.outcome) if gate.kind == "timed" else None
     own = {n: [usual_state(side) for side in sides] for n, sides in enumerate(states or ())}
     dots = [
         (n + 1, head / base - 1, SIGNS[own[n][0] if own[n][0] == own[n][1] else "mixed"] if n in own else SIGNS["fast"])

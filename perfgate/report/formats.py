@@ -16,18 +16,13 @@ Renderer = str | Callable[[Any], str]
 
 @dataclass(frozen=True)
 class Format:
-    """How reports are written.
+    """How reports are written."""
 
-    Args:
-        document: Writes any report from its :class:`~perfgate.report.document.Document`; ``None`` where only reports
-            whose table says so have this format.
-        suffix: Of files that ``--output`` writes in it; empty for a format that is only printed.
-        deliver: Called with an outcome and its run folder once the report is printed.
-    """
-
+    # Writes any report from its :class:`~perfgate.report.document.Document`; `None` where only reports whose table says
+    # so have this format
     document: Renderer | None = None
-    suffix: str = ""
-    deliver: str = ""
+    suffix: str = ""  # of files that `--output` writes in it; empty for a format that is only printed
+    deliver: str = ""  # called with an outcome and its run folder once the report is printed
 
 
 FORMATS: dict[str, Format] = {
@@ -46,7 +41,7 @@ REPORTS: dict[str, dict[str, Renderer]] = {
         "json": "perfgate.judge.outcome:verdict_json",
         "junit": "perfgate.report.junit:render_junit",
         "html": "perfgate.report.html:run_html",
-    },
+    }
 }
 """What makes the document of each report, and by format what writes it without. Rooms bring more."""
 
@@ -77,15 +72,17 @@ def render(report: str, form: str, about: object, width: int | None = None) -> s
         form: One of :func:`formats_of`.
         about: What is reported: an outcome, a selection of a trace, what ncu counted, both joined, a diagnosis.
         width: Columns of the terminal that shows it; ``None`` for any.
+
+    Raises:
+        UsageError: The report has no such format.
     """
     known = writers(report)
-    own = known.get(form)
-    renderer = own or formats()[form].document
+    if form in known:
+        return str(_function(known[form])(about))
+    renderer = formats().get(form, Format()).document
     if renderer is None:
         raise UsageError(f"--format {form}: this report has only {', '.join(formats_of(report))}")
-    if own is None:
-        about = replace(_function(known["document"])(about), width=width)
-    return str(_function(renderer)(about))
+    return str(_function(renderer)(replace(_function(known["document"])(about), width=width)))
 
 
 def _function(renderer: Renderer) -> Callable[[Any], Any]:

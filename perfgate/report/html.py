@@ -25,10 +25,8 @@ TONES = {"regressed": "bad", "internal-error": "bad", "pass": "good", "improved"
 """Of a verdict's badge; all others are undecided."""
 
 
-MOST_ROWS, MOST_LINES = 400, 200
-"""Of a table and of a list; what is not shown is counted."""
-LONGEST_TEXT, LONGEST_CELL = 4000, 300
-"""Characters; a longer text loses its end."""
+MOST_ROWS, MOST_LINES = 400, 200  # of a table and of a list; what is not shown is counted
+LONGEST_TEXT, LONGEST_CELL = 4000, 300  # characters; a longer text loses its end
 _FIGURE = re.compile(r"(?:(?:above|below) )?[-+\u2212]?\d.*|-|", re.DOTALL)
 """What a column of figures holds, with its unit or an interval."""
 _PATH = re.compile(r"[^MLVHhlvz0-9. -]")

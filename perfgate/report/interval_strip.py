@@ -7,8 +7,9 @@ wide as the rest.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Sequence
+
+from rich.cells import cell_len
 
 from perfgate.judge.outcome import GateOutcome, Outcome
 from perfgate.report.chart import Scale
@@ -17,11 +18,9 @@ from perfgate.report.outcome_charts import drawable, margin_scale, span
 from perfgate.report.outcome_lines import gate_name, gate_row, urgency
 
 COLUMNS = 41
-LEAST_COLUMNS = 9
-"""Of an interval beside a figure of any length, which then loses its end."""
+LEAST_COLUMNS = 9  # of an interval beside a figure of any length, which then loses its end
 MOST_ROWS = 12
-NAMES = 34
-"""Characters of a name; a longer one loses its end, as the table below has all of it."""
+NAMES = 34  # characters of a name; a longer one loses its end, as the table below has all of it
 _SIGNS = "\u2502 no change   \u2551 must_catch   \u251c\u2500\u25cf\u2500\u2524 interval"
 LEGEND = f"{_SIGNS}   slower is right, in multiples of each gate's must_catch"
 
@@ -33,63 +32,41 @@ def interval_lines(outcome: Outcome) -> tuple[str, ...]:
     shown, several = gates[:MOST_ROWS], len(outcome.cells) > 1
     if not shown:
         return ()
-    spans = [span(gate) for _, gate in shown]
-    scale = margin_scale(spans, 0, COLUMNS - 1)
     names = [_cut(f"{cell} {gate_name(gate)}" if several else gate_name(gate), NAMES) for cell, gate in shown]
-    width = max(map(_columns, names))
-    rows = [
-        f"{name}{' ' * (width - _columns(name))}  {_strip(own, scale)}  {_figures(gate)}"
-        for name, own, (_, gate) in zip(names, spans, shown, strict=True)
-    ]
+    lines = _beside(names, [gate for _, gate in shown], COLUMNS)
+    figures = [gate_row(gate) for _, gate in shown]
+    rows = [f"{line}  {row.change:>8}  {row.verdict}" for line, row in zip(lines, figures, strict=True)]
     more = [f"and {len(gates) - MOST_ROWS} more in the tables"] if len(gates) > MOST_ROWS else []
     return (*rows, *more, LEGEND)
 
 
 def strips(gates: Sequence[GateOutcome], width: int) -> list[str]:
-    """A line a gate in so many columns: its name, its interval and its change, where there is room in figures too.
-
-    Args:
-        gates: Each with an estimate, see :func:`perfgate.report.outcome_charts.drawable`.
-        width: At least 36.
-    """
-    spans = [span(gate) for gate in gates]
+    """A line a gate in so many columns, at least 36: name, interval and change, where there is room in figures too."""
     names = [_cut(gate_name(gate), width // 3) for gate in gates]
-    longest, figures = max(map(_columns, names), default=0), [gate_row(gate)[3:5] for gate in gates]
-    widest = max((len(change) for change, _ in figures), default=0)
-    columns = min(COLUMNS, max(width - longest - widest - 4, LEAST_COLUMNS))
+    longest, figures = max(map(cell_len, names), default=0), [*map(gate_row, gates)]
+    widest = max((len(row.change) for row in figures), default=0)
+    lines = _beside(names, gates, min(COLUMNS, max(width - longest - widest - 4, LEAST_COLUMNS)))
+    rows = [f"{line}  {row.change.rjust(widest)}" for line, row in zip(lines, figures, strict=True)]
+    in_full = [f"{line}  {row.interval}" for line, row in zip(rows, figures, strict=True)]
+    return in_full if all(cell_len(line) <= width for line in in_full) else rows
+
+
+def _beside(names: Sequence[str], gates: Sequence[GateOutcome], columns: int) -> list[str]:
+    """Names of one width, each with the interval of its gate beside it, all on one scale."""
+    spans, longest = [span(gate) for gate in gates], max(map(cell_len, names), default=0)
     scale = margin_scale(spans, 0, columns - 1)
-    rows = [
-        (f"{name}{' ' * (longest - _columns(name))}  {_strip(own, scale)}  {change.rjust(widest)}", interval)
-        for name, own, (change, interval) in zip(names, spans, figures, strict=True)
-    ]
-    room = all(_columns(row) + len(interval) + 2 <= width for row, interval in rows)
-    return [f"{row}  {interval}" if room else row for row, interval in rows]
-
-
-def _figures(gate: GateOutcome) -> str:
-    row = gate_row(gate)
-    return f"{row[3]:>8}  {row[7]}"
+    return [f"{name}{' ' * (longest - cell_len(name))}  {_strip(of_gate, scale)}"
+            for name, of_gate in zip(names, spans, strict=True)]  # fmt: skip
 
 
 def _cut(name: str, most: int) -> str:
-    """A name in one line, by the columns that it takes."""
+    """A name in one line, by the columns that it takes: East Asian characters take two, marks on others none."""
     shown = " ".join(printable(name).split())
-    if _columns(shown) <= most:
+    if cell_len(shown) <= most:
         return shown
-    while _columns(shown) > most - 1:
+    while cell_len(shown) > most - 1:
         shown = shown[:-1]
     return f"{shown}\u2026"
-
-
-def _columns(text: str) -> int:
-    """How wide text is where characters are of one width: East Asian ones take two, marks on others none."""
-    return sum(map(_width, text))
-
-
-def _width(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
 def _strip(own: Sequence[float], scale: Scale) -> str:

@@ -12,10 +12,9 @@ from typing import Literal
 from xml.etree import ElementTree as ET
 
 from perfgate.errors import Verdict
-from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, worst
-from perfgate.report.closing_sentence import closing
+from perfgate.judge.outcome import Outcome, worst
 from perfgate.report.document import NoteLine, printable
-from perfgate.report.outcome_lines import HEADINGS, cell_heading, gate_name, gate_row, notes, run_notes, where
+from perfgate.report.story import CellStory, tell
 
 Tag = Literal["failure", "error", "skipped"]
 TAGS: dict[Verdict, Tag | None] = {
@@ -27,12 +26,13 @@ ENVELOPE = ("outside-envelope", "envelope-stale")
 
 def render_junit(outcome: Outcome) -> str:
     """The whole outcome as one ``testsuites`` document."""
+    story = tell(outcome)
     root = ET.Element("testsuites", name=printable(outcome.run))
-    for cell in outcome.cells:
+    for cell in story.cells:
         _suite(root, cell)
     if outcome.reasons or not outcome.cells:
         suite = ET.SubElement(root, "testsuite", name="run")
-        _case(suite, "run", outcome.verdict, closing(outcome), run_notes(outcome))
+        _case(suite, "run", outcome.verdict, " ".join(story.sentences), story.notes)
     for suite in root:
         _count(suite, suite)
     _count(root, *root)
@@ -40,28 +40,26 @@ def render_junit(outcome: Outcome) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _suite(root: ET.Element, cell: CellOutcome) -> None:
-    suite = ET.SubElement(root, "testsuite", name=printable(cell.name))
-    lines = list(notes(cell))
+def _suite(root: ET.Element, cell: CellStory) -> None:
+    outcome, of_cell = cell.outcome, cell.own_notes
+    suite = ET.SubElement(root, "testsuite", name=printable(outcome.name))
+    shown = [gate.outcome.verdict for gate in cell.gates]
     for gate in cell.gates:
-        name = gate_name(gate)
-        case = _case(suite, name, gate.verdict, _figures(gate), [n for n in lines if n.about == printable(name)])
-        file, line = where(gate)
+        message = f"{gate.sentence}; detectable {gate.row.detectable}; {gate.row.verdict.removesuffix(' !')}"
+        case = _case(suite, gate.row.metric, gate.outcome.verdict, message, gate.notes)
+        file, line = gate.place
         if file:
             case.attrib.update(file=printable(file), line=str(line))
-    of_cell = [note for note in lines if note.about == printable(cell.name)]
     outside = [note for note in of_cell if note.code in ENVELOPE and note.kind == "reason"]
-    if cell.traced_pairs or outside:
-        _case(suite, "envelope", "regressed" if outside else "pass", cell_heading(cell), outside)
-    if cell.counters:
-        told = {(note.code, printable(note.text)) for note in (*cell.counters.reasons, *cell.counters.cautions)}
-        found_there = [note for note in of_cell if (note.code, note.text) in told]
-        _case(suite, "counters", cell.counters.verdict, cell_heading(cell), found_there)
-    shown: list[Verdict] = [gate.verdict for gate in cell.gates]
-    shown += ["regressed"] if outside else []
-    shown += [cell.counters.verdict] if cell.counters else []
-    if not shown or worst((cell.verdict, worst(shown))) != worst(shown):
-        _case(suite, "cell", cell.verdict, cell_heading(cell), of_cell)
+    if outcome.traced_pairs or outside:
+        shown.append("regressed" if outside else "pass")
+        _case(suite, "envelope", shown[-1], cell.title, outside)
+    if counted := outcome.counters:
+        shown.append(counted.verdict)
+        told = {(note.code, printable(note.text)) for note in (*counted.reasons, *counted.cautions)}
+        _case(suite, "counters", counted.verdict, cell.title, [n for n in of_cell if (n.code, n.text) in told])
+    if not shown or worst((outcome.verdict, worst(shown))) != worst(shown):
+        _case(suite, "cell", outcome.verdict, cell.title, of_cell)
     elif of_cell:
         ET.SubElement(suite, "system-out").text = printable(_lines(of_cell))
 
@@ -80,10 +78,6 @@ def _case(suite: ET.Element, name: str, verdict: Verdict, message: str, lines: S
 
 def _lines(lines: Sequence[NoteLine]) -> str:
     return "\n".join(f"{note.kind} {note.code}: {note.text}\n  {note.remedy}" for note in lines)
-
-
-def _figures(gate: GateOutcome) -> str:
-    return ", ".join(f"{heading} {value}" for heading, value in zip(HEADINGS[1:], gate_row(gate)[1:], strict=True))
 
 
 def _count(element: ET.Element, *suites: ET.Element) -> None:

@@ -23,15 +23,13 @@ class _Block(NamedTuple):
 
 
 def to_markdown(document: Document, limit_bytes: int | None = None, before: Sequence[str] = ()) -> str:
-    """The document with everything that came from elsewhere escaped or fenced.
+    """The document with everything that came from elsewhere escaped or fenced, in at most so many bytes of UTF-8.
 
-    Args:
-        document: What is shown.
-        limit_bytes: The most bytes of UTF-8, at least 1,000; ``None`` for any number.
-        before: Blocks of Markdown right after the headline; as important as it, so they must be short.
+    ``before`` are blocks of Markdown right after the verdict; as important as it, so they must be short.
     """
-    headline = [f"**{escape(line)}**" if n == 0 else escape(line) for n, line in enumerate(document.headline)]
-    blocks = [_Block(text, 0) for text in (*headline, *before)]
+    verdict, said = document.headline[:1], document.headline[1:]
+    headline = (*(f"**{escape(line)}**" for line in verdict), *before, *map(escape, said))
+    blocks = [_Block(text, 0) for text in headline]
     blocks += [_Block(text, section.importance) for section in document.sections for text in _section_blocks(section)]
     if limit_bytes is not None and sum(_size(block.text) + 2 for block in blocks) > limit_bytes:
         blocks = [*_fitting(blocks, limit_bytes - _size(CUT) - 3), _Block(CUT, 0)]

@@ -9,39 +9,26 @@ from dataclasses import dataclass, replace
 from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.report.chart import WIDTH, Chart, Mark, Scale, arrow, diamond, label, line, rect
 from perfgate.report.document import cut
-from perfgate.report.outcome_lines import gate_name, gate_row, loudly, ordered_gates
+from perfgate.report.outcome_lines import gate_name, gate_row, gate_sentence, loudly, ordered_gates
 
-LEFT, RIGHT = 200.0, 520.0
-"""Where the plot of a chart of rows begins and ends; names are left of it, figures right."""
-FURTHEST = 200.0
-"""In margins; what is further away is an arrow."""
+LEFT, RIGHT = 200.0, 520.0  # where the plot of a chart of rows begins and ends; names are left of it, figures right
+FURTHEST = 200.0  # in margins; what is further away is an arrow
 TICKS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
-WIDE_NOTE = 60.0
-"""Room for the words over the line of no change, where it is near the chart's edge."""
-MOST_GATES = 60
-"""Drawn, those that need reading first."""
+WIDE_NOTE = 60.0  # room for the words over the line of no change, where it is near the chart's edge
+MOST_GATES = 60  # drawn, those that need reading first
 TONES = {"regressed": "bad", "pass": "good", "improved": "good"}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the chart of gates has what, in its own units.
+    """Where the chart of gates has what, in its own units."""
 
-    Args:
-        left: Where the plot begins.
-        right: Where it ends.
-        width: Of the whole chart.
-        row: Height of a gate.
-        words: How much of it, at its top, is for the gate's words; 0 where they are beside the plot.
-        axis: What the axis says.
-    """
-
-    left: float
-    right: float
-    width: float
-    row: float
-    words: float
-    axis: str
+    left: float  # where the plot begins
+    right: float  # where it ends
+    width: float  # of the whole chart
+    row: float  # height of a gate
+    words: float  # how much of it, at its top, is for the gate's words; 0 where they are beside the plot
+    axis: str  # what the axis says
 
 
 ON_A_DESK = Layout(LEFT, RIGHT, WIDTH, 34.0, 0.0, "slowdown in multiples of each gate's must_catch margin")
@@ -54,7 +41,7 @@ def forest(cell: CellOutcome) -> Chart | None:
     if not gates:
         return None
     table = [("gate", "change", "interval", "margins", "verdict")]
-    table += [(row[0], row[3], row[4], row[5], row[7]) for row in map(gate_row, gates)]
+    table += [(row.metric, row.change, row.interval, row.margins, row.verdict) for row in map(gate_row, gates)]
     seen = "; ".join(f"{row[0]} {row[1]}, {row[2]}: {row[4]}" for row in table[1:])
     legend = (("zone-good", "ignorable"), ("zone-warn", "between the margins"), ("zone-bad", "must be caught"))
     (height, marks), (narrow_height, narrow_marks) = (_forest(gates, layout) for layout in (ON_A_DESK, ON_A_TELEPHONE))
@@ -117,8 +104,7 @@ def _gate_marks(gate: GateOutcome, own: tuple[float, float, float], scale: Scale
     middle, low, high = map(math.asinh, own)
     zero, ignorable, one = (scale(math.asinh(v)) for v in (0.0, gate.ignorable / gate.must_catch, 1.0))
     x, begin, end = scale(middle), scale(low), scale(high)
-    row = gate_row(gate)
-    told = f"{row[0]}: {row[1]} to {row[2]}, {row[3]} ({row[4]}), margins {row[5]}, {row[7]}"
+    told = f"{gate_name(gate)}: {gate_sentence(gate)}: {loudly(gate.verdict)}"
     marks = [rect("zone-good", zero, y - 13, (ignorable - zero, 26)),
              rect("zone-warn", ignorable, y - 13, (one - ignorable, 26)),
              line(f"interval {tone}", (begin, y), (end, y), told)]  # fmt: skip
@@ -131,13 +117,13 @@ def _gate_marks(gate: GateOutcome, own: tuple[float, float, float], scale: Scale
 
 def _gate_words(gate: GateOutcome, layout: Layout, top: float) -> list[Mark]:
     """Its name, change and verdict: on either side of the plot, or in a line above its interval."""
-    change, interval = gate_row(gate)[3:5]
+    row, name = gate_row(gate), cut(gate_name(gate), 25)
     look, verdict = f"figure {TONES.get(gate.verdict, 'warn')}-text", loudly(gate.verdict)
     if layout.words:
         y = top + layout.words - 4
-        return [label("name", 4, y, cut(gate_name(gate), 25)), label("figure", layout.width - 100, y, change, "end"),
+        return [label("name", 4, y, name), label("figure", layout.width - 100, y, row.change, "end"),
                 label(look, layout.width - 4, y, verdict, "end")]  # fmt: skip
-    y = top + layout.row / 2
-    return [label("name", layout.left - 12, y + 4, cut(gate_name(gate), 25), "end"),
-            label("figure", layout.right + 14, y - 2, change), label("note", layout.right + 14, y + 12, interval),
+    y, right = top + layout.row / 2, layout.right + 14
+    return [label("name", layout.left - 12, y + 4, name, "end"), label("figure", right, y - 2, row.change),
+            label("note", right, y + 12, row.interval),
             label(look, layout.width - 4, y + 4, verdict, "end")]  # fmt: skip

@@ -1,71 +1,64 @@
-"""An outcome as a document: each part of a cell is a function that makes its section."""
+"""The story of an outcome as documents: the report, and the explanation of its verdict step by step."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from perfgate.judge.outcome import CellOutcome, Outcome
+from perfgate.judge.outcome import PASSED, CellOutcome, Outcome
 from perfgate.metrics.kinds import parts_of_kinds
-from perfgate.report.closing_sentence import closing
+from perfgate.record.stop import Stop
 from perfgate.report.curves import curve_sections
-from perfgate.report.document import Document, Section
-from perfgate.report.outcome_lines import (
-    HEADINGS,
-    baseline_line,
-    cell_heading,
-    floor_line,
-    gate_name,
-    gate_row,
-    gpu_line,
-    in_brief,
-    loudly,
-    met_line,
-    notes,
-    ordered_gates,
-    run_notes,
-    states_line,
-    ungated_line,
-)
-from perfgate.report.setting_lines import cell_setting, edits, next_steps, run_setting
+from perfgate.report.document import Document, Section, printable
+from perfgate.report.outcome_lines import HEADINGS, gate_name, in_brief, loudly
+from perfgate.report.story import CellStory, Story, next_section, tell
 
-Part = Callable[[CellOutcome], Section | None]
 GIVE_WAY = (5, 6, 4, 1, 2)
 """Columns of the gates' table that move below their row where it is too wide, the least needed first."""
+MOST_COMMANDS = 3
+ALWAYS_READ = ("states", "baseline")  # facts about a cell that its gates cannot be read without
+
+Plot = Callable[[CellStory], Section | None]
 
 
-def outcome_document(outcome: Outcome, plot: Part = lambda _: None) -> Document:
-    """Cell by cell what is red, its reasons and its details; then what was measured and what to do next.
-
-    Args:
-        outcome: The verdict.
-        plot: Makes what is shown under the table of a cell.
-    """
-    steps = tuple(next_steps(outcome))
-    sections = [heads_section(outcome), *(section for cell in outcome.cells for section in _cell(cell, plot))]
+def outcome_document(outcome: Outcome, plot: Plot = lambda _: None) -> Document:
+    """Cell by cell what is red, its reasons and details, with a plot below; then what was measured and is next."""
+    story = tell(outcome)
+    sections = [heads_section(outcome), *(section for cell in story.cells for section in _cell(cell, plot))]
     sections += [
         *curve_sections(outcome),
-        Section(notes=tuple(run_notes(outcome))),
-        Section(lead="measured", lines=tuple(run_setting(outcome)), style="facts", importance=2),
-        Section(lead=f"to find out more{edits(steps)}", lines=steps, style="commands", importance=2),
+        Section(notes=story.notes),
+        Section(lead="measured", lines=story.measured, style="facts", importance=2),
+        next_section(story.next),
     ]
-    return Document.of([closing(outcome)], sections, is_verdict=True)
+    return Document.of(story.sentences, sections, is_verdict=True)
 
 
-def _cell(cell: CellOutcome, plot: Part) -> Iterator[Section]:
+def _cell(cell: CellStory, plot: Plot) -> Iterator[Section]:
     """Cells that passed are read last; nothing is close to the heading."""
-    first = 4 if cell.verdict in ("pass", "improved") else 1
-    sections = [make(cell) for make in (*PARTS[:2], plot, *PARTS[2:])]
-    sections += (section for make in parts_of_kinds("sections", "before_notes") for section in make(cell))
-    sections.append(notes_section(cell))
-    sections += (section for make in parts_of_kinds("sections", "after_notes") for section in make(cell))
+    first = 4 if cell.outcome.verdict in PASSED else 1
+    sections = [heading_section(cell), gates_section(cell), plot(cell)]
+    sections += [
+        Section(lead=lead, lines=(line,), importance=0 if lead in ALWAYS_READ else 2, close=True)
+        for lead, line in cell.facts.items()
+    ]
+    sections += of_kinds("before_notes", cell.outcome)
+    sections.append(Section(notes=cell.notes, close=not (cell.outcome.attribution or cell.outcome.counters)))
+    sections += of_kinds("after_notes", cell.outcome)
     for n, section in enumerate(filter(None, sections)):
         yield replace(section, importance=section.importance + first, close=section.close and n > 1)
 
 
-def heading_section(cell: CellOutcome) -> Section:
+def of_kinds(place: str, cell: CellOutcome) -> Iterator[Section]:
+    """What kinds of trials show in a place of a report."""
+    for make in parts_of_kinds("sections", place):
+        yield from make(cell)
+
+
+def heading_section(cell: CellStory) -> Section:
     """The cell by name, with what it is of."""
-    return Section(title=cell_heading(cell), lines=_some(cell_setting(cell)), importance=0)
+    return Section(title=cell.title, lines=(cell.setting,) if cell.setting else (), importance=0)
 
 
 def heads_section(outcome: Outcome) -> Section:
@@ -74,52 +67,50 @@ def heads_section(outcome: Outcome) -> Section:
     if not heads:
         return Section()
     several = len({cell.cell_id for cell in outcome.cells}) > 1
-    found: dict[str, dict[str, str]] = {}
+    rows: dict[str, dict[str, str]] = {}
     for cell in outcome.cells:
         name = cell.name.removeprefix(f"{cell.head}: ") if several else ""
         for gate in cell.gates:
-            found.setdefault(f"{name} {gate_name(gate)}".strip(), {})[cell.head] = in_brief(gate)
-        found.setdefault(f"{name} verdict".strip(), {})[cell.head] = loudly(cell.verdict)
-    rows = [(metric, *(by_head.get(head, "-") for head in heads)) for metric, by_head in found.items()]
-    return Section(title="Heads beside one base", rows=[("metric", *heads), *rows], importance=0)
+            rows.setdefault(f"{name} {gate_name(gate)}".strip(), {})[cell.head] = in_brief(gate)
+        rows.setdefault(f"{name} verdict".strip(), {})[cell.head] = loudly(cell.verdict)
+    table = [(metric, *(by_head.get(head, "-") for head in heads)) for metric, by_head in rows.items()]
+    return Section(title="Heads beside one base", rows=[("metric", *heads), *table], importance=0)
 
 
-def gates_section(cell: CellOutcome) -> Section:
+def gates_section(cell: CellStory) -> Section:
     """A row a gate, what needs reading first."""
-    rows = [gate_row(gate) for gate in ordered_gates(cell)]
+    rows = [gate.row for gate in cell.gates]
     return Section(rows=[HEADINGS, *rows] if rows else (), give_way=GIVE_WAY, importance=0)
 
 
-def notes_section(cell: CellOutcome) -> Section:
-    """Every reason and caution with its remedy."""
-    close = not (cell.attribution or cell.counters)
-    return Section(notes=tuple(notes(cell)), importance=1, close=close)
+def explanation_document(outcome: Outcome, place: str = "", stop: Stop | None = None) -> Document:
+    """How each gate came to its verdict, what explains it, and at most three commands.
+
+    These name ``place`` where the run's name does not find its folder. A run that ``stop`` ended says so first.
+    """
+    story = tell(outcome)
+    sections = []
+    for cell in story.cells:
+        sections += [
+            Section(title=cell.outcome.name),
+            Section(lead="step by step", lines=tuple(gate.steps for gate in cell.gates), style="facts"),
+            Section(lead="what explains it", lines=cell.causes, style="facts"),
+            Section(notes=tuple(note for note in cell.notes if note.kind == "reason")),
+        ]
+    how = "FAILED" if stop and stop.failed else "STOPPED"
+    cut = f"{how} before its end, and can be resumed: {stop.code}: {printable(stop.text)}." if stop else ""
+    sections += [Section(notes=story.notes), next_section(commands(story, place, go_on=stop is not None))]
+    return Document.of(filter(None, [cut, *story.sentences]), sections)
 
 
-def _fact(lead: str, line_of: Callable[[CellOutcome], str], importance: int) -> Part:
-    return lambda cell: Section(lead=lead, lines=_some(line_of(cell)), importance=importance, close=True)
-
-
-def _ungated(cell: CellOutcome) -> Section:
-    """What no gate judged; of one side alone nothing was judged, its gated metrics neither."""
-    alone = all(None in (row.base, row.head) for row in cell.ungated)
-    lines = _some(ungated_line(cell))
-    return Section(lead="measured" if alone else "not gated", lines=lines, importance=2, close=True)
-
-
-def _some(line: str) -> tuple[str, ...]:
-    return (line,) if line else ()
-
-
-PARTS: tuple[Part, ...] = (
-    heading_section,
-    gates_section,
-    _ungated,
-    _fact("met", met_line, 2),
-    _fact("floor", floor_line, 2),
-    _fact("GPU", gpu_line, 2),
-    _fact("states", states_line, 0),
-    _fact("baseline", baseline_line, 0),
-)
-"""Of a cell, in the order of the report, before what kinds of trials show and the notes; importance counts from that of
-the cell."""
+def commands(story: Story, place: str = "", *, go_on: bool = False) -> tuple[str, ...]:
+    """At most three to run next, the way on first; for ``place`` see :func:`explanation_document`."""
+    name = story.outcome.run
+    codes = {note.code for cell in story.cells for note in cell.notes}
+    resumed = [f"perfgate run --resume {shlex.quote(name)}"] if go_on or "not-started" in codes else []
+    offered = [*resumed, *story.next, f"perfgate report {shlex.quote(name)}", f"perfgate judge {shlex.quote(name)}"]
+    chosen = (*dict.fromkeys(offered),)[:MOST_COMMANDS]
+    if not place:
+        return chosen
+    words = [shlex.split(command) for command in chosen]
+    return tuple(shlex.join([*own[:2], *(place if word == name else word for word in own[2:])]) for own in words)

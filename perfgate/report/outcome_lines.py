@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from perfgate.errors import Verdict
 from perfgate.judge.cell_facts import GpuOutcome, MetRequests
@@ -14,30 +15,40 @@ from perfgate.metrics.kinds import TRIAL_KINDS
 from perfgate.metrics.roofline_bound import Floor
 from perfgate.metrics.sides import SIDES
 from perfgate.metrics.trial import KINDS
+from perfgate.models import Note
 from perfgate.report.document import NoteLine
 from perfgate.stats.rates import rate_bounds
 from perfgate.units import bounded_percent, format_value, percent, plural, signed_percent
 
-CONFIDENCE = 0.95
-"""Of the interval of a share of requests, both ends together."""
-HEADINGS = ("metric", "base", "head", "change", "interval", "margins", "detectable", "verdict")
+CONFIDENCE = 0.95  # of the interval of a share of requests, both ends together
 DECIDED = "Nothing: the cell is decided by what regressed, and takes no more pairs."
 """The remedy of an undecided gate beside one that regressed."""
 
-WORSE, BETTER, SAME, CHANCE, UNJUDGED = "worse", "better", "same", "the same but for chance", "different, not judged"
-"""What is known of a head by a metric that no gate judges."""
-_VERBS = {
-    "": ("", ""),
-    WORSE: ("worse is ", "worse are "),
-    BETTER: ("better is ", "better are "),
-    UNJUDGED: ("differs, not judged: ", "differ, not judged: "),
-}
-MOST_IN_FULL = 2
-"""Metrics that no gate judges whose values are in their line; of more the changes alone."""
+WORSE, BETTER, UNJUDGED, CHANCE, SAME = WAYS = (
+    "worse", "better", "different, not judged", "the same but for chance", "the same",
+)  # fmt: skip
+"""What is known of a head by a metric that no gate judges, what needs reading first."""
+MOST_IN_FULL = 2  # metrics that no gate judges whose values are in their line; of more the changes alone
 
 
-def gate_row(gate: GateOutcome) -> tuple[str, ...]:
-    """One row under :data:`HEADINGS`; the mark ``!`` says that notes follow."""
+class GateRow(NamedTuple):
+    """A gate in the table of gates; behind the verdict the mark ``!`` says that notes follow."""
+
+    metric: str
+    base: str
+    head: str
+    change: str
+    interval: str
+    margins: str
+    detectable: str
+    verdict: str
+
+
+HEADINGS = GateRow._fields
+
+
+def gate_row(gate: GateOutcome) -> GateRow:
+    """The figures of a gate in words."""
     mark = " !" if gate.cautions or gate.reasons else ""
     margins = f"{percent(gate.ignorable)} / {percent(gate.must_catch)}"
     detectable = detectable_of(gate) or "-"
@@ -47,7 +58,20 @@ def gate_row(gate: GateOutcome) -> tuple[str, ...]:
         verdict += f" (at {gate.passed_at} pairs)"
     decimals = _decimals(gate)
     sides = (_value(gate.base, gate), _value(gate.head, gate), signed_percent(gate.change, decimals))
-    return (gate_name(gate), *sides, _interval(gate, decimals), margins, detectable, verdict + mark)
+    return GateRow(gate_name(gate), *sides, _interval(gate, decimals), margins, detectable, verdict + mark)
+
+
+def gate_sentence(gate: GateOutcome) -> str:
+    """The same in a sentence, without its name and its verdict."""
+    row = gate_row(gate)
+    if gate.change is None:
+        values = f"{row.base} to {row.head}" if None not in (gate.base, gate.head) else "no values"
+        return "; ".join(map(first_line, gate.reasons)) or values
+    sure = "no interval yet" if row.interval == "-" else f"interval {row.interval}"
+    limits = f"ignorable is {percent(gate.ignorable)}, {percent(gate.must_catch)} must be caught"
+    seen = f" in {plural(gate.pairs, 'pair')}" if gate.pairs else ""
+    seen = f" against {plural(gate.visits.visits, 'visit')}" if gate.visits else seen
+    return f"{row.base} to {row.head}, {row.change} ({sure}){seen}; {limits}"
 
 
 def in_brief(gate: GateOutcome) -> str:
@@ -101,8 +125,8 @@ def urgency(gate: GateOutcome) -> int:
     return min(verdicts.index(gate.verdict), verdicts.index("advisory"))
 
 
-def where(gate: GateOutcome) -> tuple[str, int]:
-    """``file:line`` of its limits; what has another form, like ``--gate ...``, is not a place in a file."""
+def place_of(gate: GateOutcome) -> tuple[str, int]:
+    """File and line of its limits; what has another form, like ``--gate ...``, is not a place in a file."""
     file, _, line = gate.where.rpartition(":")
     return (file, int(line)) if file and line.isascii() and line.isdigit() and len(line) < 8 else ("", 0)  # noqa: PLR2004
 
@@ -113,26 +137,19 @@ def ungated_line(cell: CellOutcome) -> str:
     Worse or better is what its interval says; a difference without one is shown as that. What chance explains, and what
     is the same, is counted; utilisations are beside the floor.
     """
-    rows = _others(cell)
-    named = [row for row in rows if _way(row) not in (CHANCE, SAME)]
-    parts = []
-    for way, verbs in _VERBS.items():
-        told = [_in_full(row) if len(named) <= MOST_IN_FULL else f"{row.metric} {figures(row)}"
-                for row in named if _way(row) == way]  # fmt: skip
-        parts += [verbs[len(told) != 1] + ", ".join(told)] if told else []
-    for way, words in ((CHANCE, "by no more than chance"), (SAME, "the same")):
-        if count := sum(_way(row) == way for row in rows):
-            verb = ("differs " if count == 1 else "differ ") if way == CHANCE else ""
-            parts.append(f"{plural(count, 'metric')} {verb}{words}")
-    return "; ".join(parts)
+    by_way = {way: [row for row in _others(cell) if _way(row) == way] for way in (*WAYS, "")}
+    counted = {way: plural(len(rows), "metric") for way in (CHANCE, SAME) if (rows := by_way.pop(way))}
+    in_full = sum(map(len, by_way.values())) <= MOST_IN_FULL
+    named = {way: ", ".join(_in_full(row) if in_full else f"{row.metric} {figures(row)}" for row in rows)
+             for way, rows in by_way.items() if rows}  # fmt: skip
+    return "; ".join(f"{way}: {what}" if way else what for way, what in (named | counted).items())
 
 
 def ungated_rows(cell: CellOutcome) -> list[tuple[str, ...]]:
     """The same metrics as a table, what is worse first; empty where there are none."""
-    ways = (WORSE, BETTER, UNJUDGED, CHANCE, SAME, "")
     rows = [(row.metric, _value(row.base, row), _value(row.head, row), signed_percent(row.change),
              _bounds(row) or "-", _way(row))
-            for row in sorted(_others(cell), key=lambda row: ways.index(_way(row)))]  # fmt: skip
+            for row in sorted(_others(cell), key=lambda row: (*WAYS, "").index(_way(row)))]  # fmt: skip
     return [("metric", "base", "head", "change", "interval", "head is"), *rows] if rows else []
 
 
@@ -245,22 +262,34 @@ def _halving(gate: GateOutcome) -> str:
     return f"{plural(known.visits_to_halve, 'nightly visit')} more"
 
 
-def notes(cell: CellOutcome) -> Iterator[NoteLine]:
-    """Every reason and caution of a cell, each with its remedy; a cell that is decided takes no more pairs."""
+def gate_notes(cell: CellOutcome, gate: GateOutcome) -> tuple[NoteLine, ...]:
+    """Reasons and cautions of a gate, each with its remedy; a cell that is decided takes no more pairs."""
     decided = not any(cell.undecided_in(kind) for kind in KINDS)
-    for gate in ordered_gates(cell):
-        for note in gate.reasons:
-            line = NoteLine.of("reason", gate_name(gate), note)
-            yield replace(line, remedy=DECIDED) if decided and note.code in ("undecided", "slower-apart") else line
-    yield from (NoteLine.of("reason", cell.name, note) for note in cell.reasons)
-    for gate in ordered_gates(cell):
-        yield from (NoteLine.of("caution", gate_name(gate), note) for note in gate.cautions)
-    yield from (NoteLine.of("caution", cell.name, note) for note in cell.cautions)
+    lines = _note_lines(gate_name(gate), gate.reasons, gate.cautions)
+    open_codes = ("undecided", "slower-apart") if decided else ()
+    return tuple(
+        replace(line, remedy=DECIDED) if line.code in open_codes and line.kind == "reason" else line for line in lines
+    )
 
 
-def run_notes(outcome: Outcome) -> list[NoteLine]:
+def cell_notes(cell: CellOutcome) -> tuple[NoteLine, ...]:
+    """Reasons and cautions of the cell as a whole."""
+    return (*_note_lines(cell.name, cell.reasons, cell.cautions),)
+
+
+def run_notes(outcome: Outcome) -> tuple[NoteLine, ...]:
     """Reasons that concern the run as a whole, whose name is told elsewhere: of a comparison it is two paths."""
-    return [NoteLine.of("reason", "", note) for note in outcome.reasons]
+    return (*_note_lines("", outcome.reasons),)
+
+
+def _note_lines(about: str, reasons: Sequence[Note], cautions: Sequence[Note] = ()) -> Iterator[NoteLine]:
+    yield from (NoteLine.of("reason", about, note) for note in reasons)
+    yield from (NoteLine.of("caution", about, note) for note in cautions)
+
+
+def first_line(note: Note | NoteLine) -> str:
+    """What a note says, without a program's own words and without a full stop."""
+    return note.text.partition("\n")[0].removesuffix(".")
 
 
 def cell_heading(cell: CellOutcome) -> str:
@@ -306,3 +335,14 @@ def _interval(gate: GateOutcome, decimals: int) -> str:
     if high is None:
         return f"above {signed_percent(low, decimals)}"
     return f"{signed_percent(low, decimals)} to {signed_percent(high, decimals)}"
+
+
+FACTS: dict[str, Callable[[CellOutcome], str]] = {
+    "not gated": ungated_line,
+    "met": met_line,
+    "floor": floor_line,
+    "GPU": gpu_line,
+    "states": states_line,
+    "baseline": baseline_line,
+}
+"""Lines of a cell by the word before each, in the order of the report."""

@@ -18,11 +18,7 @@ from perfgate.units import bounded_percent, percent
 def power_document(cell: Cell, price: CellPower, more: Iterable[str] = (), budget_s: float = math.inf) -> Document:
     """One cell: its looks and its price until each of them, by kind of pairs; what each gate could detect at them.
 
-    Args:
-        cell: The cell.
-        price: Of pairs.
-        more: Lines of rooms: other ways of judging a head, with what they cost and show.
-        budget_s: Of a run of this cell alone, seconds.
+    ``more`` are lines of rooms: other ways of judging a head, with what they cost and show.
     """
     lines = [
         *(line for kind in price.kinds for line in _kind_lines(cell, kind, price.chosen)),

@@ -28,14 +28,10 @@ STATE_LEGEND = (
 SIDE_LEGEND = (("dots base large", "base"), ("dots head large", "head"))
 LINE_LEGEND = (("curve base", "base"), ("curve head", "head"))
 DOT_LEGEND = (("dots base medium", "base"), ("dots head medium", "head"))
-MOST_TRIALS = 200
-"""Of more trials the last are shown."""
-MOST_LETTERS = 40
-"""Trials that have a letter each below them."""
-MOST_DOTS, MOST_POINTS = 6000, 1000
-"""Of a chart of iterations, and of one side's line."""
-MOST_COLUMNS = 150
-"""Decode steps of an iteration that are told one by one."""
+MOST_TRIALS = 200  # of more trials the last are shown
+MOST_LETTERS = 40  # trials that have a letter each below them
+MOST_DOTS, MOST_POINTS = 6000, 1000  # of a chart of iterations, and of one side's line
+MOST_COLUMNS = 150  # decode steps of an iteration that are told one by one
 EXTREMES = ("shortest", "median", "longest")
 
 Looks = list[tuple[list[str], list[str]]]

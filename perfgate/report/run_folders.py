@@ -22,8 +22,7 @@ from perfgate.report.document import Document, Section
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.subject_words import words
 
-LATEST = "latest"
-"""The word for the newest run folder."""
+LATEST = "latest"  # the word for the newest run folder
 LIST = "perfgate list shows the runs; name another folder of them with --runs."
 
 
@@ -55,27 +54,16 @@ class _Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run in a folder of them.
+    """A run in a folder of them."""
 
-    Args:
-        name: Its folder, from theirs: a night's halves are two below the night's.
-        begun: When, to the second, in UTC.
-        subjects: By side; empty where the manifest cannot be read.
-        heads: The names of several heads; empty where there is one.
-        state: What became of it while there is no verdict to show, see :func:`perfgate.record.run_state.state_of`.
-        verdict: Of its ``verdict.json``; empty before there is one.
-        stopped: How its last visit ended before its end, in a few words; empty where it did not.
-        fault: Why the folder cannot be read; empty where it can.
-    """
-
-    name: str
-    begun: datetime
-    subjects: Mapping[Side, Subject]
-    heads: tuple[str, ...]
-    state: str
-    verdict: str
-    stopped: str
-    fault: str
+    name: str  # its folder, from theirs: a night's halves are two below the night's
+    begun: datetime  # when, to the second, in UTC
+    subjects: Mapping[Side, Subject]  # by side; empty where the manifest cannot be read
+    heads: tuple[str, ...]  # the names of several heads; empty where there is one
+    state: str  # what became of it while there is no verdict to show, see :func:`perfgate.record.run_state.state_of`
+    verdict: str  # of its `verdict.json`; empty before there is one
+    stopped: str  # how its last visit ended before its end, in a few words; empty where it did not
+    fault: str  # why the folder cannot be read; empty where it can
 
 
 def find_run(

@@ -1,4 +1,4 @@
-"""A run as one page: what a verdict says first, then the evidence that it rests on, record by record."""
+"""A run as one page: its story first, then the evidence that it rests on, record by record."""
 
 from __future__ import annotations
 
@@ -14,30 +14,14 @@ from perfgate.metrics.kinds import parts_of_kinds
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import RUN
 from perfgate.record.run_record import Record, Run, read_records
-from perfgate.report.closing_sentence import closing
 from perfgate.report.curves import curve_sections
 from perfgate.report.document import Document, Section, charted
-from perfgate.report.explanation import causes, commands, leading_gate, steps, three_sentences
 from perfgate.report.outcome_charts import forest
-from perfgate.report.outcome_document import gates_section, heading_section, heads_section, notes_section
-from perfgate.report.outcome_lines import (
-    baseline_line,
-    floor_line,
-    gpu_line,
-    met_line,
-    run_notes,
-    states_line,
-    ungated_rows,
-)
-from perfgate.report.record_charts import (
-    Looks,
-    iterations_chart,
-    pairs_chart,
-    states_of,
-    telemetry_chart,
-    tokens_chart,
-)
-from perfgate.report.setting_lines import edits, run_setting, same_again
+from perfgate.report.outcome_document import gates_section, heading_section, heads_section
+from perfgate.report.outcome_lines import ungated_rows
+from perfgate.report.record_charts import iterations_chart, pairs_chart, states_of, telemetry_chart, tokens_chart
+from perfgate.report.setting_lines import same_again
+from perfgate.report.story import CellStory, next_section, tell
 
 MOST_DETAILED = 12
 """Cells whose pairs, iterations and kernels are shown, the worst first; others have their gates and notes alone."""
@@ -45,22 +29,23 @@ MOST_DETAILED = 12
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A verdict with what it was judged by.
+    """A verdict with what it was judged by."""
 
-    Args:
-        outcome: The verdict.
-        run: The run's manifest; ``None`` for figures from elsewhere.
-        records: By cell_id, those there are.
-    """
-
-    outcome: Outcome
-    run: Run | None = None
-    records: Mapping[str, Record] = field(default_factory=dict)
+    outcome: Outcome  # the verdict
+    run: Run | None = None  # the run's manifest; `None` for figures from elsewhere
+    records: Mapping[str, Record] = field(default_factory=dict)  # by cell_id, those there are
 
     @property
     def seed(self) -> int | None:
         """What the order within pairs was drawn by; ``None`` for figures from elsewhere."""
         return self.run.plan.seed if self.run else None
+
+    def evidence(self, cell: CellOutcome) -> Evidence | None:
+        """What a cell was judged by; ``None`` for figures from elsewhere."""
+        planned = {planned.cell_id: planned for planned in self.run.plan.cells} if self.run else {}
+        if self.run is None or cell.cell_id not in planned:
+            return None
+        return evidence_of_run(self.run, planned[cell.cell_id], self.records.get(cell.cell_id), cell.head)
 
     @classmethod
     def of(cls, outcome: Outcome, folder: Path) -> Self:
@@ -76,28 +61,20 @@ class MeasuredRun:
 
 
 def run_page(measured: MeasuredRun) -> Document:
-    """Three sentences, then each cell, the worst first, then what was measured and how to do it again."""
-    outcome = measured.outcome
-    cells = {cell.cell_id: cell for cell in measured.run.plan.cells} if measured.run else {}
+    """The sentences of its story, then each cell, the worst first, then what was measured and how to do it again."""
+    outcome, story = measured.outcome, tell(measured.outcome)
     sections: list[Section | None] = [heads_section(outcome), *curve_sections(outcome, charts=True)]
-    ranked = sorted(outcome.cells, key=lambda cell: list(WORST_FIRST).index(cell.verdict))
-    for n, found in enumerate(ranked):
-        evidence = None
-        if measured.run is not None and found.cell_id in cells and n < MOST_DETAILED:
-            evidence = evidence_of_run(
-                measured.run, cells[found.cell_id], measured.records.get(found.cell_id), found.head
-            )
-        sections += _cell(found, evidence)
-    told = commands(outcome, on_page=True)
+    ranked = sorted(story.cells, key=lambda cell: list(WORST_FIRST).index(cell.outcome.verdict))
+    for n, cell in enumerate(ranked):
+        sections += _cell(cell, measured.evidence(cell.outcome) if n < MOST_DETAILED else None)
     sections += [
-        Section(notes=tuple(run_notes(outcome))),
+        Section(notes=story.notes),
         Section(title="The whole run"),
-        Section(lead=f"next{edits(told)}", lines=told, style="commands"),
+        next_section(story.next),
         Section(lead="to measure it again", lines=tuple(same_again(outcome, measured.seed)), style="commands"),
-        Section(lead="measured", lines=(*run_setting(outcome), *_versions(outcome)), style="facts"),
+        Section(lead="measured", lines=(*story.measured, *_versions(outcome)), style="facts"),
     ]
-    document = Document.of([closing(outcome), *filter(None, three_sentences(outcome))], sections)
-    return replace(document, name=outcome.run, verdict=outcome.verdict)
+    return replace(Document.of(story.sentences, sections), name=outcome.run, verdict=outcome.verdict)
 
 
 def _versions(outcome: Outcome) -> Iterator[str]:
@@ -109,35 +86,32 @@ def _versions(outcome: Outcome) -> Iterator[str]:
             yield f"record of {cell.name}: sha256 {cell.record}"
 
 
-def _cell(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section | None]:
+def _cell(cell: CellStory, evidence: Evidence | None) -> Iterator[Section | None]:
+    facts = dict(cell.facts)
+    facts.pop("measured", facts.pop("not gated", None))
     yield heading_section(cell)
-    yield replace(gates_section(cell), lead="gates", chart=forest(cell))
-    gate = leading_gate(cell)
+    yield replace(gates_section(cell), lead="gates", chart=forest(cell.outcome))
     paired = evidence if evidence is not None and evidence.paired and evidence.sides else None
-    states = states_of(paired, cell) if paired else None
-    if paired and gate is not None:
-        yield charted(pairs_chart(paired, gate, states), states_line(cell))
-    yield from _brought("before_notes", cell, evidence)
-    yield replace(notes_section(cell), lead="reasons and cautions")
-    yield from _brought("after_notes", cell, evidence)
-    yield Section(lead="why this verdict, step by step", lines=tuple(steps(cell)), style="items", folded=True)
-    yield Section(lead="what explains it", lines=causes(cell), style="items", folded=True)
+    states = states_of(paired, cell.outcome) if paired else None
+    if paired and cell.lead is not None:
+        yield charted(pairs_chart(paired, cell.lead, states), facts.pop("states", ""))
+    yield from _of_kinds("before_notes", cell, evidence)
+    yield Section(notes=cell.notes, lead="reasons and cautions")
+    yield from _of_kinds("after_notes", cell, evidence)
+    steps = tuple(gate.steps for gate in cell.gates)
+    yield Section(lead="why this verdict, step by step", lines=steps, style="items", folded=True)
+    yield Section(lead="what explains it", lines=cell.causes, style="items", folded=True)
     if paired:
-        yield from _evidence(cell, paired, states)
-    yield from _brought("end", cell, evidence)
-    facts = (("met", met_line), ("floor", floor_line), ("GPU", gpu_line), ("baseline", baseline_line))
-    lines = tuple(f"{name}: {line}" for name, line_of in facts if (line := line_of(cell)))
-    yield Section(lead="other figures", rows=ungated_rows(cell), lines=lines, style="facts", folded=True)
+        yield charted(iterations_chart(paired, states), folded=True)
+        yield charted(tokens_chart(paired), folded=True)
+        yield charted(telemetry_chart(paired), folded=True)
+        yield from _of_kinds("evidence", cell, paired)
+    yield from _of_kinds("end", cell, evidence)
+    lines = tuple(f"{name}: {line}" for name, line in facts.items())
+    yield Section(lead="other figures", rows=ungated_rows(cell.outcome), lines=lines, style="facts", folded=True)
 
 
-def _evidence(cell: CellOutcome, evidence: Evidence, states: Looks | None) -> Iterator[Section | None]:
-    yield charted(iterations_chart(evidence, states), folded=True)
-    yield charted(tokens_chart(evidence), folded=True)
-    yield charted(telemetry_chart(evidence), folded=True)
-    yield from _brought("evidence", cell, evidence)
-
-
-def _brought(place: str, cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section | None]:
+def _of_kinds(place: str, cell: CellStory, evidence: Evidence | None) -> Iterator[Section | None]:
     """What kinds of trials show in a place of the page."""
     for make in parts_of_kinds("page", place):
-        yield from make(cell, evidence)
+        yield from make(cell.outcome, evidence)

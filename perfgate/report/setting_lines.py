@@ -12,8 +12,6 @@ from perfgate.metrics.sides import SIDES, Side
 from perfgate.metrics.trial import KINDS
 from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
 
-LEARN = "perfgate envelope learn"
-
 
 def cell_setting(cell: CellOutcome) -> str:
     """Model, batch, tokens or load, and the scenario of a cell in one line; empty for figures from elsewhere."""
@@ -60,12 +58,7 @@ def next_steps(outcome: Outcome) -> list[str]:
 
 
 def same_again(outcome: Outcome, seed: int | None) -> Iterator[str]:
-    """Commands that measure the same again, check what was measured, and judge it again; none for other figures.
-
-    Args:
-        outcome: The verdict.
-        seed: What the order within pairs was drawn by, if it is known.
-    """
+    """Commands that measure the same again, in the same order where the seed is known, check it and judge it again."""
     own = [(cell, cell.setting) for cell in outcome.cells if cell.setting and cell.setting.run == outcome.run]
     order = [] if seed is None else [f"--seed {seed}"]
     yield from dict.fromkeys(
@@ -95,12 +88,6 @@ def counts_tell(cell: CellOutcome) -> bool:
     return not (cell.gpus or any(cell.pairs_of(name) for name, kind in TRIAL_KINDS.items() if kind.checks))
 
 
-def edits(commands: Sequence[str]) -> str:
-    """Words behind the lead of commands of which one writes to a file that the user keeps."""
-    learns = any(command.startswith(LEARN) for command in commands)
-    return f" ({LEARN} writes a kernels: block into the scenario)" if learns else ""
-
-
 def _cause(cell: CellOutcome, setting: Setting, outcome: Outcome) -> Iterator[str]:
     """What made a step longer, where no trace of this run tells already: which calls on a CPU, else which kernels."""
     if cell.traced_pairs or not any(gate.verdict == "regressed" for gate in cell.gates):
@@ -109,7 +96,7 @@ def _cause(cell: CellOutcome, setting: Setting, outcome: Outcome) -> Iterator[st
         yield f"{_run(setting, outcome)} --profile-only{'' if setting.load else ' --host-profile'}"
         return
     if not setting.envelope:
-        yield _command(LEARN, setting, "base")
+        yield _command("perfgate envelope learn", setting, "base")
     yield _command("perfgate envelope check", setting)
 
 

@@ -10,16 +10,15 @@ from perfgate.report.document import Document, NoteLine, Section
 
 WITH_ITS_UNIT, UNBROKEN = r"(?<=\d) (?=\S{1,5}(?:\s|$))", "\u00a0"
 """The blank between a number and a short word, and what replaces it while lines are broken."""
-STATUS_WIDTH = len("skipped")
-"""Of a check's status."""
-NOTHING = ("", "-")
-"""What is in a cell without a value."""
+STATUS_WIDTH = len("skipped")  # of a check's status
+NOTHING = ("", "-")  # what is in a cell without a value
 
 
 def to_text(document: Document) -> str:
     """The whole document; without a width nothing is wrapped, and a table is as wide as its content."""
-    width = document.width
-    headline = [part for line in document.headline for part in wrapped(line, width)]
+    width, said = document.width, document.headline
+    said = (*said[1:], *said[:1]) if document.is_verdict else said
+    headline = [part for line in said for part in wrapped(line, width)]
     lines = [] if document.is_verdict else headline
     for section in document.sections:
         lines = [*lines, *([""] if lines and not section.close else []), *_section_lines(section, width)]
@@ -45,11 +44,7 @@ def _section_lines(section: Section, width: int | None) -> Iterator[str]:
 def columns(rows: Sequence[Sequence[str]], width: int | None = None, give_way: Sequence[int] = ()) -> list[str]:
     """Rows as indented lines; the first and the last column flush left, those between flush right.
 
-    Args:
-        rows: The first one is the heading.
-        width: Of the terminal; ``None`` for any.
-        give_way: Columns that move to a line below their row, empty ones first and then in this order, until the others
-            fit.
+    Where that is too wide, columns of ``give_way`` move to a line below their row, empty ones first, then in order.
     """
     below: list[int] = []
     lines = _aligned(rows)

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import click
 
-from perfgate.cli import completion
-from perfgate.cli.output_options import RUNS_OPTION, run_named
+from perfgate.cli.output_options import RUNS_OPTION, complete_runs, run_named
 from perfgate.errors import ExitStatus
 
 
 @click.command()
 @click.argument("paths", metavar="RUN|BASELINE...", nargs=-1, required=True, type=click.Path(path_type=Path),
-                shell_complete=completion.runs)  # fmt: skip
+                shell_complete=complete_runs)  # fmt: skip
 @RUNS_OPTION
 @click.pass_context
 def verify(ctx: click.Context, paths: tuple[Path, ...], runs: Path) -> None:

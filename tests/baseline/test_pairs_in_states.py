@@ -28,7 +28,7 @@ from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.sides import Side
 from perfgate.metrics.trial import PROBED_GPUS, Probes, Trial
 from perfgate.record.run_record import Record, Visit
-from perfgate.report.explanation import three_sentences
+from perfgate.report.story import tell
 from perfgate.scenario.plan import Plan, orders_bound
 
 H100 = PROBED_GPUS[1]
@@ -317,7 +317,7 @@ def test_a_floor_is_a_margin_for_single_pairs_too() -> None:
 
 def test_a_verdict_against_visits_says_so_in_words() -> None:
     """What counts is a visit, however many pairs it has."""
-    _, much, why = three_sentences(held_beside(record(ALIKE, card="E"), visits(ALIKE, cards=EIGHT)))
+    *_, much, why = tell(held_beside(record(ALIKE, card="E"), visits(ALIKE, cards=EIGHT))).sentences
 
     assert "against 8 visits; " in much
     assert why.startswith("Each visit counts once, and ")

@@ -16,7 +16,7 @@ from perfgate.metrics.catalogue import find_metric, trial_value
 from perfgate.metrics.sides import SIDES
 from perfgate.metrics.trial import Trial
 from perfgate.report.closing_sentence import closing
-from perfgate.report.explanation import causes
+from perfgate.report.story import cell_story
 from perfgate.scenario.schedule import CallTrials
 
 USUAL = FunctionCalls(calls=(10, 10), lines=(10_000, 10_000))
@@ -91,7 +91,7 @@ def test_what_the_engine_holds_explains_no_step() -> None:
     found = outcome(called(base, head))
 
     assert "engine-state-changed" in codes(found.cautions)
-    assert causes(found) == ()
+    assert cell_story(found).causes == ()
 
 
 def of_decode_steps_alone(counted: HostCalls) -> HostCalls:

@@ -28,11 +28,7 @@ def test_the_words_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line
     Path("perfgate.toml").write_text('[subjects.patched]\npath = "x"\n')
     (tmp_path / "runs" / "mine-20261122T000000Z-abcdef").mkdir(parents=True)
     (tmp_path / "runs" / "mine-20261122T000000Z-abcdef" / "run.json").touch()
-    variables = {
-        "_PERFGATE_COMPLETE": "bash_complete",
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(line.split()) - 1),
-    }
+    variables = {"_PERFGATE_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
 
     said = CliRunner().invoke(main, env=variables, prog_name="perfgate").stdout
     assert [word.partition(",")[2] for word in said.splitlines()] == offered

@@ -25,8 +25,7 @@ from perfgate.record.run_record import read_records, read_run
 
 SHORT = "warmup_iterations: 0, iterations: 1"
 PASSES = "{metric: itl_median, ignorable: 900%, must_catch: 1000%}"
-STRIDE = 29
-"""Of the places the usual tests take few, beginning at a different one for each kind of fault."""
+STRIDE = 29  # of the places the usual tests take few, beginning at a different one for each kind of fault
 
 
 class Faults:

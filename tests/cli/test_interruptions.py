@@ -22,7 +22,7 @@ from perfgate import gate
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError
-from perfgate.machine.locks import hold
+from perfgate.machine.locks import hold, measuring_into
 from perfgate.metrics.trial import Trial
 from perfgate.reasons import REASONS
 from perfgate.record.run_record import read_records, read_run
@@ -150,7 +150,7 @@ def test_read_only_folder(disk: Path) -> None:
     assert "storage-failed" in resumed.stderr
     assert "Read-only file system" in resumed.stderr
     assert (judged.exit_code, judged.stdout.startswith("**INCONCLUSIVE")) == (20, True)
-    assert judged.stderr == f"perfgate: {folder / 'verdict.json'} could not be written: Read-only file system\n"
+    assert judged.stderr.startswith(f"perfgate: {folder / 'verdict.json'} ")
     assert (folder / "verdict.json").read_bytes() == verdict
 
 
@@ -223,18 +223,17 @@ def telling(program: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_busy_folder(tmp_path: Path) -> None:
-    """While one perfgate measures into a folder another ends 22 and names it, and nobody judges it; death frees it."""
+    """While one perfgate measures into a folder another ends 22 and names it; its death frees the folder."""
     _, folder = begin(tmp_path, FakeCollector(FakeSpec(restart_sd=0.02)))
 
     with telling(HOLDER, folder) as holder:
         result = perfgate("run", "--resume", str(folder), "--more", "4")
-        judged = perfgate("judge", str(folder))
         holder.kill()
-
-    assert (judged.exit_code, "RUNNING: these are figures so far" in judged.stdout) == (22, True)
 
     assert (result.exit_code, result.stdout) == (22, "")
     assert f"run-folder-busy: {folder}: process {holder.pid} is measuring into it" in result.stderr
+    assert (folder / "lock").read_text() == f"{holder.pid}\n"
+    assert measuring_into(folder) == measuring_into(folder / "records") == ""
     with hold(folder):
         assert (folder / "lock").read_text() == f"{os.getpid()}\n"
 

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from fake_collector import FakeCollector, FakeSpec
-from hand_made import BASE, STEP_S, cell, gate, record, scenario_file, spread, trial, trials
+from hand_made import BASE, STEP_S, cell, gate, record, scenario_file, spread, trial
 
 from perfgate import __version__, rooms
 from perfgate import gate as use_cases
@@ -123,31 +123,6 @@ def test_run(invoke: Invoke, spec: FakeSpec, words: tuple[str, ...], status: int
     assert again.stdout.encode() == (run_folder() / "verdict.json").read_bytes() == before
 
 
-def test_words_of_a_failure(invoke: Invoke) -> None:
-    """The report of a head that fails has the side, the reason's code, the engine's words and the remedy."""
-    result = invoke("run", "tiny.yaml", *TWO_SIDES, "--format", "text", spec=FakeSpec(failures={1: "engine-failed"}))
-
-    assert result.exit_code == 22
-    assert "reason engine-failed (tiny): head: a fake failure of trial 1: The engine failed after" in result.stdout
-    assert "-> Read the text and engine.log in the trial's folder" in result.stdout
-    assert "trial 001 warm-up head: FAILED engine-failed" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "spec", "code"),
-    [
-        (TWO_SIDES, replace(SAME, tokens_differ=True), "outputs-differ"),
-        ((*TWO_SIDES[:2], "--head", "python=/bin/true", "--seed", "1"), SAME, "same-subject"),
-    ],
-)
-def test_cautions(invoke: Invoke, words: tuple[str, ...], spec: FakeSpec, code: str) -> None:
-    """A head that generates other tokens, or is the base itself, passes with a caution."""
-    result = invoke("run", "tiny.yaml", *words, spec=spec)
-
-    assert result.exit_code == 0
-    assert f"caution `{code}` (tiny)" in result.stdout
-
-
 def test_outputs(invoke: Invoke) -> None:
     """Every --output is written in the format of its suffix; the report alone is on stdout, all else on stderr."""
     result = invoke("run", "tiny.yaml", *TWO_SIDES, "--output", "a.md", "--output", "b.txt", "--output", "c.json")
@@ -161,10 +136,13 @@ def test_outputs(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "says"), [("a.pdf", "unknown suffix '.pdf'"), ("none/a.md", "its folder does not exist")]
+    ("file", "says"),
+    [("a.pdf", "unknown suffix '.pdf'"), ("none/a.md", "its folder does not exist"), ("a.md", "may not write there")],
 )
-def test_impossible_output(invoke: Invoke, file: str, says: str) -> None:
+def test_impossible_output(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, file: str, says: str) -> None:
     """An output that cannot be written is refused before anything is measured."""
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+
     result = invoke("run", "tiny.yaml", *TWO_SIDES, "--output", file)
 
     assert result.exit_code == 2
@@ -194,52 +172,16 @@ def test_output_lost(
     assert result.exit_code == status
     assert result.stdout.startswith(f"**{verdict.upper()}")
     *_, lost, kept = result.stderr.splitlines()
-    assert lost == "perfgate: the report could not be written to --output a.md: No space left on device"
-    assert kept.startswith(f"  The verdict is {verdict} (exit status {10 if spec is SLOWER else 0}), kept in runs/")
-    assert kept.endswith(f": write the report again with perfgate judge {run_folder()}.")
+    assert lost.endswith("--output a.md: No space left on device")
+    assert kept.endswith(f" perfgate judge {run_folder()}.")
     assert Outcome.model_validate_json(Path("b.json").read_text()).verdict == verdict
-
-
-def test_output_not_permitted(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An output in a folder that this user may not write to is refused before anything is measured."""
-    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
-
-    result = invoke("run", "tiny.yaml", *TWO_SIDES, "--output", "a.md")
-
-    assert result.exit_code == 2
-    assert "--output a.md: this user may not write there" in result.stderr
-    assert not Path("runs").exists()
-
-
-def test_interrupt(invoke: Invoke) -> None:
-    """Ctrl-C ends with 130 and names the folder that holds what was measured."""
-    result = invoke("run", "tiny.yaml", *TWO_SIDES, collector=Raising(KeyboardInterrupt()))
-
-    assert result.exit_code == 130
-    assert result.stdout == ""
-    assert f"perfgate: interrupted: stopped; what was measured is in {run_folder()}" in result.stderr
-    assert result.stderr.splitlines()[-1] == f"  Go on with: perfgate run --resume {run_folder()}"
-    assert invoke("judge", str(run_folder())).exit_code == 20
 
 
 def test_internal_error(invoke: Invoke) -> None:
     """An unknown error of perfgate's own ends with 1, and the report has the traceback."""
     result = invoke("run", "tiny.yaml", *TWO_SIDES, collector=Raising(ValueError("no such thing")))
 
-    assert result.exit_code == 1
-    assert result.stdout.startswith("**INTERNAL ERROR: ")
-    assert "ValueError: no such thing" in result.stdout
-    assert "Traceback (most recent call last):" in result.stdout
-
-
-def test_disk_full(invoke: Invoke) -> None:
-    """An error of the file system ends with 22 and its own words."""
-    result = invoke("run", "tiny.yaml", *TWO_SIDES, collector=Raising(OSError(28, "No space left on device", "x")))
-
-    assert (result.exit_code, result.stdout) == (22, "")
-    *_, what, way_on = result.stderr.splitlines()
-    assert what == f"perfgate: storage-failed: {run_folder()}: x: No space left on device"
-    assert way_on == f"  Fix that. Go on with: perfgate run --resume {run_folder()}"
+    assert (result.exit_code, "ValueError: no such thing" in result.stdout) == (1, True)
 
 
 def test_subjects_of_the_project(invoke: Invoke) -> None:
@@ -269,7 +211,6 @@ def test_subjects_of_the_project(invoke: Invoke) -> None:
         (("judge",), "runs: holds no run"),
         (("judge", "."), "not a run folder: it has no run.json"),
         (("compare", "a.json"), "expected two runs or records, or one file that ends in .csv"),
-        (("compare", "a.json", "b.json", "c.json"), "expected two runs or records, or one file that ends in .csv"),
         (("compare", "a.json", "b.json"), "a.json: does not exist"),
         (("compare", "a.json", "b.json", "--gate", "itl_median:1%:2%"), "records carry their own gates"),
         (("compare", "t.csv"), "a CSV needs gates"),
@@ -277,9 +218,12 @@ def test_subjects_of_the_project(invoke: Invoke) -> None:
         (("compare", "t.csv", "--gate", "itl_median"), "expected METRIC:IGNORABLE:MUST_CATCH"),
         (("schema", "record"), "record"),
         (("run", "tiny.yaml", *TWO_SIDES, "--head", "env.CUDA_VISIBLE_DEVICES=1"), "env.CUDA_VISIBLE_DEVICES: set it"),
-        (("envelope", "check", "tiny.yaml", *TWO_SIDES[:4]), "tiny.yaml declares no envelope"),
         (("envelope", "check", "tiny.yaml", *TWO_SIDES[:4]), "perfgate envelope learn tiny.yaml --base"),
-        (("envelope", "check", "tiny.yaml", *TWO_SIDES[:2]), "tiny.yaml declares no envelope"),
+        (("profile", "learn", "tiny.yaml", "--base", "python=/bin/true"), "a profile needs a reason"),
+        (("profile", "learn", "--reason", "why"), "name a scenario, or a run with --from"),
+        (("profile", "learn", "tiny.yaml", "--from", "latest", "--reason", "why"), "name a scenario, or a run"),
+        (("run", "tiny.yaml", "--profile-only", "--against", "baseline"), "no times to hold against a baseline"),
+        (("run", "--resume", "latest", "--profile-only"), "--profile-only cannot be given"),
     ],
 )
 def test_usage_errors(invoke: Invoke, words: tuple[str, ...], says: str) -> None:
@@ -304,8 +248,8 @@ def test_gpus_are_chosen_for_all_of_perfgate(invoke: Invoke) -> None:
     in_subject = invoke("run", "tiny.yaml", "--base", "main")
 
     assert (in_scenario.exit_code, in_subject.exit_code) == (2, 2)
-    assert in_scenario.stderr.startswith("tiny.yaml:3:16: engine.env.CUDA_VISIBLE_DEVICES: set it for perfgate as a")
-    assert "perfgate.toml: subjects.main.env.CUDA_DEVICE_ORDER: set it for perfgate as a whole" in in_subject.stderr
+    assert in_scenario.stderr.startswith("tiny.yaml:3:16: engine.env.CUDA_VISIBLE_DEVICES: ")
+    assert "perfgate.toml: subjects.main.env.CUDA_DEVICE_ORDER: " in in_subject.stderr
 
 
 def test_an_envelope_check_needs_a_head(invoke: Invoke) -> None:
@@ -333,7 +277,7 @@ def test_an_envelope_learnt_from_a_run_folder(invoke: Invoke) -> None:
     written = invoke("envelope", "learn", "tiny.yaml", "--from", str(with_traces.folder))
 
     assert (failed.exit_code, failed.stdout) == (22, "")
-    assert f"perfgate: evidence-missing: {without.folder}: tiny: no traced pair was taken" in failed.stderr
+    assert f"perfgate: evidence-missing: {without.folder}: tiny: " in failed.stderr
     assert unwritten == before
     assert (shown.exit_code, written.exit_code) == (0, 0)
     assert file.read_text() == shown.stdout
@@ -367,27 +311,6 @@ def test_no_profile_is_offered_of_engines_that_failed(invoke: Invoke) -> None:
     assert "engine-failed" in learnt.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("profile", "learn", "tiny.yaml", "--base", "python=/bin/true"), "a profile needs a reason"),
-        (("profile", "learn", "--reason", "why"), "name a scenario, or a run with --from"),
-        (
-            ("profile", "learn", "tiny.yaml", "--from", "latest", "--reason", "why"),
-            "name a scenario, or a run with --from",
-        ),
-        (("run", "tiny.yaml", "--profile-only", "--against", "baseline"), "no times to hold against a baseline"),
-        (("run", "--resume", "latest", "--profile-only"), "--profile-only cannot be given"),
-    ],
-)
-def test_profiles_asked_for_wrongly(invoke: Invoke, words: tuple[str, ...], text: str) -> None:
-    """Each is refused before anything is counted."""
-    result = invoke(*words)
-
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert text in result.stderr
-
-
 @pytest.mark.parametrize("command", [("run", "wrong.yaml", *TWO_SIDES), ("check", "wrong.yaml")])
 def test_scenario_errors(invoke: Invoke, command: tuple[str, ...]) -> None:
     """Every mistake of a scenario is a line ``file:line:column: field: text`` on stderr."""
@@ -407,42 +330,19 @@ def test_scenario_errors(invoke: Invoke, command: tuple[str, ...]) -> None:
 # --- check, schema, help
 
 
-def test_check(invoke: Invoke) -> None:
-    """Check shows cells, pairs, engine starts, gates and error rates, and starts nothing."""
+def test_check(invoke: Invoke, golden: Callable[[str, str], None]) -> None:
+    """Cells, pairs, engine starts, gates and error rates are the golden file's, of several heads too; none starts."""
     scenario_file(Path(), "more", "{metric: ttft_median, ignorable: 2%, must_catch: 8%, floor: 1ms}",
                   "matrix: {batch: [1, 8]}")  # fmt: skip
-
-    result = invoke("check", "tiny.yaml", "more.yaml")
-
-    assert result.exit_code == 0
-    assert "looks at 4, 6, 8, 12 pairs; 10 to 26 engine starts of 1 + 2 iterations" in result.stdout
-    assert "more[batch=8]" in result.stdout
-    assert "itl_median: ignorable 0.1 %, must catch 0.5 %; pair spread unknown" in result.stdout
-    assert "ttft_median: ignorable 2 %, must catch 8 %, floor 1ms; pair spread unknown" in result.stdout
-    assert result.stdout.endswith("3 cells; each scenario on its own: alpha 1 % a run, beta 5 % a gate\n")
-    assert not Path("runs").exists()
-
-
-def test_check_prices_several_heads(invoke: Invoke) -> None:
-    """Two heads beside one base take three trials a round, and share alpha, so that each can show less."""
-    heads = ["--head", "a:args.max_num_seqs=4", "--head", "b:args.max_num_seqs=8"]
-    one = invoke("check", "tiny.yaml", *TWO_SIDES[:4]).stdout
-
-    several = invoke("check", "tiny.yaml", *TWO_SIDES[:2], *heads)
-
-    assert several.exit_code == 0, several.stderr
-    assert "10 to 26 engine starts" in one
-    assert "15 to 39 engine starts" in several.stdout
-    assert "2 heads beside one base: a pair is a round of 3 trials, and all gates share alpha" in several.stdout
-
-
-def test_check_names_scenarios_of_one_cell(invoke: Invoke) -> None:
-    """Two scenarios that differ in their margins alone measure the same cell, which one run takes once."""
     scenario_file(Path(), "twin")
+    heads = ["--head", "a:args.max_num_seqs=4", "--head", "b:args.max_num_seqs=8"]
 
-    assert (
-        "the same cell as tiny: one run measures only one of them" in invoke("check", "tiny.yaml", "twin.yaml").stdout
-    )
+    shown = [invoke("check", *words)
+             for words in (("tiny.yaml", "more.yaml", "twin.yaml"), ("tiny.yaml", *TWO_SIDES[:2], *heads))]  # fmt: skip
+
+    assert [one.exit_code for one in shown] == [0, 0]
+    golden("check.txt", "\n".join(one.stdout for one in shown))
+    assert not Path("runs").exists()
 
 
 def test_check_prices_a_cell_by_its_newest_record(invoke: Invoke) -> None:
@@ -498,12 +398,11 @@ def test_help(invoke: Invoke, name: str) -> None:
 
 
 def test_commands(invoke: Invoke) -> None:
-    """The help lists the commands and the exit statuses; the version is the package's."""
-    result = invoke("-h")
+    """The help lists the commands; the version is the package's."""
+    shown = invoke("-h").stdout
 
     assert {"run", "check", "judge", "compare", "schema"} <= {*COMMANDS}
-    assert all(name in result.stdout for name in COMMANDS)
-    assert "  Exit status: 0 pass, 10 regressed, 20 inconclusive or advisory,\n  21 not comparable, " in result.stdout
+    assert all(name in shown for name in COMMANDS)
     assert invoke("--version").stdout == f"perfgate, version {__version__}\n"
 
 
@@ -523,16 +422,7 @@ def test_compare_records(invoke: Invoke) -> None:
     result = invoke("compare", save("a.json"), save("b.json", 1.2))
 
     assert result.exit_code == 20
-    assert result.stdout.startswith("**ADVISORY: would be regressed if the trials had been taken in pairs")
-
-
-def test_compare_runs(invoke: Invoke) -> None:
-    """The records of two one-sided runs can be compared."""
-    for spec in (SAME, SLOWER):
-        assert invoke("run", "tiny.yaml", "--base", "python=/bin/true", spec=spec).exit_code == 21
-    first, second = (str(next((folder / "records").iterdir())) for folder in sorted(Path("runs").iterdir()))
-
-    assert invoke("compare", first, second).exit_code == 20
+    assert result.stdout.startswith("**ADVISORY: would be regressed ")
 
 
 def test_compare_other_cells(invoke: Invoke) -> None:
@@ -541,17 +431,6 @@ def test_compare_other_cells(invoke: Invoke) -> None:
 
     assert (result.exit_code, result.stdout) == (21, "")
     assert "a.json holds cell (cell), b.json holds other (other)" in result.stderr
-
-
-def test_compare_two_sided(invoke: Invoke) -> None:
-    """A record with both sides needs :base or :head."""
-    write_record(Path("both.json"), record(cell(), trials(spread(0.02, 0.001, 6))))
-
-    without, both = invoke("compare", "both.json", "both.json"), invoke("compare", "both.json:base", "both.json:head")
-
-    assert without.exit_code == 2
-    assert "Say which: both.json:base or both.json:head." in without.stderr
-    assert both.exit_code == 20
 
 
 def write_table(slowdowns: list[float], *, paired: bool = True) -> str:
@@ -591,20 +470,6 @@ def test_compare_wrong_table(invoke: Invoke) -> None:
 
     assert result.exit_code == 2
     assert "t.csv:5: unknown metric 'itl'" in result.stderr
-
-
-def test_an_unknown_key_ends_before_anything_starts(invoke: Invoke) -> None:
-    """A misspelt key ends 2 with its line and column, and makes no run folder."""
-    text = Path("tiny.yaml").read_text().replace("workload: {batch:", "workload: {bacth:")
-    Path("tiny.yaml").write_text(text)
-    line = next(n for n, content in enumerate(text.splitlines(), 1) if "bacth" in content)
-
-    result = invoke("run", "tiny.yaml", *TWO_SIDES)
-
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert f"tiny.yaml:{line}:12: workload.bacth: unknown key (did you mean 'batch'?)" in result.stderr
-    assert len(result.stderr.splitlines()) == 1, "what was misspelt is not missing as well"
-    assert not Path("runs").exists()
 
 
 # --- runs by name
@@ -700,7 +565,7 @@ def test_list(invoke: Invoke, two_runs: tuple[Path, Path]) -> None:
 
     assert result.exit_code == 0
     heading, *rows = result.stdout.splitlines()
-    assert heading.split() == ["run", "begun", "(UTC)", "verdict", "base", "head"]
+    assert heading.split()[0] == "run"
     assert [" ".join(row.split()) for row in rows[:2]] == [
         "tiny-20260102T000000Z-abc 2026-01-02 00:00 regressed python=/bin/true env.TOKEN=... args.max_num_seqs=2",
         "tiny-20260101T000000Z-abc 2026-01-01 00:00 open python=/bin/true env.BUILD=...",
@@ -708,6 +573,16 @@ def test_list(invoke: Invoke, two_runs: tuple[Path, Path]) -> None:
     assert "run.json" in rows[2]
     assert "secret" not in result.stdout
     assert invoke("list", "--runs", "nowhere").stdout == "nowhere/ holds no run\n"
+
+
+def test_a_row_of_the_list_is_one_line(invoke: Invoke, two_runs: tuple[Path, Path]) -> None:
+    """Also where the path of an interpreter holds a line end."""
+    file = two_runs[1] / "run.json"
+    manifest = json.loads(file.read_text())
+    manifest["subjects"]["base"]["python"] = "/bin/a\nb"
+    file.write_text(json.dumps(manifest))
+
+    assert [row.split()[0] for row in invoke("list").stdout.splitlines()[1:]] == [run.name for run in two_runs[::-1]]
 
 
 @pytest.mark.parametrize("verdict", ["passed", "pass\n| pass |", "x" * 5000, ["pass"]])
@@ -734,8 +609,4 @@ def test_run_alone(invoke: Invoke, count: int, status: int) -> None:
     result = invoke("run", *TWO_SIDES)
 
     assert result.exit_code == status
-    said = {
-        1: "perfgate: measuring scenarios/s0.yaml, the only scenario here",
-        2: "which scenario? scenarios/ holds 2: scenarios/s0.yaml scenarios/s1.yaml",
-    }
-    assert said[count] in result.stderr
+    assert " ".join(f"scenarios/s{number}.yaml" for number in range(count)) in result.stderr

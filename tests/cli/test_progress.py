@@ -30,8 +30,7 @@ from terminal import Terminal
 from perfgate.capture.pace import Pace, Step
 from perfgate.cli.main import main
 from perfgate.cli.outlet import harmless
-from perfgate.cli.progress import progress_to
-from perfgate.cli.status_block import StatusBlock, status_lines
+from perfgate.cli.progress import StatusBlock, progress_to
 from perfgate.errors import InterruptedRunError
 from perfgate.gate import run as measure
 from perfgate.judge.cell_verdict import judge
@@ -66,29 +65,12 @@ def test_pipe_is_silent_between_trials() -> None:
     assert shown(io.StringIO(), step(), step("starting the engine")).getvalue() == ""
 
 
-def test_pipe() -> None:
-    """A pipe gets a line a finished trial: clock, cell, trial, pair, side, values, time left; no control characters."""
-    text = shown(io.StringIO(), step(finished=trial(7, 2, "head", 0.00535))).getvalue()
+def test_pipe(golden: Callable[[str, str], None]) -> None:
+    """A finished trial is a line: clock, cell, trial, pair, side, values or what failed, time left; nothing steers."""
+    ended = [trial(7, 2, "head", 0.00535), failed(7, 2, "head"), trial(0, None, "base"),
+             trial(7, 2, "head", kind="traced"), trial(7, 2, "head", iterations=())]  # fmt: skip
 
-    assert text == ("[0:00] tiny trial 007 pair 3 head: ITL 5.350 ms, TTFT 107.0 ms (2:05 to the look at 4 pairs)\n")
-
-
-@pytest.mark.parametrize(
-    ("finished", "line"),
-    [
-        (failed(7, 2, "head"), "[0:00] tiny trial 007 pair 3 head: FAILED engine-failed\n"),
-        (
-            trial(0, None, "base"),
-            "[0:00] tiny trial 000 warm-up base: ITL 5.000 ms, TTFT 100.0 ms\n",
-        ),
-        (trial(7, 2, "head", kind="traced"), "[0:00] tiny trial 007 traced pair 3 head: ITL 5.000 ms, TTFT 100.0 ms\n"),
-        (trial(7, 2, "head", iterations=()), "[0:00] tiny trial 007 pair 3 head: \n"),
-    ],
-    ids=["failed", "warm-up", "traced", "no-values"],
-)
-def test_kinds_of_trials(finished: Trial, line: str) -> None:
-    """A failed trial shows its code, a warm-up trial that it is one, a trial without values none."""
-    assert shown(io.StringIO(), step(seconds_left=None, finished=finished)).getvalue() == line
+    golden("progress-pipe.txt", shown(io.StringIO(), *(step(finished=one) for one in ended)).getvalue())
 
 
 SEVERAL = cell("llama-8b-decode[batch=8]", [gate(), gate("ttft_median", "2%", "8%"), gate("output_throughput")])
@@ -170,15 +152,6 @@ def test_no_verdict_is_shown_between_looks(tmp_path: Path, terminal: Callable[..
             then = judge(manifest, {taken.cell.cell_id: taken.model_copy(update={"trials": tuple(first)})})
             assert step.looked is not None
             assert step.looked.gates == then.cells[0].gates
-
-
-def test_without_a_look_none_is_named() -> None:
-    """A quick run and a check of what repeats exactly have no look: the line says how long is left."""
-    one = dataclasses.replace(run_step(looked=4, target=6), decides=False, seconds_left=20.0)
-
-    line = shown(io.StringIO(), dataclasses.replace(one, finished=trial(7, 2, "head"))).getvalue()
-
-    assert line.endswith("(0:20 left)\n")
 
 
 @pytest.mark.parametrize(
@@ -297,23 +270,6 @@ def test_hostile_words(text: str) -> None:
     assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]", re.sub(r"\x1b\[[\d;]*[mAK]", "", drawings[0]))
 
 
-def test_terminal_is_clean_after_an_error(terminal: Callable[..., Terminal]) -> None:
-    """What ends the run leaves no half line and no colour behind, and the cursor was never hidden."""
-    opened = terminal()
-
-    def interrupted() -> None:
-        with progress_to(opened.stream) as show:
-            show("one")
-            show(run_step(looked=4, target=6))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert opened.lines == ["perfgate: one"]
-    assert opened.is_clean
-    assert "\x1b[?25l" not in opened.written
-
-
 class Interrupting(io.TextIOBase):
     """What is written to a terminal; Ctrl-C is heard as one of its writes returns, or before the next."""
 
@@ -415,23 +371,17 @@ def test_what_stops_a_run_leaves_its_terminal_clean(
     assert "\x1b[?25l" not in opened.written
 
 
-def test_quiet() -> None:
-    """Quiet, only sentences are told."""
+def test_quiet(tmp_path: Path) -> None:
+    """A quiet run says where its folder is and sentences, and nothing else; the verdict is on stdout as ever."""
     stream = io.StringIO()
     with progress_to(stream, quiet=True) as show:
         show("warning: a thing")
         show(step(finished=trial(7, 2, "head")))
-
-    assert stream.getvalue() == "perfgate: warning: a thing\n"
-
-
-@pytest.mark.parametrize("words", [["-q"], ["--quiet"]])
-def test_quiet_command(tmp_path: Path, words: list[str]) -> None:
-    """A quiet run says where its folder is and nothing else; the verdict is on stdout as ever."""
     scenario, runs = str(scenario_file(tmp_path)), str(tmp_path / "runs")
     both = ["--base", "python=/bin/true", "--head", "env.BUILD=new", "--runs", runs]
-    ended = CliRunner().invoke(main, ["run", scenario, *both, *words], obj=FakeCollector(FakeSpec(restart_sd=0.0003)))
+    ended = CliRunner().invoke(main, ["run", scenario, *both, "-q"], obj=FakeCollector(FakeSpec(restart_sd=0.0003)))
 
+    assert stream.getvalue() == "perfgate: warning: a thing\n"
     assert ended.stderr.startswith(f"run folder: {runs}")
     assert ended.stderr.count("\n") == 1
     assert ended.stdout.startswith("**PASS")
@@ -444,22 +394,6 @@ def test_ascii_terminal(terminal: Callable[..., Terminal]) -> None:
 
     assert "itl_median         <" in frames(opened, run_step(looked=4, target=6))
     assert "?" not in opened.written
-
-
-@pytest.mark.parametrize(
-    ("one", "words"),
-    [
-        (step(), "pair 3 of 4, head: iteration 3 of 10"),
-        (step("starting the engine", pair=None), "warm-up, head: starting the engine, since 17:30:00"),
-        (step("reading the trace", kind="traced"), "traced pair 3 of 4, head: reading the trace, since 17:30:00"),
-        (step("done", pair=3, done=4, finished=trial(7, 3, "head")), "between trials"),
-    ],
-)
-def test_describe(one: Step, words: str) -> None:
-    """By place, side and phase, with its begin where it lasts; a trial that has ended belongs to no pair to come."""
-    since = datetime(2026, 1, 1, 17, 30)  # noqa: DTZ001
-
-    assert status_lines([(one, since)], 0.0, since, (80, 24))[2].plain == words
 
 
 def test_pace() -> None:

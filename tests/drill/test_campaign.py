@@ -194,7 +194,7 @@ def test_what_got_shorter_is_no_cause(project: Path) -> None:
     assert ended.exit_code == ExitStatus.INCONCLUSIVE, ended.output
     (row,) = rows(ended).values()
     assert row["cause"] is False
-    assert "attention +" in row["told"]
+    assert "attention" in row["told"]
     assert project.exists()
 
 

@@ -1,4 +1,4 @@
-"""A format and a section that somebody adds: docs/extending.md says how."""
+"""A format and a line of the report that somebody adds: docs/extending.md says how."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from hand_made import cell, judged, spread, trials
 
 from perfgate import rooms
 from perfgate.cli.main import main
-from perfgate.judge.outcome import CellOutcome
-from perfgate.report import outcome_document
-from perfgate.report.document import Document, Section
+from perfgate.report.document import Document
 from perfgate.report.formats import FORMATS, REPORTS, Format, formats_of, render
+from perfgate.report.outcome_lines import FACTS
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -73,13 +72,9 @@ def test_a_format_that_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("_toy")
-def test_a_section_is_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its place among the parts of a cell every format shows it, and it steers no terminal."""
-
-    def weather(found: CellOutcome) -> Section:
-        return Section(lead="weather", lines=(f"{found.pairs} pairs in the sun\x1b[2J",), close=True)
-
-    monkeypatch.setattr(outcome_document, "PARTS", (*outcome_document.PARTS, weather))
+def test_a_line_is_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its entry among the facts of a cell every format shows it, and it steers no terminal."""
+    monkeypatch.setitem(FACTS, "weather", lambda found: f"{found.pairs} pairs in the sun\x1b[2J")
     outcome = judged(trials(spread(0.0, 0.0002, 4)), cell())
 
     assert "\n  weather: 4 pairs in the sun\ufffd[2J\n" in render("outcome", "text", outcome)

@@ -184,7 +184,7 @@ def nothing_is_left(runner: ActionRunner) -> None:
     [
         (SAME, "success", 0, "**PASS: ", ""),
         (SLOWER, "failure", 10, "**REGRESSED: itl_median +",
-         "::error file=scenarios/tiny.yaml,line=6,title=tiny%3A itl_median regressed::+"),
+         "::error file=scenarios/tiny.yaml,line=6,title=tiny%3A itl_median regressed::"),
         (NOISY, "success", 20, "**INCONCLUSIVE: ",
          "::warning file=scenarios/tiny.yaml,line=6,title=tiny%3A itl_median inconclusive::"),
         (FAILING, "failure", 22, "**NOT MEASURED: ",
@@ -403,7 +403,7 @@ def test_policy_of_the_base_branch(gate: Gate, tmp_path: Path) -> None:
     runner = gate(SLOWER)
 
     assert runner.outputs["report"]["exit_status"] == "10"
-    assert "margins 0.1 %25 / 0.5 %25" in runner.steps["report"].log
+    assert "ignorable is 0.1 %25, 0.5 %25 must be caught" in runner.steps["report"].log
     assert "alters what changes are judged by: baselines/tiny.json, scenarios/tiny.yaml. It was" in runner.summary
 
 
@@ -466,7 +466,7 @@ def test_a_checkout_made_to_do_harm(gate: Gate, tmp_path: Path) -> None:
     runner = gate(SLOWER, inputs={"base": "", "head": ""}, environment={"GIT_ALLOW_PROTOCOL": "ext:file"})
 
     assert runner.outputs["report"]["exit_status"] == "10", runner.steps
-    assert "margins 0.1 %25 / 0.5 %25" in runner.steps["report"].log
+    assert "ignorable is 0.1 %25, 0.5 %25 must be caught" in runner.steps["report"].log
     assert "alters what changes are judged by: baselines, perfgate.toml, scenarios" in runner.summary
     assert not trap.exists()
     assert not re.search("GITHUB|ACTIONS|RUNNER|TOKEN", seen.read_text())

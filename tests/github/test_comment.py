@@ -100,9 +100,9 @@ def test_first_comment(github: FakeGitHub, comment: Comment) -> None:
 
     assert (result.exit_code, result.output) == (0, "pull request 12: comment written\n")
     (body,) = bodies(github)
-    page, commands, _ = render("outcome", "markdown", SLOWER).partition("\n\nTo find out more:")
-    headline, _, rest = page.partition("\n\n")
-    assert body.startswith(f"{MARKER}\n\n{headline}\n\n{fenced(chr(10).join(interval_lines(SLOWER)))}\n\n{rest}")
+    page, commands, _ = render("outcome", "markdown", SLOWER).partition("\n\nNext:")
+    headline, _, rest = page.partition("\n\n### ")
+    assert body.startswith(f"{MARKER}\n\n{headline}\n\n{fenced(chr(10).join(interval_lines(SLOWER)))}\n\n### {rest}")
     assert commands
     assert commands not in body  # an artifact may have made them up
     assert body.endswith(

@@ -20,8 +20,8 @@ from ruamel.yaml import YAML
 from stored import lineage
 
 from perfgate import __version__
+from perfgate.cli.init import LABELS, workflows
 from perfgate.cli.main import main
-from perfgate.cli.scaffold import LABELS, workflows
 from perfgate.errors import RecordError, UsageError
 from perfgate.github.api import Api, ApiError, PullRequest
 from perfgate.github.artifact import of_earlier_attempt, read_member, unpack

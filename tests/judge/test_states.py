@@ -29,10 +29,10 @@ from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.sides import Side
 from perfgate.metrics.trial import PROBED_GPUS, Iteration, Probes, Trial
 from perfgate.record.run_record import Visit
-from perfgate.report import explanation
 from perfgate.report.closing_sentence import closing
 from perfgate.report.junit import render_junit
-from perfgate.report.outcome_lines import gate_name, notes, states_line
+from perfgate.report.outcome_lines import gate_name, states_line
+from perfgate.report.story import cell_story
 from perfgate.scenario.plan import GatePlan
 from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
@@ -391,7 +391,7 @@ def test_each_state_is_named_wherever_gates_are() -> None:
              for own in (slower, few, causing)]  # fmt: skip
     assert closing(whole[0]).startswith("REGRESSED: itl_median, slow state +8")
     assert "itl_median, fast state +7.99 %" in closing(whole[0])
-    apart = [note.about for note in notes(few) if "no state in common" in note.text]
+    apart = [note.about for note in cell_story(few).notes if "no state in common" in note.text]
     assert apart == ["itl_median, both states"]
     cases = list(ET.fromstring(render_junit(whole[1])).iter("testcase"))  # noqa: S314 (perfgate's own)
     assert {case.attrib["name"] for case in cases} == {
@@ -853,7 +853,7 @@ def test_nothing_passes_that_all_pairs_together_say_is_slower() -> None:
     cell = judged_on_gpu(late, gates)
     mean, never = by_state(cell)["slow"], by_state(judged_on_gpu(same, gates))["slow"]
 
-    (told,) = (line for line in explanation.steps(cell) if "those that have none" in line)
+    (told,) = (one.steps for one in cell_story(cell).gates if "those that have none" in one.steps)
     assert "is not below must_catch" not in told
     assert (mean.verdict, never.verdict) == ("inconclusive", "pass")
     (why,) = mean.reasons

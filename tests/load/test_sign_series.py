@@ -11,7 +11,7 @@ from hand_made import BOTH, cell, codes, gate, judged, only, trial
 from perfgate.judge.outcome import GateOutcome
 from perfgate.judge.rule import Series, judge_series
 from perfgate.judge.sign_series import by_sign
-from perfgate.report.explanation import steps
+from perfgate.report.story import cell_story
 from perfgate.stats import EARLY_SCHEDULE
 
 ALPHA, BETA = 0.01, 0.05
@@ -115,7 +115,7 @@ def test_it_is_told_of_a_run() -> None:
     outcome = judged(taken, cell(gates=[gate("preemptions", "10%", "50%")]))
 
     assert (outcome.verdict, only(outcome).verdict) == ("regressed", "regressed")
-    assert [line.split(":")[1] for line in steps(outcome.cells[0])] == [" a sign test over 12 pairs"]
+    assert [gate.steps.split(":")[1] for gate in cell_story(outcome.cells[0]).gates] == [" a sign test over 12 pairs"]
 
 
 @pytest.mark.slow

@@ -19,8 +19,8 @@ from fake_nvml import FakeMachine
 from git_project import GitProject
 from ruamel.yaml import YAML
 
+from perfgate.cli.init import SCENARIOS, installed_action
 from perfgate.cli.main import main
-from perfgate.cli.scaffold import SCENARIOS, installed_action
 from perfgate.errors import ExitStatus
 from perfgate.machine.nvml import connect
 from perfgate.project.build import CACHE, Builder
@@ -285,9 +285,9 @@ def test_the_action_is_what_perfgate_was_installed_from(
         raise PackageNotFoundError(name)
 
     text = json.dumps(direct_url) if direct_url else None
-    monkeypatch.setattr("perfgate.cli.scaffold.distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+    monkeypatch.setattr("perfgate.cli.init.distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
     assert installed_action() == action
-    monkeypatch.setattr("perfgate.cli.scaffold.distribution", absent)
+    monkeypatch.setattr("perfgate.cli.init.distribution", absent)
     assert installed_action() == ""
 
 

@@ -29,8 +29,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return written
 
 
-CONTROLS = ".sort, .filter, .place, .reading"
-"""What the page's script adds."""
+CONTROLS = ".sort, .filter, .place, .reading"  # what the page's script adds
 
 
 @pytest.mark.parametrize(

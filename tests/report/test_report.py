@@ -1,4 +1,4 @@
-"""Reports: golden files for whole outcomes, and what no words of an engine may do to a page."""
+"""Reports: golden files of whole outcomes hold all wording; other tests what no words of an engine may do to a page."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ from perfgate.kernels.causes import COUNTED
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.roofline_bound import Floor
-from perfgate.metrics.sides import SIDES, Side
+from perfgate.metrics.sides import Side
 from perfgate.metrics.trial import Failure, Trial
 from perfgate.models import Note
 from perfgate.reasons import REASONS
-from perfgate.report.closing_sentence import closing
 from perfgate.report.document import printable
-from perfgate.report.explanation import causes
-from perfgate.report.formats import format_of, formats_of, render
+from perfgate.report.formats import format_of, render
 from perfgate.report.interval_strip import interval_lines
 from perfgate.report.junit import render_junit
 from perfgate.report.markdown import CUT, escape, fenced, name
-from perfgate.report.outcome_lines import HEADINGS, ungated_line, ungated_rows
+from perfgate.report.outcome_document import explanation_document
+from perfgate.report.outcome_lines import HEADINGS, ungated_rows
 from perfgate.report.setting_lines import next_steps
-from perfgate.report.text import columns
+from perfgate.report.text import columns, to_text
 from perfgate.scenario.counter_trials import Condition, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import Plan
@@ -104,11 +103,11 @@ def inconclusive() -> Outcome:
     return judge(run([first, second]), records)
 
 
-def not_measured(words: str = ENGINE_WORDS) -> Outcome:
+def not_measured(words: str = ENGINE_WORDS, code: str = "engine-start-failed") -> Outcome:
     """The head's engine does not start."""
     measured = cell("llama-8b-decode")
-    stop = Failure(code="engine-start-failed", text=words)
-    taken = [trial(0, None, "base"), failed(1, None, "head", "engine-start-failed", words)]
+    stop = Failure(code=code, text=words)
+    taken = [trial(0, None, "base"), failed(1, None, "head", code, words)]
     return judge(run([measured]), {measured.cell_id: record(measured, taken, stopped=stop)})
 
 
@@ -248,14 +247,60 @@ def against_baseline(visits: int = 4) -> Outcome:
     return judge_against(manifest, {measured.cell_id: side}, {measured.cell_id: [Baseline(entries=tuple(entries))]})
 
 
+def regressed_on_gpu() -> Outcome:
+    """A regression of which a trace would name the kernels."""
+    taken = [one.model_copy(update={"telemetry": (_gpu(one.subject),)}) for one in trials(spread(0.01, 0.0002, 6))]
+    return judge(run([cell()]), {"cell": record(cell(), taken)})
+
+
+def one_side() -> Outcome:
+    """A build alone: its metrics are measured, for a gate names one of them."""
+    side = alone([0.0, 0.001])
+    return judge(run([side.cell], subjects=side.subjects), {side.cell.cell_id: side})
+
+
+def improved() -> Outcome:
+    """A head that is faster."""
+    return judged(trials(spread(-0.01, 0.0002, 4)), cell("llama-8b-decode"))
+
+
+def of_one(**more: object) -> Outcome:
+    """One pair of a quick run, or what else is said of it."""
+    taken = {"llama-8b-decode": record(cell("llama-8b-decode"), trials([0.0]))}
+    return judge(run([cell("llama-8b-decode")], **more), taken)
+
+
+def beside_a_regression() -> Outcome:
+    """A gate that is undecided where another regressed takes no more pairs."""
+    return judged(trials(spread(0.02, 0.0002, 6)), cell(gates=[gate(), gate("ttft_median", "2%", "2.05%")]))
+
+
+def several_regressed() -> Outcome:
+    """Two cells regressed, the first by all that is judged exactly as well; a third one passed."""
+    codes = ("outside-envelope", "counter-differs", "counter-out-of-bounds")
+    (slow,) = judged(trials(spread(0.01, 0.0002, 6)), cell("slow")).cells
+    first = slow.model_copy(
+        update={"name": "first", "reasons": tuple(Note(code=code, text="what it is") for code in codes)}
+    )
+    whole = judged(trials(spread(0.01, 0.0002, 6)))
+    return whole.model_copy(update={"cells": (*improved().cells, first, slow)})
+
+
 OUTCOMES: dict[str, Callable[[], Outcome]] = {
     "pass": passing,
+    "improved": improved,
     "regressed": regressed,
+    "regressed-on-gpu": regressed_on_gpu,
     "inconclusive": inconclusive,
     "not-measured": not_measured,
     "hostile": lambda: not_measured(HOSTILE),
+    "unknown-code": lambda: not_measured("words", "from-the-future"),
     "advisory": advisory,
+    "one-side": one_side,
+    "quick": lambda: of_one(quick=True),
     "two-cells": two_cells,
+    "several-regressed": several_regressed,
+    "beside-a-regression": beside_a_regression,
     "internal-error": internal_error,
     "kernels-regressed": kernels_regressed,
     "counted": counted,
@@ -263,9 +308,16 @@ OUTCOMES: dict[str, Callable[[], Outcome]] = {
     "baseline": against_baseline,
     "baseline-advisory": lambda: against_baseline(2),
     "ranks": other_collective,
+    "inside-envelope": checked,
     "outside-envelope": lambda: checked([("elementwise", "add", 1_000)]),
 }
 kinds = pytest.mark.parametrize("kind", OUTCOMES)
+
+
+@functools.cache
+def outcome_of(kind: str) -> Outcome:
+    """One of them."""
+    return OUTCOMES[kind]()
 
 
 def _with_tokens(one: Trial, tokens: str) -> Trial:
@@ -276,33 +328,33 @@ def _with_tokens(one: Trial, tokens: str) -> Trial:
 
 
 @kinds
-def test_text(kind: str, golden: Callable[[str, str], None]) -> None:
-    """The text of an outcome is its golden file."""
-    golden(f"report-{kind}.txt", render_text(OUTCOMES[kind]()))
+def test_text_and_markdown(kind: str, golden: Callable[[str, str], None]) -> None:
+    """An outcome in both is its golden files; Markdown begins with the verdict's sentence, text ends with it."""
+    outcome = outcome_of(kind)
+    text, page = render_text(outcome), render_markdown(outcome)
 
-
-@kinds
-def test_markdown(kind: str, golden: Callable[[str, str], None]) -> None:
-    """The Markdown of an outcome is its golden file."""
-    golden(f"report-{kind}.md", render_markdown(OUTCOMES[kind]()))
-
-
-@pytest.mark.parametrize("kind", ["regressed", "hostile", "outside-envelope", "two-cells"])
-def test_github(kind: str, golden: Callable[[str, str], None]) -> None:
-    """What a job's log gets of an outcome is its golden file."""
-    golden(f"report-{kind}.github.txt", render_github(OUTCOMES[kind]()))
+    golden(f"report-{kind}.txt", text)
+    golden(f"report-{kind}.md", page)
+    assert page.startswith(f"**{text.splitlines()[-1].partition(':')[0]}:")
 
 
 @pytest.mark.parametrize("kind", ["regressed", "hostile", "outside-envelope", "two-cells"])
-def test_junit(kind: str, golden: Callable[[str, str], None]) -> None:
-    """The JUnit XML of an outcome is its golden file."""
-    golden(f"report-{kind}.xml", render_junit(OUTCOMES[kind]()))
+def test_github_and_junit(kind: str, golden: Callable[[str, str], None]) -> None:
+    """What a job's log gets of an outcome, and its JUnit XML, are its golden files."""
+    golden(f"report-{kind}.github.txt", render_github(outcome_of(kind)))
+    golden(f"report-{kind}.xml", render_junit(outcome_of(kind)))
+
+
+@pytest.mark.parametrize("kind", ["pass", "inconclusive", "not-measured", "counted", "host-bound", "baseline"])
+def test_explanations(kind: str, golden: Callable[[str, str], None]) -> None:
+    """What ``perfgate explain`` says of an outcome is its golden file; so is that of recorded runs."""
+    golden(f"explain-{kind}.txt", to_text(explanation_document(outcome_of(kind))))
 
 
 @kinds
 def test_junit_has_no_pass_where_there_is_none(kind: str) -> None:
     """An outcome that is no pass has a case that is none either, and every document can be read."""
-    outcome = OUTCOMES[kind]()
+    outcome = outcome_of(kind)
 
     suites = ET.fromstring(render_junit(outcome))  # noqa: S314 (our own)
 
@@ -321,37 +373,48 @@ def test_annotations_are_ten_a_level() -> None:
 
     assert len(errors) == 10
     assert all("regressed" in one.title for one in errors[:9])
-    assert errors[9].text == f"{2 * len(metrics) + 2 - 9} more like these; the report names all of them"
+    assert errors[9].text.startswith(str(2 * len(metrics) + 2 - 9))
 
 
 @kinds
-@pytest.mark.parametrize("limit", [1_000, 1_500, 2_000, 4_000])
+@pytest.mark.parametrize("limit", [1_000, 2_000, 4_000])
 def test_a_summary_fits(kind: str, limit: int) -> None:
     """However little room there is, the verdict is there, the limit is kept, and no fence is left open."""
-    outcome = OUTCOMES[kind]()
+    outcome = outcome_of(kind)
 
     text = render_within(outcome, limit, ["note"])
 
     first, *_ = render_markdown(outcome).splitlines()
     assert text.startswith(f"{first}\n\nnote\n")
     assert len(text.encode()) <= limit
-    lines = interval_lines(outcome)
-    drawn = f"\n\n{fenced(chr(10).join(lines))}" if lines else ""
-    assert (text == render_markdown(outcome).replace(first, f"{first}\n\nnote{drawn}", 1)) == (CUT not in text)
-    fences = [line.removesuffix("text") for line in text.splitlines() if line.startswith("```")]
-    assert len(fences) % 2 == 0
+    fence = ""
+    for line in text.splitlines():
+        opened = line.removesuffix("text") if not fence and line.startswith("```") else fence
+        fence = "" if line == fence else opened
+    assert not fence
+
+
+def test_a_summary_that_fits_is_whole() -> None:
+    """Beside the report it has each gate's interval in characters, and says where it was cut."""
+    outcome = regressed()
+    whole = render_within(outcome, 100_000)
+
+    assert fenced("\n".join(interval_lines(outcome))) in whole
+    assert {*render_markdown(outcome).splitlines()} <= {*whole.splitlines()}
+    assert (CUT in whole, CUT in render_within(outcome, 2_000)) == (False, True)
 
 
 @kinds
 @pytest.mark.parametrize("render", [render_text, render_markdown])
 def test_every_note_with_its_remedy(kind: str, render: Callable[[Outcome], str]) -> None:
     """Every reason and caution of an outcome is shown with its code and its remedy."""
-    outcome = OUTCOMES[kind]()
-    plain = render(outcome).replace("\\", "")
+    outcome = outcome_of(kind)
+    plain = render(outcome).replace("\\", "").replace("&gt;", ">").replace("&lt;", "<")
+    takes_no_more = {"undecided"} if kind == "beside-a-regression" else set()
 
     for note in _notes(outcome):
         assert note.code in plain
-        assert REASONS[note.code].remedy in plain.replace("&gt;", ">").replace("&lt;", "<")
+        assert note.code in takes_no_more or note.code not in REASONS or REASONS[note.code].remedy in plain
 
 
 def _notes(outcome: Outcome) -> Sequence[Note]:
@@ -362,150 +425,23 @@ def _notes(outcome: Outcome) -> Sequence[Note]:
     return (*outcome.reasons, *(note for one in outcome.cells for note in of(one)))
 
 
-@kinds
-def test_verdict_stands_where_it_is_read(kind: str) -> None:
-    """Markdown begins with the verdict's sentence, text ends with it."""
-    outcome = OUTCOMES[kind]()
-    words = {"not-measured": "NOT MEASURED", "internal-error": "INTERNAL ERROR"}
-    word = words.get(outcome.verdict, outcome.verdict.upper())
-
-    assert render_markdown(outcome).splitlines()[0].startswith(f"**{word}:")
-    assert render_text(outcome).splitlines()[-1].startswith(f"{word}:")
-
-
-@pytest.mark.parametrize(
-    ("slowdown", "sentence"), [(-0.01, "PASS, IMPROVED: no gate is slower"), (0.0, "PASS: every gate excludes")]
-)
-def test_passes(slowdown: float, sentence: str) -> None:
-    """An improvement is named in the sentence of a pass."""
-    measured = cell()
-    outcome = judge(run([measured]), {"cell": record(measured, trials(spread(slowdown, 0.0002, 4)))})
-
-    assert render_text(outcome).splitlines()[-1].startswith(sentence)
-
-
-def test_kernels_alone_pass() -> None:
-    """A check of the kernels, which judges no time, passes in a sentence of its own."""
-    closing = "PASS: every decode step of both sides is inside the envelope."
-
-    assert render_text(checked()).splitlines()[-1] == closing
-
-
 def test_other_metrics_say_which_way_is_worse() -> None:
-    """A throughput that rises is better, a latency that does worse; few have values, and the same ones are counted.
-
-    Without an interval nothing is called worse, and what an interval does not exclude is chance.
-    """
-    rows = {
-        "ttft_p95": MetricOutcome(metric="ttft_p95", unit="s", better="lower", base=0.04, head=0.047, change=0.175,
-                                  change_low=0.15, change_high=0.2),
-        "output_throughput": MetricOutcome(
-            metric="output_throughput", unit="tok/s", better="higher", base=100, head=103, change=0.03,
-            change_low=0.01, change_high=0.05
-        ),
-        "itl_p95": MetricOutcome(metric="itl_p95", unit="s", better="lower", base=0.04, head=0.05, change=0.25,
-                                 change_low=-0.01, change_high=0.51),
-        "itl_p99": MetricOutcome(metric="itl_p99", unit="s", better="lower", base=0.04, head=0.05, change=0.25),
-        "host_slack_per_step": MetricOutcome(
-            metric="host_slack_per_step", unit="s", better="higher", base=1e-3, head=-1e-3, change=None
-        ),
-        "start_time": MetricOutcome(
-            metric="start_time", unit="s", better="lower", base=1.0, head=1.000001, change=0.000001
-        ),
-    }  # fmt: skip
-    told = (
-        "worse is ttft_p95 +17.5 %; better is output_throughput +3.00 %; "
-        "differ, not judged: itl_p99 +25.0 %, host_slack_per_step 1.000 ms to -1.000 ms; "
-        "1 metric differs by no more than chance"
-    )
-
-    def shown(*names: str) -> CellOutcome:
-        (found,) = judge(run([cell()]), {"cell": record(cell(), trials([0.0] * 4))}).cells
-        return found.model_copy(update={"ungated": tuple(rows[name] for name in names)})
-
-    assert ungated_line(shown(*rows)) == f"{told}; 1 metric the same"
-    assert ungated_line(shown("ttft_p95")) == "worse is ttft_p95 40.00 ms to 47.00 ms (+17.5 %, +15.0 % to +20.0 %)"
-    assert ungated_line(shown("itl_p99")) == "differs, not judged: itl_p99 40.00 ms to 50.00 ms (+25.0 %)"
-    assert ungated_line(shown("itl_p95", "start_time")) == "1 metric differs by no more than chance; 1 metric the same"
-    assert ungated_line(shown("start_time")) == "1 metric the same"
-    assert [row[-2:] for row in ungated_rows(shown(*rows))] == [
-        ("interval", "head is"), ("+15.0 % to +20.0 %", "worse"), ("+1.00 % to +5.00 %", "better"),
-        ("-", "different, not judged"), ("-", "different, not judged"),
-        ("-1.00 % to +51.0 %", "the same but for chance"), ("-", "same"),
+    """A throughput that rises is better; without an interval nothing is worse, and chance is what one contains."""
+    measured = [
+        ("ttft_p95", 0.175, (0.15, 0.2), "worse"), ("output_throughput", 0.03, (0.01, 0.05), "better"),
+        ("itl_p99", 0.25, (None, None), "different, not judged"),
+        ("host_slack_per_step", None, (None, None), "different, not judged"),
+        ("itl_p95", 0.25, (-0.01, 0.51), "the same but for chance"), ("start_time", 1e-6, (None, None), "the same"),
     ]  # fmt: skip
+    rows = [
+        MetricOutcome(metric=name, unit=METRICS[name].unit, better=METRICS[name].better, base=1.0,
+                      head=-1.0 if change is None else 1 + change, change=change, change_low=low, change_high=high)
+        for name, change, (low, high), _ in measured
+    ]  # fmt: skip
+    found = improved().cells[0].model_copy(update={"ungated": tuple(rows[::-1])})
 
-
-def test_regressed_cells_are_named() -> None:
-    """Of several cells the closing sentence names those that regressed."""
-    slow, same = cell("slow"), cell("same")
-    records = {"slow": record(slow, trials(spread(0.01, 0.0002, 6))), "same": record(same, trials([0.0] * 4))}
-
-    text = render_text(judge(run([same, slow]), records))
-
-    assert text.splitlines()[-1].startswith("REGRESSED: slow itl_median +1.01 % (alpha")
-
-
-def test_what_regressed_is_named_cell_by_cell() -> None:
-    """All that regressed in a cell is named before the next cell, each thing once."""
-    broken = [Note(code=code, text="") for code in ("outside-envelope", "counter-differs", "counter-out-of-bounds")]
-    (slow,) = judged(trials(spread(0.01, 0.0002, 6)), cell("slow")).cells
-    first = slow.model_copy(update={"name": "first", "reasons": tuple(broken)})
-
-    sentence = closing(judged(trials(spread(0.01, 0.0002, 6))).model_copy(update={"cells": (first, slow)}))
-
-    assert sentence.startswith(
-        "REGRESSED: first itl_median +1.01 %, first kernels outside the envelope, first a counter, slow itl_median"
-    )
-
-
-def test_worst_gate_first() -> None:
-    """Regressed gates stand above gates without values, and those above passes."""
-    rows = [line.split()[0] for line in render_text(regressed()).splitlines()[4:8]]
-
-    assert rows == ["itl_median", "output_throughput", "model_memory", "ttft_median"]
-
-
-def test_undecided_beside_a_regression() -> None:
-    """A gate that is undecided where another regressed is told to take no more pairs, since none would be taken."""
-    measured = cell(gates=[gate(), gate("ttft_median", "2%", "2.05%")])
-
-    text = render_markdown(judge(run([measured]), {"cell": record(measured, trials(spread(0.02, 0.0002, 6)))}))
-
-    assert "REGRESSED" in text
-    assert "reason `undecided` (`ttft_median`)" in text
-    assert "takes no more pairs" in text
-    assert "--more" not in text
-
-
-def test_one_sided() -> None:
-    """A one-sided cell shows the values of its metrics, in units for people."""
-    measured = cell()
-    subjects = {"base": BASE}
-    alone = record(measured, [trial(n, n, "base") for n in range(4)], subjects=subjects)
-
-    text = render_text(judge(run([measured], subjects=subjects), {"cell": alone}))
-
-    assert "itl_median 5.000 ms" in text
-    assert text.splitlines()[-1].startswith("MEASURED ONE SIDE:")
-
-
-def test_quick() -> None:
-    """The reason of the whole run stands in both reports."""
-    measured = cell()
-    outcome = judge(run([measured], quick=True), {"cell": record(measured, trials([0.0]))})
-
-    assert "reason quick-run: one trial a subject was measured" in render_text(outcome)
-    assert "reason `quick-run`: one trial a subject was measured." in render_markdown(outcome)
-
-
-def test_unknown_code() -> None:
-    """A record of another version may carry a code that this one does not know; the report shows it all the same."""
-    measured = cell()
-    stop = Failure(code="from-the-future", text="words")
-    outcome = judge(run([measured]), {"cell": record(measured, stopped=stop)})
-
-    assert "reason from-the-future (cell): words" in render_text(outcome)
-    assert "reason `from-the-future` (cell): words." in render_markdown(outcome)
+    assert {row[0]: row[-1] for row in ungated_rows(found)[1:]} == {name: way for name, *_, way in measured}
+    assert [row[-1] for row in ungated_rows(found)[1:]] == [way for *_, way in measured]
 
 
 @pytest.mark.parametrize(
@@ -520,33 +456,29 @@ def test_full_stops(text: str, shown: str) -> None:
 # --- hostile words
 
 
-def test_hostile_words() -> None:
-    """Words of an engine cannot open HTML, mention people, break a table or leave their fence."""
-    page = render_markdown(not_measured(HOSTILE))
-    outside = page[: page.index("`````text")] + page[page.rindex("`````") :]
-
-    assert "<" not in outside
-    assert "@everyone" not in outside
-    assert "\\`rm\\` \\|" in outside
-    assert page.count("`````") == 2
-    assert "\x1b" not in page
-    assert "\u202e" not in page
-
-
-def test_hostile_names() -> None:
-    """Names of cells and versions of packages are escaped too, and steer no terminal."""
+def hostile_names() -> Outcome:
+    """A cell and versions of packages."""
     measured = cell("llama", [gate()]).model_copy(update={"name": 'x[a="<b>|`@all\x1b[2J"]'})
     taken = [one.model_copy(update={"versions": {"vllm": "<i>@everyone\x07"}}) for one in trials([0.0] * 4)]
-    outcome = judge(run([measured]), {"llama": record(measured, taken)})
+    return judge(run([measured]), {"llama": record(measured, taken)})
 
-    page, text = render_markdown(outcome), render_text(outcome)
 
-    assert "<b>" not in page
-    assert "<i>" not in page
-    assert "@all" not in page
-    assert "@everyone" not in page
-    assert "\\|\\`" in page
-    assert not {"\x1b", "\x07"} & {*page, *text}
+def hostile_kernels() -> Outcome:
+    """Kernels that an envelope does not know."""
+    return checked([("elementwise", "x```\n# @team <img>\x1b[31m", 1), ("norm", "`<b>@all", 1)])
+
+
+@pytest.mark.parametrize(
+    ("make", "fence"), [(lambda: not_measured(HOSTILE), "`````"), (hostile_kernels, "````"), (hostile_names, "")]
+)
+def test_hostile_words(make: Callable[[], Outcome], fence: str) -> None:
+    """Words of an engine, names and kernels open no HTML, mention nobody, steer nothing and stay in their fence."""
+    page, text = render_markdown(make()), render_text(make())
+
+    outside = page[: page.index(f"{fence}text")] + page[page.rindex(fence) :] if fence else page
+    assert not re.findall(r"<\w|@\w", outside)
+    assert not fence or page.count(fence) == 2
+    assert not {"\x1b", "\u202e", "\x07"} & {*page, *text}
 
 
 def test_a_report_stands_alone(golden: Callable[[str, str], None]) -> None:
@@ -570,49 +502,6 @@ def test_a_report_stands_alone(golden: Callable[[str, str], None]) -> None:
     assert not {"<b>", "@team"} & set(re.findall(r"<\w+>|@\w+", page))
 
 
-@pytest.mark.parametrize(
-    ("outcome", "steps"),
-    [
-        (passing, []),
-        (two_cells, []),
-        (inconclusive, ["perfgate run --resume hand-made --more 4"]),
-        (kernels_regressed, []),
-        (advisory, []),
-        (lambda: against_baseline(4), []),
-        (lambda: judge(run([cell()]), {"cell": record(cell(), trials([0.0, 0.0]))}),
-         ["perfgate run --resume hand-made"]),
-        (lambda: judge(run([cell()], quick=True), {"cell": record(cell(), trials([0.0]))}),
-         ["perfgate run hand-made.yaml --base python=/envs/base/bin/python --head python=/envs/head/bin/python"]),
-    ],
-    ids=["pass", "not-started", "used-up", "traced", "advisory", "baseline", "open", "quick"],
-)  # fmt: skip
-def test_next_steps(outcome: Callable[[], Outcome], steps: list[str]) -> None:
-    """What is open names the command that goes on; what no command of ours would tell more of names none."""
-    assert next_steps(outcome()) == steps
-
-
-@pytest.mark.parametrize("on_gpu", [True, False])
-def test_a_regression_leads_to_its_cause(*, on_gpu: bool) -> None:
-    """On a GPU a trace names kernels, and that learning edits the scenario is said; on a CPU counts name functions."""
-    taken = [one.model_copy(update={"telemetry": (_gpu(one.subject),) if on_gpu else ()})
-             for one in trials(spread(0.01, 0.0002, 6))]  # fmt: skip
-    outcome = judge(run([cell()]), {"cell": record(cell(), taken)})
-    base, head = (f"--{side} python=/envs/{side}/bin/python" for side in SIDES)
-    lead = "to find out more (perfgate envelope learn writes a kernels: block into the scenario):"
-
-    assert next_steps(outcome) == (
-        [f"perfgate envelope learn hand-made.yaml {base}", f"perfgate envelope check hand-made.yaml {base} {head}"]
-        if on_gpu
-        else [f"perfgate run hand-made.yaml {base} {head} --profile-only --host-profile"]
-    )
-    assert (lead in render_text(outcome)) == on_gpu
-    assert causes(outcome.cells[0]) == (
-        "What caused it is not known, for no trace was taken; perfgate envelope check takes one."
-        if on_gpu
-        else "What caused it is not known, for no calls were counted; perfgate run --profile-only counts them.",
-    )
-
-
 def test_the_next_step_of_a_quick_a_a_run_names_both_sides() -> None:
     """A head that is the same as the base is named by a word of it, for a base alone would be measured alone."""
     same: dict[Side, Subject] = {side: Subject(python="/envs/base/bin/python") for side in ("base", "head")}
@@ -622,19 +511,6 @@ def test_the_next_step_of_a_quick_a_a_run_names_both_sides() -> None:
 
     python = "python=/envs/base/bin/python"
     assert steps == [f"perfgate run hand-made.yaml --base {python} --head {python}"]
-
-
-def test_hostile_kernels() -> None:
-    """A kernel's name opens no HTML, mentions nobody and leaves no fence, in the diff as in its headline."""
-    outcome = checked([("elementwise", "x```\n# @team <img>\x1b[31m", 1), ("norm", "`<b>@all", 1)])
-
-    page, text = render_markdown(outcome), render_text(outcome)
-
-    outside = page[: page.index("````text")] + page[page.rindex("````") :]
-    assert outcome.verdict == "regressed"
-    assert not {"<img>", "<b>", "@team", "@all"} & set(re.findall(r"<\w+>|@\w+", outside))
-    assert page.count("````") == 2
-    assert "\x1b" not in page + text
 
 
 @given(text=st.text(st.sampled_from("ab |`<>&@\\*_[]#~$\n")))
@@ -665,11 +541,11 @@ def test_names_can_be_searched_for() -> None:
     assert (name("a_b[c`]"), name("a_b|c"), name("_a_b_")) == ("a_b\\[c\\`\\]", "a_b\\|c", "\\_a_b\\_")
 
 
-@pytest.mark.parametrize("kind", [*OUTCOMES])
+@kinds
 @pytest.mark.parametrize("width", [80, 100])
 def test_text_fits_a_terminal(kind: str, width: int) -> None:
     """Nothing of ours is wider than the terminal, and a narrow one has every word that a wide one has."""
-    outcome = OUTCOMES[kind]()
+    outcome = outcome_of(kind)
 
     lines = render_text(outcome, width).splitlines()
 
@@ -714,59 +590,20 @@ def test_printable(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "shown"),
-    [
-        (None, "-"),
-        (0.0, "+0.00 %"),
-        (-1e-9, "+0.00 %"),
-        (0.0049, "+0.49 %"),
-        (-0.0123, "-1.23 %"),
-        (0.1234, "+12.3 %"),
-        (-0.5, "-50.0 %"),
-    ],
+    [(None, "-"), (-1e-9, "+0.00 %"), (0.0049, "+0.49 %"), (-0.0123, "-1.23 %"), (0.1234, "+12.3 %")],
 )
 def test_signed_percent(ratio: float | None, shown: str) -> None:
     """A change has its sign, two decimals below ten percent and one from there on."""
     assert shown == signed_percent(ratio)
 
 
-@pytest.mark.parametrize(("file", "form"), [("a.txt", "text"), ("b/c.md", "markdown"), ("d.json", "json")])
-def test_format_by_suffix(file: str, form: str) -> None:
-    """The suffix of a file says its format."""
-    assert form == format_of(Path(file))
-    assert form in formats_of("outcome")
-
-
-@pytest.mark.parametrize("file", ["report", "report.pdf", "report.TXT"])
-def test_unknown_suffix(file: str) -> None:
-    """Another suffix is refused, with the ones there are."""
-    with pytest.raises(UsageError, match=r"unknown suffix .* expected one of \.txt, \.md, \.json"):
-        format_of(Path(file))
-
-
-def test_json() -> None:
-    """The JSON report is verdict.json."""
+def test_formats() -> None:
+    """The suffix of a file says its format; another one is refused, as is a format that there is not."""
+    files = {"a.txt": "text", "b/c.md": "markdown", "d.json": "json"}
+    assert {file: format_of(Path(file)) for file in files} == files
+    for file in ("report", "report.pdf", "report.TXT"):
+        with pytest.raises(UsageError, match=r"unknown suffix .* expected one of \.txt, \.md, \.json"):
+            format_of(Path(file))
+    with pytest.raises(UsageError, match="--format poem: this report has only text, markdown"):
+        render("outcome", "poem", passing())
     assert render("outcome", "json", passing()) == verdict_json(passing())
-
-
-def test_versions_of_both_sides() -> None:
-    """A version that both sides share is named once, different ones with their side."""
-    measured = cell()
-
-    def text(base: str, head: str) -> str:
-        versions = {"base": {"vllm": base}, "head": {"vllm": head}}
-        taken = [one.model_copy(update={"versions": versions[one.subject]}) for one in trials([0.0] * 4)]
-        return render_text(judge(run([measured]), {"cell": record(measured, taken)}))
-
-    assert text("1.0", "1.0").startswith("cell: 4 pairs, vllm 1.0\n")
-    assert text("1.0", "1.1").startswith("cell: 4 pairs, base vllm 1.0, head vllm 1.1\n")
-
-
-def test_what_one_side_alone_measured() -> None:
-    """Of one side nothing was judged: its metrics are called measured, for a gate names one of them."""
-    side = alone([0.0, 0.001])
-    alone_run = run([side.cell]).model_copy(update={"subjects": side.subjects})
-    lines = render_text(judge(alone_run, {side.cell.cell_id: side})).splitlines()
-
-    (line,) = [line for line in lines if "ttft_median" in line]
-    assert line.startswith("  measured: ")
-    assert f" {side.cell.gates[0].gate.measured.name} " in line
