@@ -81,7 +81,7 @@ def test_a_run_that_needs_a_kind_that_is_gone_is_refused(asked: str) -> None:
 def test_a_field_of_a_kind_keeps_its_place_in_files() -> None:
     """Keys of a record are sorted, those of an outcome are not; an older reader finds them where they were."""
     names = [*Trial.model_fields]
-    assert names[names.index("no_floor") :][:4] == ["no_floor", "calls", "host", "memory"]
+    assert names[names.index("no_floor") :][:5] == ["no_floor", "ranks", "calls", "host", "memory"]
 
 
 def test_a_gate_on_a_kind_that_is_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
