@@ -116,7 +116,7 @@ class GateOutcome(MetricOutcome):
         block_level: Holm's threshold for this gate given the others.
         q: Running p of "slowdown at least must_catch"; passed when it is at most beta.
         detectable: Slowdown that this look, or where it cannot block the first one that can, blocks with probability
-            1 - beta given the spread seen; a ratio minus one. ``None`` where no look can block.
+            1 - beta given the spread seen; a ratio minus one. ``None`` where no look can block, and below four pairs.
         detectable_at: Pairs of that look; not written where it is this one.
         pair_sd: Standard deviation of the pairs' log ratios.
         carried_sd: Standard deviation that the error has besides, whatever the number of pairs: what compilations of
