@@ -13,16 +13,16 @@ from perfgate.report.document import Document, Section
 from perfgate.report.outcome_lines import (
     HEADINGS,
     baseline_line,
+    by_metric,
     cell_heading,
     floor_line,
-    gate_name,
     gate_row,
     gpu_line,
     in_brief,
     loudly,
     met_line,
     notes,
-    ordered_gates,
+    other_states,
     run_notes,
     states_line,
     ungated_line,
@@ -77,17 +77,18 @@ def heads_section(outcome: Outcome) -> Section:
     found: dict[str, dict[str, str]] = {}
     for cell in outcome.cells:
         name = cell.name.removeprefix(f"{cell.head}: ") if several else ""
-        for gate in cell.gates:
-            found.setdefault(f"{name} {gate_name(gate)}".strip(), {})[cell.head] = in_brief(gate)
+        worst = {gate.metric: gate for gate, *_ in by_metric(cell)}
+        for metric in dict.fromkeys(gate.metric for gate in cell.gates):
+            found.setdefault(f"{name} {metric}".strip(), {})[cell.head] = in_brief(worst[metric])
         found.setdefault(f"{name} verdict".strip(), {})[cell.head] = loudly(cell.verdict)
     rows = [(metric, *(by_head.get(head, "-") for head in heads)) for metric, by_head in found.items()]
     return Section(title="Heads beside one base", rows=[("metric", *heads), *rows], importance=0)
 
 
 def gates_section(cell: CellOutcome) -> Section:
-    """A row a gate, what needs reading first."""
-    rows = [gate_row(gate) for gate in ordered_gates(cell)]
-    return Section(rows=[HEADINGS, *rows] if rows else (), give_way=GIVE_WAY, importance=0)
+    """A row a metric, what needs reading first; the states of the machine that a row is not of in lines below."""
+    rows = [gate_row(gate) for gate, *_ in by_metric(cell)]
+    return Section(rows=[HEADINGS, *rows] if rows else (), lines=other_states(cell), give_way=GIVE_WAY, importance=0)
 
 
 def notes_section(cell: CellOutcome) -> Section:

@@ -32,6 +32,8 @@ from perfgate.record.run_record import Visit
 from perfgate.report import explanation
 from perfgate.report.closing_sentence import closing
 from perfgate.report.junit import render_junit
+from perfgate.report.outcome_charts import drawable
+from perfgate.report.outcome_document import gates_section
 from perfgate.report.outcome_lines import gate_name, notes, states_line
 from perfgate.scenario.plan import GatePlan
 
@@ -405,6 +407,21 @@ def test_each_state_is_named_wherever_gates_are() -> None:
     assert [(told.title, told.text) for told in annotate(whole[2])] == [
         ("cell: slow_state_share regressed", "25.00 % to 57.14 %")
     ]
+
+
+def test_a_metric_has_one_row_whatever_its_states() -> None:
+    """Its row is of what needs reading first, of two alike the mean; the others are in a line, and JSON keeps each."""
+    cell = judged_on_gpu(in_the_fast_state(4, 1.03), [gate(), gate("tpot_mean", "1%", "5%")])
+    section = gates_section(cell)
+    assert [row[0] for row in section.rows] == [
+        "metric", "itl_median, both states", "tpot_mean, both states", "slow_state_share",
+    ]  # fmt: skip
+    assert section.lines == (
+        "itl_median: fast state +3.00 % inconclusive, slow state +0.00 % pass",
+        "tpot_mean: slow state +0.00 % pass, fast state +0.00 % pass",
+    )
+    assert len(cell.gates) == 7
+    assert [one.state for one in drawable(judged(pairs([(JUMPS, JUMPS)] * 6, 1.08)))] == ["both"]
 
 
 # --- recorded on hosts whose GPUs jump
