@@ -118,17 +118,6 @@ class Found:
                           for n, trial in enumerate(pair))  # fmt: skip
             yield base, head
 
-    def trials(self, side: Side, state: State) -> int:
-        """Trials of a side that have a state."""
-        own = (labels[SIDES.index(side)] for labels in self.labels)
-        return sum(int((labels == STATES[state]).sum()) >= least_iterations(len(labels)) for labels in own)
-
-    @property
-    def apart(self) -> int:
-        """Pairs of which each trial has a value in some state, and no state has one of both."""
-        placed = np.stack([self._placed(state) for state in STATES])
-        return int((placed.any(axis=0).all(axis=-1) & ~placed.all(axis=-1).any(axis=0)).sum())
-
     @property
     def unplaced(self) -> int:
         """Pairs of which a trial has too few iterations for a value in any state, so that nobody compared it."""
