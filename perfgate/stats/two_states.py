@@ -1,8 +1,8 @@
 """Two states of a machine: which iterations were taken in the slow one, by the two levels of each build.
 
 Plain arrays in. A mark is something measured beside an iteration, before it and after it, that tells the state: a
-probe's time, or the iteration's own decode steps, early and late. An iteration whose two marks disagree lies between
-the levels: it changed its state and is cut.
+probe's time, or the iteration's own decode steps, early and late. An iteration whose two marks disagree is between the
+levels: it changed its state and is cut.
 """
 
 from __future__ import annotations
