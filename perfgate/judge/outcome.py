@@ -103,7 +103,7 @@ class GateOutcome(MetricOutcome):
         where: ``file:line`` of the declaration.
         kind: The trials it is read from.
         state: ``slow`` or ``fast``, where the machine had two states and only trials in this one are compared; ``both``
-            for the mean over the states that both trials of a pair have.
+            for the mean over the states that both trials of a pair have; empty where all pairs count as they are.
         verdict: This gate's own.
         would_be: For an advisory one, the verdict that the same figures would mean if they could block.
         pairs: Pairs (unpaired: trials of the smaller side; against a baseline: its visits) behind the figures; 0 below
