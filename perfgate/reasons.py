@@ -142,8 +142,8 @@ _TABLE = (
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up; figures from "
            "elsewhere need more trials. Or widen the margins to what this machine can show, or quiet the machine."),
     Reason("slower-apart", "The machine had two states. Pairs with a state in common would pass, and others are slower "
-           "by more than must_catch: those of a state that has too few to pass, or those without a common state, "
-           "beyond what the states explain.",
+           "by more than must_catch: those of a state that has too few to pass, or all together with those "
+           "that have none in common, beyond what the states explain.",
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up. A head that is "
            "slow only where its base is in another state may have a third one: look at its iterations."),
     Reason("too-few-pairs", "No look has been reached, so nothing can be decided.",

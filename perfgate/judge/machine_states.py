@@ -95,14 +95,16 @@ class Found:
         known = [_common(own) for own in self._values(metric, pairs)]
         return [_sample([[own.get(state) for state in states] for own in known]) for states in chosen]
 
-    def without_common(self, metric: Metric, pairs: Pairs) -> Sample:
-        """The values of pairs that have no state in common, one trial in each: the slow one as if it had been fast."""
+    def with_those_apart(self, metric: Metric, pairs: Pairs) -> Sample:
+        """The values over all states, with the pairs that have none in common: a slow head as if it had been fast."""
         rows = []
         for base, head in self._values(metric, pairs):
-            if base and head and not base.keys() & head.keys() and min(*base.values(), *head.values()) > 0:
+            shared = [*_common((base, head)).values()]
+            if not shared and base and head and min(*base.values(), *head.values()) > 0:  # zero has no ratio
                 (was,), (now,) = base.values(), head.values()
                 taken_off = AT_MOST * self.gap if "slow" in head else 0.0
-                rows.append([(was, now * math.exp(-metric.sign * taken_off))])
+                shared = [(was, now * math.exp(-metric.sign * taken_off))]
+            rows.append(shared)
         return _sample(rows)
 
     def _values(self, metric: Metric, pairs: Pairs) -> list[tuple[InStates, InStates]]:

@@ -22,8 +22,8 @@ BOTH: Final = "both"
 """What the mean over the states that both trials of a pair have is called: a state alone has few pairs where machines
 jump, and blocks a small slowdown of all of them half as often."""
 
-APART: Final = "without a common state"
-"""What pairs are called whose trials were in different states."""
+EVERY: Final = "every"
+"""All pairs, those among them whose trials were in different states."""
 
 OWN_PAIRS: Final = 3
 """Pairs of its own from which on a state passes or not; with fewer nothing is said of it. They tell how they spread
@@ -40,7 +40,8 @@ class StateLook:
             few pairs says nothing.
         whole: All pairs as they were measured, which block in the place of the common ones as long as these are too few
             to; ``None`` where each pair is common.
-        beside: What is there of states of which nothing is said, and of pairs without a common state, by words.
+        beside: What is there of states of which nothing is said, and of all pairs where some have none in common, by
+            words.
     """
 
     common: Sample
@@ -106,7 +107,8 @@ class StateSeries(Series):
     def verdict(self, decision: Decision) -> Verdict:
         """See :class:`Series`; no head passes by some of its pairs where others say that it is slower.
 
-        That is where those of a state that has too few, or those without a common state, exceed ``must_catch``.
+        That is where those of a state that has too few, or all with those that have none in common, exceed
+        ``must_catch`` in the mean.
         """
         found = super().verdict(decision)
         return "inconclusive" if found in PASSED and self._slower is not None else found
@@ -145,10 +147,9 @@ class StateSeries(Series):
         for where, sample in self.compared[-1].beside if self.compared else ():
             d = self._log_ratios(sample)
             if min(float((d - own).mean()) for own in self.slower_by(self.gate.gate.must_catch, sample.base)) > 0:
-                few = f"the {plural(len(d), 'pair')} {where} {'is' if len(d) == 1 else 'are'}"
-                text = f"slower by {percent(stats.to_ratio(float(d.mean())))}"
+                text = f"{where} {'is' if len(d) == 1 else 'are'} slower by {percent(stats.to_ratio(float(d.mean())))}"
                 excluded = f"pairs with a state in common exclude {percent(self.must_catch)}"
-                return Note(code="slower-apart", text=f"{excluded}; {few} {text}")
+                return Note(code="slower-apart", text=f"{excluded}; {text}")
         return None
 
     def _too_few(self) -> Note:
@@ -226,7 +227,7 @@ def ignored_states(family: Sequence[Judged], labeller: Labeller) -> Found | None
 
 
 def _samples(series: Series, labeller: Labeller, look: int, found: Found | None) -> dict[str, Sample]:
-    """What a look has of each state, of their mean, and of pairs without one in common (at :data:`APART`).
+    """What a look has of each state, of their mean, and of all pairs with those that have none in common.
 
     All that was measured, where no state was known then.
     """
@@ -234,8 +235,8 @@ def _samples(series: Series, labeller: Labeller, look: int, found: Found | None)
         whole = Sample(series.base[:look], series.head[:look])
         return dict.fromkeys((*STATES, BOTH), whole)
     every = found.samples(series.metric, labeller.pairs, [*((state,) for state in STATES), (*STATES,)])
-    apart = found.without_common(series.metric, labeller.pairs)
-    return {**dict(zip((*STATES, BOTH), every, strict=True)), APART: apart}
+    apart = found.with_those_apart(series.metric, labeller.pairs)
+    return {**dict(zip((*STATES, BOTH), every, strict=True)), EVERY: apart}
 
 
 def _at_look(row: str, rows: Sequence[str], samples: dict[str, Sample], whole: Sample, *, told: bool) -> StateLook:
@@ -245,8 +246,10 @@ def _at_look(row: str, rows: Sequence[str], samples: dict[str, Sample], whole: S
     own = {state: len(samples[state].base) for state in STATES}
     enough = len(samples[BOTH].base) >= stats.FIRST_PASSING_PAIRS
     passes = enough and (max(own.values()) if row == BOTH else own[row]) >= OWN_PAIRS
-    beside = [(f"in the {state} state", samples[state]) for state in STATES if state not in rows]
-    beside = [(where, sample) for where, sample in [*beside, (APART, samples[APART])] if sample.base]
+    few_of = [state for state in STATES if own[state] and state not in rows]
+    beside = [(f"the {plural(own[state], 'pair')} in the {state} state", samples[state]) for state in few_of]
+    if (every := len(samples[EVERY].base)) > len(samples[BOTH].base):
+        beside.append((f"with those that have none all {every}", samples[EVERY]))
     pairs = len(samples[row].base)
     few = row == rows[-1] and pairs < min(stats.FIRST_BLOCKING_PAIRS, len(whole.base))
     return StateLook(samples[row], passes, whole if few else None, tuple(beside))

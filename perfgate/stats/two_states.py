@@ -23,6 +23,9 @@ Labels = NDArray[np.int8]
 GAP_SDS = 5.0
 """Levels count as states only from so many standard deviations within them apart."""
 
+ALIKE = 0.5
+"""By what share of the smaller one the gaps of two builds may differ: with another all-reduce it was 4.0, not 5.5 %."""
+
 NEAR = 0.25
 """An iteration is on a level by the mean of its marks within this share of the gap; between levels it is on none."""
 
@@ -45,7 +48,7 @@ class States:
 
 
 def states(marks: Floats, least_gap: float = 0.0) -> States:
-    """The states of a machine by two levels that each build shows, equally far apart.
+    """The states of a machine by two levels that each build shows, about equally far apart.
 
     Each build is told by its levels alone. A step time tells the state and the build at once, and a build can move the
     probe as well: with another attention kernel it took 193 and 229 us in place of 175 and 211 on an H200. So levels
@@ -63,7 +66,7 @@ def states(marks: Floats, least_gap: float = 0.0) -> States:
     middles = builds.mean(axis=-1)
     fast, slow = _two_levels(np.sort(builds.reshape(*runs, 2, -1)), _noise(middles), iterations, least_gap)
     gaps = slow - fast
-    told = np.abs(gaps[..., 0] - gaps[..., 1]) <= NEAR * gaps.min(axis=-1)
+    told = np.abs(gaps[..., 0] - gaps[..., 1]) <= ALIKE * gaps.min(axis=-1)
     position = (middles - fast[..., None, None]) / gaps[..., None, None]
     labels = np.where(np.abs(position - 1) <= NEAR, SLOW, np.where(np.abs(position) <= NEAR, FAST, CUT))
     labels = np.where(told[..., None, None, None], labels, CUT).swapaxes(-3, -2).reshape(*runs, trials, iterations)
