@@ -23,11 +23,17 @@ Labels = NDArray[np.int8]
 GAP_SDS = 5.0
 """Levels count as states only from so many standard deviations within them apart."""
 
-ALIKE = 0.5
+LEAST_MARKS = 3
+"""Marks of a build on a level at least, and half of a trial's: one disturbed iteration has two."""
+
+ALIKE = 0.4
 """By what share of the smaller one the gaps of two builds may differ: with another all-reduce it was 4.0, not 5.5 %."""
 
 NEAR = 0.25
 """An iteration is on a level by the mean of its marks within this share of the gap; between levels it is on none."""
+
+MOST_OFF = 0.25
+"""Share of all marks that may be on no level: of what spreads evenly or in tails more are."""
 
 NORMAL_MAD = 1.4826
 """A normal standard deviation in median absolute deviations."""
@@ -64,9 +70,12 @@ def states(marks: Floats, least_gap: float = 0.0) -> States:
     *runs, trials, iterations, _ = marks.shape
     builds = np.log(marks).reshape(*runs, trials // 2, 2, iterations, 2).swapaxes(-4, -3)
     middles = builds.mean(axis=-1)
-    fast, slow = _two_levels(np.sort(builds.reshape(*runs, 2, -1)), _noise(middles), iterations, least_gap)
+    ordered, least = np.sort(builds.reshape(*runs, 2, -1)), max(LEAST_MARKS, iterations)
+    fast, slow = _two_levels(ordered, _noise(middles), least, least_gap)
     gaps = slow - fast
-    told = np.abs(gaps[..., 0] - gaps[..., 1]) <= ALIKE * gaps.min(axis=-1)
+    away = np.minimum(*(np.abs(builds - level[..., None, None, None]) for level in (fast, slow)))
+    off = (away > NEAR * gaps[..., None, None, None]).mean(axis=(-4, -3, -2, -1))
+    told = (np.abs(gaps[..., 0] - gaps[..., 1]) <= ALIKE * gaps.min(axis=-1)) & (off <= MOST_OFF)
     position = (middles - fast[..., None, None]) / gaps[..., None, None]
     labels = np.where(np.abs(position - 1) <= NEAR, SLOW, np.where(np.abs(position) <= NEAR, FAST, CUT))
     labels = np.where(told[..., None, None, None], labels, CUT).swapaxes(-3, -2).reshape(*runs, trials, iterations)
