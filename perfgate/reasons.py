@@ -142,8 +142,8 @@ _TABLE = (
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up; figures from "
            "elsewhere need more trials. Or widen the margins to what this machine can show, or quiet the machine."),
     Reason("slower-apart", "The machine had two states. Pairs with a state in common would pass, and others are slower "
-           "by more than must_catch: all together with those that have none, beyond what the states explain, or those "
-           "of a state that has too few to pass.",
+           "by more than must_catch: those of a state that has too few to pass, or all together with those "
+           "that have none in common, beyond what the states explain.",
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up. A head that is "
            "slow only where its base is in another state may have a third one: look at its iterations."),
     Reason("too-few-pairs", "No look has been reached, so nothing can be decided.",
@@ -194,8 +194,8 @@ _TABLE = (
            "own doing.",
            "Lock the clocks (clocks: {mode: lock, sm_mhz: ...}), or find why one side runs at another clock: more "
            "power, more heat."),
-    Reason("states-undecided", "The machine had two states, and they keep a gate open: no state was seen on both "
-           "sides, a trial has too little of either, too many pairs of head and anchor speak against their median, or "
+    Reason("states-undecided", "The machine had two states, and they keep a gate open: a trial has too little "
+           "of either, too many pairs of head and anchor speak against their median, or "
            "the head is in the slow state so often that chance is a poor explanation.",
            "Take more pairs (perfgate run --resume RUN --more 4); beside an anchor measure pairs with the base "
            "instead (perfgate run --base ... --head ...). A head that is slow now and then has a third level: look "

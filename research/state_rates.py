@@ -193,7 +193,7 @@ CAUSED_WORDS = """
 ### A head that causes the slow state
 
 No claim is made here. "Said too low a bound" counts passes within states whose reports say less of what the share could
-cost ("at most", 95 %, caution `within-states`) than the head does lose.
+cost ("at most", 95 %, caution `two-states`) than the head does lose.
 """
 EFFECTS_WORDS = """
 ### A head that is slower by three times the gap, the gap, half of it, or a tenth

@@ -19,14 +19,14 @@ from state_models import ITERATIONS, Bools, Drawn, Floats
 from perfgate.drill.replay import run_verdict
 from perfgate.errors import Verdict
 from perfgate.gate import parse_gate
-from perfgate.judge.machine_states import STATES, Found, InStates, Labeller, Source, alike, gap_between
+from perfgate.judge.machine_states import LEAST_GAP, STATES, Found, InStates, Labeller, Source, alike, gap_between
 from perfgate.judge.outcome import PASSED
 from perfgate.judge.rule import Series, decide
 from perfgate.judge.slow_share import SlowShare, discordant, slow_share
 from perfgate.judge.state_marks import Pairs
 from perfgate.judge.state_series import StateSeries, by_state
 from perfgate.metrics.catalogue import Metric
-from perfgate.metrics.trial import SLOWER, least_iterations
+from perfgate.metrics.trial import least_iterations
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan
 from perfgate.stats import Schedule, two_states
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, INCONCLUSIVE, PASS, REGRESSED
@@ -64,7 +64,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class _States:
-    """The states of all runs at a look under a null, and what each trial measured in each.
+    """The states of all runs at a look, and what each trial measured in each.
 
     Args:
         labels: Shape (runs, pairs, 2, iterations).
@@ -100,22 +100,18 @@ class Measured:
         others = np.round(drawn.values[: len(slow) - 1] * factors[1:])
         self._values = np.concatenate([(self.steps[..., 0] + self.steps[..., 1])[None] / 2, others])
         self.whole = _summaries(self._values)
-        self._known: dict[tuple[int, float], _States] = {}
+        self._known: dict[int, _States] = {}
 
-    def states(self, look: int, margin: float) -> _States:
-        """What the first pairs of all runs show where the head is slower by a margin."""
-        if (look, margin) not in self._known:
-            if self.source == "probe":
-                rows = self._probes[:, : 1 + look]
-                found = two_states.states_by_probe(rows.reshape(len(rows), -1, ITERATIONS, 2), math.log(SLOWER))
-            else:
-                rows = self.steps[:, :look] / np.array([1.0, 1 + margin])[:, None, None]
-                found = two_states.states_by_steps(rows.reshape(len(rows), -1, ITERATIONS, 2))
+    def states(self, look: int) -> _States:
+        """What the first pairs of all runs show."""
+        if look not in self._known:
+            rows = self._probes[:, : 1 + look] if self.source == "probe" else self.steps[:, :look]
+            found = two_states.states(rows.reshape(len(rows), -1, ITERATIONS, 2), LEAST_GAP[self.source])
             labels = found.labels.reshape(len(rows), -1, 2, ITERATIONS)[:, -look:]
             kept = (alike(labels == state) for state in STATES.values())
             values = np.stack([_summaries(self._values[:, :, :look], own) for own in kept], axis=1)
-            self._known[look, margin] = _States(labels, found.gap, values)
-        return self._known[look, margin]
+            self._known[look] = _States(labels, found.gap, values)
+        return self._known[look]
 
     def series(self, run: int, look: int, gate: int) -> Series:
         """A gate of a run after so many pairs."""
@@ -141,15 +137,15 @@ class OneRun(Labeller):
         """The looks that there are pairs for."""
         return [look for look in schedule.looks if look <= self._taken]
 
-    def _find(self, look: int, margin: float) -> Found | None:
-        every = self._measured.states(look, margin)
+    def _find(self, look: int) -> Found | None:
+        every = self._measured.states(look)
         labels = every.labels[self._run]
         if not all((labels == state).any() for state in STATES.values()):
             return None
         steps = np.log(self._measured.steps[self._run, :look]).mean(axis=-1)
         gaps = (gap_between(steps[:, side], labels[:, side]) for side in range(2))
-        step_gaps = tuple(gap for gap in gaps if gap is not None)
-        return _Found(labels, float(every.gaps[self._run]), step_gaps=step_gaps, values=every.values[:, :, self._run])
+        gap = next((gap for gap in gaps if gap is not None), float(every.gaps[self._run]))
+        return _Found(labels, gap, values=every.values[:, :, self._run])
 
 
 @dataclass(frozen=True)

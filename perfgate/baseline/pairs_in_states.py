@@ -1,8 +1,7 @@
 """Pairs beside an anchor, like with like: the ratio of each is of the states of the GPU that both of its trials had.
 
 Two trials in different states are off by the distance of the states, 2.5 to 5 %, which is more than any margin, and of
-six pairs half may be so (docs/states.md). Only a probe tells states here: labels made of the steps' own times belong to
-a null, and a baseline keeps none.
+six pairs half may be so (docs/states.md). Only a probe tells states here: few pairs show no levels of steps.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class PairsInStates:
     def of(cls, record: Record) -> Self | None:
         """``None`` where no probe tells states, or not both were seen."""
         labeller = Labeller.of(record)
-        found = labeller.at(len(labeller.pairs), 0.0) if labeller and labeller.source == "probe" else None
+        found = labeller.at(len(labeller.pairs)) if labeller and labeller.source == "probe" else None
         bound = orders_bound(len(record.heads) or 1, record.orders)
         return cls(labeller, found, bound) if labeller and found else None
 

@@ -1,7 +1,6 @@
-"""Which state of the machine each iteration of a cell was taken in, told without looking at the sides (docs/states.md).
+"""Which state of the machine each iteration of a cell was taken in, told of each side by itself (docs/states.md).
 
-Labels are made of what was measured until the look at hand. Those made of step times are made under each null, with
-the head's times divided by what that null says.
+Labels are made of what was measured until the look at hand.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from perfgate.metrics.sides import SIDES, Side
 from perfgate.metrics.trial import PROBED_GPUS, SLOWER, Trial, least_iterations, tells_states
 from perfgate.models import Note
 from perfgate.record.run_record import Record
-from perfgate.scenario.plan import GatePlan
 from perfgate.stats import two_states
 
 Source = Literal["probe", "steps"]
@@ -41,12 +39,14 @@ CARDS_APART: Final[dict[Source, float]] = {"probe": SLOWER, "steps": 1.02}
 """So much more one card of a kind may show than another in the same state: on H200s the probe 1 % and steps 1.6 %, and
 between two states a fifth and 3 % (docs/states.md)."""
 
+LEAST_GAP: Final[dict[Source, float]] = {"probe": math.log(SLOWER), "steps": 0.0}
+"""Levels nearer than this, a natural logarithm, are one state."""
+
 LEVELS_APART: Final = 1.03
 """From how much more on a reading of the probe is on another level; within a state readings are 1 % apart at most."""
 
-GAP_LEVEL: Final = 0.05
-"""How often a metric's own gap may be more than it is taken for. One build is blocked for it far less often, as its
-pairs have to exceed that by what they spread."""
+AT_MOST: Final = 1.1
+"""Times the gap between the states as it was measured, in logarithms: what it may be at most."""
 
 InStates = dict[State, float]
 
@@ -65,34 +65,18 @@ class Found:
 
     Args:
         labels: Of the iterations of each pair's base and head, shape (pairs, 2, iterations).
-        gap: Slow over fast, as a natural logarithm, of what told them.
+        gap: Slow over fast decode steps, as a natural logarithm: the base's, as steps of a head that waits for its host
+            differ by more than the machine's states. Where steps cannot be told, it is the gap of what told the
+            states: a probe is little else than what the states differ in, so that steps are less far apart.
         windows: Whether they are windows of load, which differ from one another and are the same on both sides.
-        step_gaps: The gap by decode steps of each side that has both states, the base first; none where steps cannot be
-            told.
     """
 
     labels: two_states.Labels
     gap: float
     windows: bool = False
-    step_gaps: tuple[float, ...] = ()
     _read: dict[Metric, list[tuple[InStates, InStates]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-
-    @property
-    def step_gap(self) -> float:
-        """Slow over fast decode steps, as a natural logarithm: the base's, or the head's where the base has one state.
-
-        Steps of a head that waits for its host differ by more than the machine's states. Where neither has both, or
-        steps cannot be told, it is the gap of what told the states: a probe is little else than what the states differ
-        in, so that steps are less far apart.
-        """
-        return next(iter(self.step_gaps), self.gap)
-
-    @property
-    def widest_gap(self) -> float:
-        """The same of the side where it is larger: one that rests on few iterations may be too small by chance."""
-        return max(self.step_gaps, default=self.gap)
 
     @property
     def compared(self) -> two_states.Labels:
@@ -111,48 +95,17 @@ class Found:
         known = [_common(own) for own in self._values(metric, pairs)]
         return [_sample([[own.get(state) for state in states] for own in known]) for states in chosen]
 
-    def bounded(self, metric: Metric, pairs: Pairs, gap: float) -> tuple[Sample, int]:
-        """The same over all states, with the pairs that have none in common, and how many those are.
-
-        Such a pair has one trial in each state. Where the head's was the slow one, what the states may add at most is
-        taken off; where it was the fast one nothing is, so that the states take from a slowdown and add none.
-
-        Args:
-            metric: What is compared.
-            pairs: As long as the labels, or longer.
-            gap: What the states may add at most, as a natural logarithm.
-        """
-        rows, apart = [], 0
-        for own in self._values(metric, pairs):
-            shared = [*_common(own).values()]
-            base, head = own
+    def with_those_apart(self, metric: Metric, pairs: Pairs) -> Sample:
+        """The values over all states, with the pairs that have none in common: a slow head as if it had been fast."""
+        rows = []
+        for base, head in self._values(metric, pairs):
+            shared = [*_common((base, head)).values()]
             if not shared and base and head and min(*base.values(), *head.values()) > 0:  # zero has no ratio
-                apart += 1
                 (was,), (now,) = base.values(), head.values()
-                shared = [(was, now * math.exp(-metric.sign * gap) if "slow" in head else now)]
+                taken_off = AT_MOST * self.gap if "slow" in head else 0.0
+                shared = [(was, now * math.exp(-metric.sign * taken_off))]
             rows.append(shared)
-        return _sample(rows), apart
-
-    def gap_of(self, metric: Metric, pairs: Pairs) -> float:
-        """How much worse a metric may be in the slow state, as a natural logarithm: of the side where that is more.
-
-        It may be more than steps are apart, like that of a p99. Each side's is the difference of its means, and what
-        that may be at most by the spread of all trials of one side and state (Student's, at :data:`GAP_LEVEL`): it may
-        rest on a single trial. 0 where no side has the metric in both states.
-        """
-        sides = [
-            [np.array([math.log(own[state]) for own in trials if own.get(state, 0) > 0]) for state in STATES]
-            for trials in zip(*self._values(metric, pairs), strict=True)
-        ]
-        groups = [logs for side in sides for logs in side if len(logs)]
-        df = sum(len(logs) - 1 for logs in groups)
-        squares = math.fsum(float(((logs - logs.mean()) ** 2).sum()) for logs in groups)
-        gaps = [0.0]
-        for slow, fast in (side for side in sides if all(map(len, side))):
-            error = math.sqrt(squares / df * (1 / len(slow) + 1 / len(fast))) if df else 0.0
-            apart = metric.sign * float(slow.mean() - fast.mean())
-            gaps.append(stats.Estimate(apart, error, max(df, 1)).upper(GAP_LEVEL))
-        return max(gaps)
+        return _sample(rows)
 
     def _values(self, metric: Metric, pairs: Pairs) -> list[tuple[InStates, InStates]]:
         """Of each labelled pair's base and head the value in each state of which it has enough; read once."""
@@ -166,17 +119,6 @@ class Found:
             base, head = (_in_states(metric, trial, {state: own[n] for state, own in kept.items()})
                           for n, trial in enumerate(pair))  # fmt: skip
             yield base, head
-
-    def trials(self, side: Side, state: State) -> int:
-        """Trials of a side that have a state."""
-        own = (labels[SIDES.index(side)] for labels in self.labels)
-        return sum(int((labels == STATES[state]).sum()) >= least_iterations(len(labels)) for labels in own)
-
-    @property
-    def apart(self) -> int:
-        """Pairs of which each trial has a value in some state, and no state has one of both."""
-        placed = np.stack([self._placed(state) for state in STATES])
-        return int((placed.any(axis=0).all(axis=-1) & ~placed.all(axis=-1).any(axis=0)).sum())
 
     @property
     def unplaced(self) -> int:
@@ -274,7 +216,7 @@ class Labeller:
         self.source: Source = "probe" if rows is not None else "steps"
         self._marks = rows if rows is not None else marks_of(pairs, step_marks)
         self._before = before if rows is not None else ()
-        self._known: dict[tuple[int, float], Found | None] = {}
+        self._known: dict[int, Found | None] = {}
 
     @classmethod
     def of(cls, record: Record) -> Self | None:
@@ -305,19 +247,13 @@ class Labeller:
         """The looks that there are pairs for."""
         return [look for look in schedule.looks if look <= len(self.pairs)]
 
-    def at(self, look: int, margin: float) -> Found | None:
-        """The states of the first pairs where the head is slower by a margin; ``None`` where there are none.
+    def at(self, look: int) -> Found | None:
+        """The states of the first so many pairs; ``None`` where there are none."""
+        if look not in self._known:
+            self._known[look] = self._find(look)
+        return self._known[look]
 
-        Args:
-            look: How many pairs.
-            margin: The null's, a ratio minus one.
-        """
-        key = (look, 0.0 if self.source == "probe" else margin)
-        if key not in self._known:
-            self._known[key] = self._find(*key)
-        return self._known[key]
-
-    def _find(self, look: int, margin: float) -> Found | None:
+    def _find(self, look: int) -> Found | None:
         if self._marks is None:
             return None
         visits = {trial.visit for pair in self.pairs[:look] for trial in pair}
@@ -328,21 +264,19 @@ class Labeller:
         before = marks_of(parts, probe_marks)
         if before is None or before.shape[2:] != self._marks.shape[2:]:
             earlier, before = [], self._marks[:0]
-        slower = np.array([1.0, 1 + margin])[:, None, None]
-        trials = np.concatenate([before, self._marks[:look] / slower])
         cards = [base.gpus for base, _ in (*earlier, *self.pairs[:look])]
-        trials = as_on_one_card(trials, cards, CARDS_APART[self.source])
+        trials = as_on_one_card(np.concatenate([before, self._marks[:look]]), cards, CARDS_APART[self.source])
         marks = trials.reshape(2 * len(trials), *trials.shape[2:])
-        probed = self.source == "probe"
-        found = two_states.states_by_probe(marks, math.log(SLOWER)) if probed else two_states.states_by_steps(marks)
+        found = two_states.states(marks, LEAST_GAP[self.source])
         labels = found.labels.reshape(len(trials), 2, -1)[len(earlier) :]
         if not all((labels == state).any() for state in STATES.values()):
             return None  # none were seen, or the pairs are all in one
         windows = any(iteration.lengths for iteration in self.pairs[0][0].iterations)
-        return Found(labels, float(found.gap), windows, tuple(self._step_gaps(labels, windows=windows)))
+        gap = next(self._step_gaps(labels, windows=windows), float(found.gap))
+        return Found(labels, gap, windows)
 
     def _step_gaps(self, labels: two_states.Labels, *, windows: bool) -> Iterator[float]:
-        """See :class:`Found`."""
+        """The gap by decode steps of each side that has both states, the base first; none where steps are unknown."""
         marks = marks_of(self.pairs, window_marks if windows else step_marks)
         if marks is None:
             return
@@ -353,14 +287,6 @@ class Labeller:
             gaps = [gap_between(logs[:, n, row], labels[:, n, row]) for row in rows]
             if known := [gap for gap in gaps if gap is not None]:
                 yield float(np.median(known))
-
-    def used(self, look: int, gate: GatePlan) -> tuple[Found, Found] | None:
-        """The states under both nulls of a gate: slower by ``ignorable``, and by ``must_catch``.
-
-        ``None`` where there are none under either: what is compared is then all that was measured.
-        """
-        over, under = (self.at(look, margin) for margin in (gate.gate.ignorable, gate.gate.must_catch))
-        return (over, under) if over and under else None
 
 
 def gap_between(logs: stats.Floats, labels: two_states.Labels) -> float | None:

@@ -101,7 +101,7 @@ class GateOutcome(MetricOutcome):
         where: ``file:line`` of the declaration.
         kind: The trials it is read from.
         state: ``slow`` or ``fast``, where the machine had two states and only trials in this one are compared; ``both``
-            for the mean over the states that both trials of a pair have.
+            for the mean over the states that both trials of a pair have; empty where all pairs count as they are.
         verdict: This gate's own.
         would_be: For an advisory one, the verdict that the same figures would mean if they could block.
         pairs: Pairs (unpaired: trials of the smaller side; against a baseline: its visits) behind the figures; 0 below
@@ -114,7 +114,7 @@ class GateOutcome(MetricOutcome):
         block_level: Holm's threshold for this gate given the others.
         q: Running p of "slowdown at least must_catch"; passed when it is at most beta.
         detectable: Slowdown that this look, or where it cannot block the first one that can, blocks with probability
-            1 - beta given the spread seen; a ratio minus one. ``None`` where no look can block.
+            1 - beta given the spread seen; a ratio minus one. ``None`` where no look can block, and below four pairs.
         detectable_at: Pairs of that look; not written where it is this one.
         pair_sd: Standard deviation of the pairs' log ratios.
         carried_sd: Standard deviation that the error has besides, whatever the number of pairs: what compilations of

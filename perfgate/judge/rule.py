@@ -285,7 +285,12 @@ def _pairs(series: Series, look: stats.Look) -> stats.Floats | None:
 
 
 def _detectable(series: Series, decision: Decision, look: stats.Look) -> dict[str, object]:
-    """At this look or, where it cannot block, at the first one that can, with the spread seen so far."""
+    """At this look or, where it cannot block, at the first one that can, with the spread seen so far.
+
+    Fewer than four pairs hardly tell how pairs spread.
+    """
+    if series.schedule is not None and look.pairs < stats.FIRST_PASSING_PAIRS:
+        return {}
     estimate, weight, other = look.over_ignorable, look.block_weight, None
     if weight == 0 and series.schedule is not None and series.schedule.first_blocking:
         other, weight = series.schedule.first_blocking

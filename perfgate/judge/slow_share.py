@@ -127,7 +127,7 @@ def slow_share(
     first = next((series for series in gates if isinstance(series, StateSeries)), None)
     if first is None or first.schedule is None:
         return ()
-    found = [labeller.at(look, first.gate.gate.ignorable) for look in labeller.reached(first.schedule)]
+    found = [labeller.at(look) for look in labeller.reached(first.schedule)]
     shares = tuple(own.shares if own else [] for own in found)
     unplaced = tuple(own.unplaced if own else 0 for own in found)
     return (SlowShare(first.gate, shares, first.schedule, declared, drawn, unplaced, heads),)
@@ -140,7 +140,7 @@ def states_outcome(
     share = next((one for one in family if isinstance(one, SlowShare)), None)
     if share is None:
         return None
-    found = labeller.at(labeller.reached(share.schedule)[-1], share.gate.gate.ignorable)
+    found = labeller.at(labeller.reached(share.schedule)[-1])
     if found is None:
         return None
     least = min(gate.must_catch for gate in gates if gate.state or gate.metric != SLOW_SHARE)
@@ -163,7 +163,7 @@ def describe_states(
         blocks_from: See :class:`StatesOutcome`.
     """
     rows = found.shares
-    gap = stats.to_ratio(found.step_gap)
+    gap = stats.to_ratio(found.gap)
     at_most = rate_bounds(discordant(rows)[0], len(rows), 1 - beta)[1] * gap
     every = np.concatenate([labels for pair in found.labels for labels in pair])
     return StatesOutcome(

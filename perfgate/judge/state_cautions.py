@@ -63,7 +63,7 @@ def _ignored(found: Found) -> Note:
     base, head = (percent(fmean(row[n] for row in rows)) if rows else "unknown" for n in range(2))
     more, less = discordant(rows)
     often = f"the head more often in {plural(more, 'pair')}, less often in {less}"
-    apart = f"{percent(to_ratio(found.step_gap))} apart, so all is compared as it is"
+    apart = f"{percent(to_ratio(found.gap))} apart, so all is compared as it is"
     text = f"{apart}; base {base} of the time slow, head {head}; {often}"
     return Note(code="two-states", text=text)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.report.chart import WIDTH, Chart, Mark, Scale, arrow, diamond, label, line, rect
 from perfgate.report.document import cut
-from perfgate.report.outcome_lines import gate_name, gate_row, gate_sentence, loudly, ordered_gates
+from perfgate.report.outcome_lines import by_metric, gate_name, gate_row, gate_sentence, loudly
 
 LEFT, RIGHT = 200.0, 520.0  # where the plot of a chart of rows begins and ends; names are left of it, figures right
 FURTHEST = 200.0  # in margins; what is further away is an arrow
@@ -64,7 +64,8 @@ def _forest(gates: Sequence[GateOutcome], layout: Layout) -> tuple[float, tuple[
 
 def drawable(cell: CellOutcome) -> list[GateOutcome]:
     """The gates that have an interval to draw, those that need reading first."""
-    return [gate for gate in ordered_gates(cell) if gate.change is not None and gate.must_catch > 0]
+    shown = [[gate for gate in own if gate.change is not None and gate.must_catch > 0] for own in by_metric(cell)]
+    return [own[0] for own in shown if own]
 
 
 def span(gate: GateOutcome) -> tuple[float, float, float]:

@@ -11,7 +11,7 @@ from perfgate.metrics.kinds import parts_of_kinds
 from perfgate.record.stop import Stop
 from perfgate.report.curves import curve_sections
 from perfgate.report.document import Document, Section, printable
-from perfgate.report.outcome_lines import HEADINGS, gate_name, in_brief, loudly
+from perfgate.report.outcome_lines import HEADINGS, by_metric, gate_row, in_brief, loudly, other_states
 from perfgate.report.story import CellStory, Story, next_section, tell
 
 GIVE_WAY = (5, 6, 4, 1, 2)
@@ -70,17 +70,18 @@ def heads_section(outcome: Outcome) -> Section:
     rows: dict[str, dict[str, str]] = {}
     for cell in outcome.cells:
         name = cell.name.removeprefix(f"{cell.head}: ") if several else ""
-        for gate in cell.gates:
-            rows.setdefault(f"{name} {gate_name(gate)}".strip(), {})[cell.head] = in_brief(gate)
+        worst = {gate.metric: gate for gate, *_ in by_metric(cell)}
+        for metric in dict.fromkeys(gate.metric for gate in cell.gates):
+            rows.setdefault(f"{name} {metric}".strip(), {})[cell.head] = in_brief(worst[metric])
         rows.setdefault(f"{name} verdict".strip(), {})[cell.head] = loudly(cell.verdict)
     table = [(metric, *(by_head.get(head, "-") for head in heads)) for metric, by_head in rows.items()]
     return Section(title="Heads beside one base", rows=[("metric", *heads), *table], importance=0)
 
 
 def gates_section(cell: CellStory) -> Section:
-    """A row a gate, what needs reading first."""
-    rows = [gate.row for gate in cell.gates]
-    return Section(rows=[HEADINGS, *rows] if rows else (), give_way=GIVE_WAY, importance=0)
+    """A row a metric, what needs reading first; the states of the machine that a row is not of in lines below."""
+    rows, others = [gate_row(gate) for gate, *_ in by_metric(cell.outcome)], other_states(cell.outcome)
+    return Section(rows=[HEADINGS, *rows] if rows else (), lines=others, give_way=GIVE_WAY, importance=0)
 
 
 def explanation_document(outcome: Outcome, place: str = "", stop: Stop | None = None) -> Document:

@@ -86,7 +86,11 @@ def loudly(verdict: Verdict) -> str:
 
 def gate_name(gate: GateOutcome) -> str:
     """The metric, and the state of the machine in which it was compared."""
-    return f"{gate.metric}, {gate.state} {'states' if gate.state == 'both' else 'state'}" if gate.state else gate.metric
+    return f"{gate.metric}, {_state(gate)}" if gate.state else gate.metric
+
+
+def _state(gate: GateOutcome) -> str:
+    return f"{gate.state} {'states' if gate.state == 'both' else 'state'}"
 
 
 def states_line(cell: CellOutcome) -> str:
@@ -117,6 +121,20 @@ def detectable_of(gate: GateOutcome) -> str:
 def ordered_gates(cell: CellOutcome) -> list[GateOutcome]:
     """Gates with the ones that need reading first; among equals the scenario's order."""
     return sorted(cell.gates, key=urgency)
+
+
+def by_metric(cell: CellOutcome) -> list[list[GateOutcome]]:
+    """Gates of each metric, what needs reading first: the state that its row is of, the worst, and then the others."""
+    rows: dict[tuple[str, str], list[GateOutcome]] = {}
+    for gate in ordered_gates(cell):
+        rows.setdefault((gate.metric, gate.where), []).append(gate)
+    return [sorted(own, key=lambda gate: (urgency(gate), -gate.pairs, gate.state != "both")) for own in rows.values()]
+
+
+def other_states(cell: CellOutcome) -> tuple[str, ...]:
+    """A line for each metric that was compared in several states: what was found in those that its row is not of."""
+    rows = ((own[0].metric, [f"{_state(gate)} {in_brief(gate)}" for gate in own[1:]]) for own in by_metric(cell))
+    return tuple(f"{metric}: {', '.join(others)}" for metric, others in rows if others)
 
 
 def urgency(gate: GateOutcome) -> int:

@@ -42,7 +42,7 @@ def states_of(evidence: Evidence, cell: CellOutcome) -> Looks | None:
     labeller = evidence.labeller
     if cell.states is None or labeller is None or not evidence.cell.gates:
         return None
-    found = labeller.at(len(labeller.pairs), evidence.cell.gates[0].gate.ignorable)
+    found = labeller.at(len(labeller.pairs))
     if found is None:
         return None
     return [tuple([STATES[int(one)] for one in side] for side in pair) for pair in found.labels]  # type: ignore[misc]

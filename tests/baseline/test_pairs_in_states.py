@@ -288,10 +288,10 @@ def test_where_no_probe_tells_states_pairs_must_agree_to_pass(slow: int, model: 
 
 
 def test_steps_tell_no_states_beside_an_anchor() -> None:
-    """Their labels belong to a null, so that all pairs count, and must agree."""
+    """Few pairs show no levels of steps, so that all pairs count, and must agree."""
     taken = record(ALIKE, card="E", model=UNTOLD)
 
-    assert Labeller(taken.pairs(), [UNTOLD]).at(6, 0.0) is not None
+    assert Labeller(taken.pairs(), [UNTOLD]).at(6) is not None
     assert PairsInStates.of(taken) is None
 
 

@@ -39,7 +39,7 @@ from perfgate.doctor.profilers import (
     try_ncu,
     try_nsys,
 )
-from perfgate.report.outcome_document import commands
+from perfgate.trace import profiler_commands as commands
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 needs_nsys = pytest.mark.skipif(

@@ -91,14 +91,6 @@ def test_a_gate_without_data_does_not_end_the_search() -> None:
     assert (late.verdict, late.cells[0].next_look) == ("regressed", None)
 
 
-def test_no_block_at_four() -> None:
-    """At four pairs p is 1 and there is no lower bound, however clear the slowdown."""
-    found = only(judged(trials(spread(0.5, 0.0001, 4))))
-
-    assert (found.p, found.change_low) == (1.0, None)
-    assert found.change_high is not None
-
-
 def test_detectable_where_nothing_blocks_is_that_of_the_first_look_that_can() -> None:
     """Four pairs name what six would block by their spread: more than six pairs do, which know it better."""
     slowdowns = spread(0.0, 0.0002, 4)

@@ -303,16 +303,26 @@ def test_steps_of_both_builds_that_were_held_up_are_named(
     assert texts == ["steps of 1.5 times the median and more cost base 1.96 % and head 1.32 % of their time"][:said]
 
 
-@pytest.mark.parametrize("update", [{"gpus": ()}, {"kind": "traced"}])
-def test_on_the_cpu_and_beside_a_profiler_steps_of_any_length_are_common(update: dict[str, Any]) -> None:
-    """No word is said of them there."""
-    taken = [_held_up(one, 100).model_copy(update=update) for one in trials(spread(0.0, 0.0002, 4))]
-    assert "times-uneven" not in codes(judged(taken).cells[0].cautions)
+def _odd(number: int, own: Trial, usual: Iteration, odd: Iteration) -> Trial:
+    return own.model_copy(update={"iterations": (odd if own.index == number else usual,) * 3})
 
 
-def test_steps_that_took_no_time_were_not_held_up() -> None:
-    """They have no usual length to be longer than."""
-    taken = [_held_up(one, 100, itl_ns=(0,) * 15 + (5_000_000,) * 5) for one in trials(spread(0.0, 0.0002, 4))]
+@pytest.mark.parametrize(
+    "taken",
+    [
+        [_held_up(one, 100).model_copy(update={"gpus": ()}) for one in trials(spread(0.0, 0.0002, 4))],
+        [_held_up(one, 100).model_copy(update={"kind": "traced"}) for one in trials(spread(0.0, 0.0002, 4))],
+        [_held_up(one, 100, itl_ns=(0,) * 15 + (5_000_000,) * 5) for one in trials(spread(0.0, 0.0002, 4))],
+        [
+            _odd(5, one, iteration().model_copy(update={"elapsed_ns": 0}), iteration())
+            for one in trials(spread(0.0, 0.0002, 4))
+        ],
+        trials([0.0, 1.0]),
+    ],
+    ids=["on the CPU", "beside a profiler", "steps of no time", "trials of no time", "two trials"],
+)
+def test_no_word_of_uneven_times_where_they_tell_nothing(taken: Sequence[Trial]) -> None:
+    """Long steps are common there, or nothing has a usual length, or nobody can say which of two is the odd one."""
     assert "times-uneven" not in codes(judged(taken).cells[0].cautions)
 
 
@@ -332,27 +342,6 @@ def test_a_trial_that_was_slow_throughout_is_named(times: float, *, said: bool) 
         ]
     )
     assert found.gates[0].pairs == 4
-
-
-def test_trials_that_claim_to_have_taken_no_time_tell_of_none_that_it_was_slow() -> None:
-    """A record that somebody made up says 0 ns of every trial but one; it is judged all the same."""
-    taken = [one.model_copy(update={"iterations": (_at_once(),) * 3}) for one in trials(spread(0.0, 0.0002, 4))]
-    taken[5] = taken[5].model_copy(update={"iterations": (iteration(STEP_S),) * 3})
-
-    (found,) = judged(taken).cells
-
-    assert "times-uneven" not in codes(found.cautions)
-
-
-def _at_once() -> Iteration:
-    return iteration(STEP_S).model_copy(update={"elapsed_ns": 0})
-
-
-def test_few_trials_tell_of_none_that_it_was_slow() -> None:
-    """Of two trials nobody can say which is the odd one."""
-    (found,) = judged(trials([0.0, 1.0])).cells
-
-    assert "times-uneven" not in codes(found.cautions)
 
 
 @pytest.mark.parametrize(("slowdown", "said"), [(-2.4, True), (0.1, False), (-38.0, True)])

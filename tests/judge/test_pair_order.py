@@ -207,23 +207,6 @@ def test_one_unknown_gate_loosens_no_other(tmp_path: Path) -> None:
     assert cell.gates[1].reasons[0].code == "advisory-unpaired"
 
 
-@given(
-    head_first=st.permutations([False] * 4 + [True] * 4),
-    effects=st.tuples(st.floats(-0.1, 0.1), st.floats(-0.1, 0.1)),
-)
-def test_the_adjusted_mean_knows_no_place(head_first: list[bool], effects: tuple[float, float]) -> None:
-    """What the second place costs is in neither the mean nor its error, however the orders are spread."""
-    slower, place = effects
-    noise = np.array(NOISE[:8])
-    d = noise + slower + place * np.where(head_first, -1, 1)
-
-    found, still = stats.order_adjusted(d, head_first), stats.order_adjusted(noise, head_first)
-
-    assert found.mean == pytest.approx(still.mean + slower, abs=1e-12)
-    assert found.standard_error == pytest.approx(still.standard_error, rel=1e-6)
-    assert found.df == 6
-
-
 def test_the_adjusted_mean_is_that_of_least_squares() -> None:
     """Mean and error agree with the textbook's regression on the order, at unequal numbers of both."""
     head_first = np.array([True, False, False, True, False, False, False])

@@ -189,15 +189,6 @@ def test_check_says_what_a_budget_is_enough_for(minutes: float, enough: str) -> 
     assert "  timed: 1 minute is not enough for a look" in to_text(power_document(envelope, price, budget_s=60))
 
 
-def test_more_gates_see_less() -> None:
-    """All gates of a run share alpha."""
-    one, ten = (cell_power(expecting(), {}, gates).gates[0].detectable[3] for gates in (1, 10))
-
-    assert one is not None
-    assert ten is not None
-    assert one < ten
-
-
 @pytest.mark.parametrize(
     ("planned", "problem"),
     [
@@ -229,13 +220,6 @@ def test_figures_that_say_nothing_are_not_shown() -> None:
     assert "detectable at 4, 6, 8, 12 pairs: cannot block, above 100 %, above 100 %, above 100 %" in told
     assert "the least that these looks block as often as promised is above 100 %; " in told
     assert "detectable at 4, 6, 8, 12 pairs: cannot block, above 400 %, above 400 %, above 400 %" in told
-
-
-def test_spread_by_metric() -> None:
-    """An expectation may name each metric's spread; one that it leaves out is unknown."""
-    planned = expecting(pair_sd={"itl_median": "0.07%"}, gates=[gate(), gate("ttft_median", "2%", "8%")])
-
-    assert [found.pair_sd for found in cell_power(planned, {}, 2).gates] == [0.0007, None]
 
 
 def test_a_record_beats_the_expectation() -> None:

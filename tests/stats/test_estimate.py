@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import math
 import tracemalloc
 from dataclasses import replace
@@ -36,24 +35,7 @@ P_VALUE = st.floats(0, 1) | st.sampled_from([0.0, 0.0025, 0.005, 0.01, 1.0])
 P_VALUES = st.lists(P_VALUE, min_size=1, max_size=8)
 
 
-def t3_upper_tail(t: float) -> float:
-    """The tail of Student's t at 3 degrees of freedom, which has a closed form."""
-    return 0.5 - (t / math.sqrt(3) / (1 + t * t / 3) + math.atan(t / math.sqrt(3))) / math.pi
-
-
 # --- one look
-
-
-def test_p_by_hand() -> None:
-    """Four pairs of mean 0.002 and variance 2e-6/3 lie sqrt(24) standard errors above 0: p from the closed form."""
-    estimate = stats.mean_estimate([0.001, 0.002, 0.003, 0.002])
-
-    assert pytest.approx(0.002) == estimate.mean
-    assert pytest.approx(math.sqrt(2e-6 / 3 / 4)) == estimate.standard_error
-    assert estimate.df == 3
-    assert pytest.approx(t3_upper_tail(math.sqrt(24))) == estimate.p_above(0.0)
-    assert pytest.approx(0.00814, abs=5e-6) == estimate.p_above(0.0)
-    assert pytest.approx(0.00814, abs=5e-6) == estimate.p_below(0.004)
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 4, 6, 12])
@@ -61,6 +43,7 @@ def test_p_by_hand() -> None:
 def test_p_against_scipy(pairs: int, bound: float) -> None:
     """One-sided p in both directions is that of scipy.stats.ttest_1samp."""
     estimate = stats.mean_estimate(EXAMPLE[:pairs])
+    assert estimate.df == pairs - 1
 
     above = scipy_stats.ttest_1samp(EXAMPLE[:pairs], bound, alternative="greater").pvalue
     below = scipy_stats.ttest_1samp(EXAMPLE[:pairs], bound, alternative="less").pvalue
@@ -71,7 +54,7 @@ def test_p_against_scipy(pairs: int, bound: float) -> None:
 
 @pytest.mark.parametrize("level", [1e-5, 0.0016, 0.05, 0.5])
 def test_bounds_against_scipy(level: float) -> None:
-    """Bounds are those of scipy's two-sided interval at twice the level, and p at a bound is the level."""
+    """Bounds are those of scipy's two-sided interval at twice the level, where p is the level; 0 bounds nothing."""
     estimate = stats.mean_estimate(EXAMPLE)
 
     interval = scipy_stats.ttest_1samp(EXAMPLE, 0.0).confidence_interval(1 - 2 * level)
@@ -79,12 +62,6 @@ def test_bounds_against_scipy(level: float) -> None:
     assert pytest.approx((interval.low, interval.high)) == (estimate.lower(level), estimate.upper(level))
     assert pytest.approx(level) == estimate.p_above(estimate.lower(level))
     assert pytest.approx(level) == estimate.p_below(estimate.upper(level))
-
-
-def test_bounds_at_level_zero() -> None:
-    """A level of 0 bounds nothing."""
-    estimate = stats.mean_estimate(EXAMPLE)
-
     assert (-math.inf, math.inf) == (estimate.lower(0.0), estimate.upper(0.0))
 
 
@@ -101,14 +78,6 @@ def test_welch(sign: int) -> None:
     assert pytest.approx(scipy_welch.pvalue) == estimate.p_above(0.0)
     low, high = scipy_stats.ttest_ind(head, base, equal_var=False).confidence_interval(0.9)
     assert pytest.approx(sorted([sign * low, sign * high])) == [estimate.lower(0.05), estimate.upper(0.05)]
-
-
-def test_welch_by_hand() -> None:
-    """(0, 2) against (4, 8): difference 5, variance 1 + 4, df = 25 / (1/1 + 16/1)."""
-    estimate = stats.difference_estimate([0.0, 2.0], [4.0, 8.0], 1)
-
-    assert estimate.mean == 5.0
-    assert pytest.approx((math.sqrt(5), 25 / 17)) == (estimate.standard_error, estimate.df)
 
 
 # --- zero spread
@@ -275,23 +244,11 @@ def test_holm_by_hand(p: tuple[float, ...], rejected: tuple[bool, ...]) -> None:
 @pytest.mark.parametrize(
     ("p", "rejected"),
     [
-        ((0.0005, 0.0026), "xx"),
-        ((0.011, 0.0015, 0.009), ".x."),
         ((0.0024, 0.05, 0.0005), "x.x"),
         ((0.0015, 0.0024, 0.0049), "xxx"),
-        ((0.0051, 0.0049, 0.05, 0.01), "...."),
-        ((0.009, 0.05, 0.0015, 0.0051), "..x."),
-        ((0.0051, 0.0015, 0.0005, 0.009), ".xx."),
-        ((0.0005, 0.0015, 0.0033, 0.011), "xxx."),
-        ((0.0024, 0.05, 0.0033, 0.0049, 0.0049), "....."),
         ((0.0033, 0.0005, 0.0049, 0.0033, 0.011), ".x..."),
-        ((0.0015, 0.01, 0.0015, 0.0049, 0.01), "x.x.."),
-        ((0.0033, 0.01, 0.0005, 0.011, 0.0015), "x.x.x"),
-        ((0.0033, 0.05, 0.0024, 0.0015, 0.0033), "x.xxx"),
         ((0.0026, 0.0033, 0.009, 0.0005, 0.0024), "xxxxx"),
         ((0.0051, 0.011, 0.05, 0.0051, 0.0026, 0.0015), ".....x"),
-        ((0.05, 0.0015, 0.0033, 0.05, 0.0026, 0.0005), ".x...x"),
-        ((0.01, 0.0024, 0.011, 0.01, 0.0015, 0.0005), ".x..xx"),
         ((0.05, 0.0024, 0.0005, 0.0005, 0.0024, 0.0033), ".xxxxx"),
         ((0.0051, 0.0015, 0.0005, 0.0033, 0.0005, 0.0015), "xxxxxx"),
     ],
@@ -387,30 +344,17 @@ def test_hodges_lehmann_of_many_pairs_takes_little_memory() -> None:
     assert peak < 30e6
 
 
-@pytest.mark.parametrize("df", [3, 5, 11])
+@pytest.mark.parametrize("spread_df", [3, 5, 11, math.inf])
 @pytest.mark.parametrize("level", [0.0016, 1e-5])
-def test_detectable_of_a_known_spread_against_scipy(df: int, level: float) -> None:
-    """With a spread that is known, scipy.stats.nct exceeds the critical value with the power asked for."""
-    estimate = stats.Estimate(0.0, 4e-4, df)
-
-    slowdown = stats.detectable(estimate, level, IGNORABLE, 0.95, math.inf)
-
-    assert slowdown is not None
-    shift = (math.log1p(slowdown) - math.log1p(IGNORABLE)) / estimate.standard_error
-    assert pytest.approx(0.95, abs=1e-6) == scipy_stats.nct.sf(scipy_stats.t.isf(level, df), df, shift)
-
-
-@pytest.mark.parametrize("spread_df", [3, 5, 11])
-@pytest.mark.parametrize("level", [0.0016, 1e-5])
-def test_detectable_against_scipy(spread_df: int, level: float) -> None:
-    """With a spread from few pairs the power is that of scipy.stats.nct, its mean over scipy.stats.chi2."""
+def test_detectable_against_scipy(spread_df: float, level: float) -> None:
+    """The power is that of scipy.stats.nct, with a spread from few pairs its mean over scipy.stats.chi2."""
     slowdown = stats.detectable(stats.Estimate(0.0, 4e-4, 5), level, IGNORABLE, 0.95, spread_df)
 
     assert slowdown is not None
     shift = (math.log1p(slowdown) - math.log1p(IGNORABLE)) / 4e-4
     threshold = scipy_stats.t.isf(level, 5)
     quantiles = (np.arange(2000) + 0.5) / 2000
-    seen = np.sqrt(scipy_stats.chi2.ppf(quantiles, spread_df) / spread_df)
+    seen = np.sqrt(scipy_stats.chi2.ppf(quantiles, spread_df) / spread_df) if spread_df < math.inf else 1.0
     assert pytest.approx(0.95, abs=5e-4) == np.mean(scipy_stats.nct.sf(threshold, 5, shift * seen))
 
 
@@ -613,19 +557,6 @@ def test_swapped_roles(d: list[float], sign: int) -> None:
     assert one.mean == -other.mean
     assert one.p_above(0.004) == other.p_below(-0.004)
     assert stats.difference_estimate([0.0, 1.0], d, 1).mean == -stats.difference_estimate(d, [0.0, 1.0], 1).mean
-
-
-@given(d=D12, data=st.data())
-def test_order_within_a_look(d: list[float], data: st.DataObject) -> None:
-    """Pairs that came between the same two looks may be exchanged."""
-    shuffled = [
-        x
-        for begin, end in itertools.pairwise((0, *EARLY.looks))
-        for x in data.draw(st.permutations(d[begin:end]))
-    ]  # fmt: skip
-
-    for one, other in zip(sequence(d), sequence(shuffled), strict=True):
-        assert pytest.approx(one, abs=1e-6) == other
 
 
 @given(d=D12, slower=st.integers(1, 20_000).map(lambda n: n * 1e-6))
