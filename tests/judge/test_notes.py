@@ -203,6 +203,13 @@ def test_compare(factor: float, count: int, verdict: str) -> None:
     assert (note,) == outcome.reasons
 
 
+def test_one_trial_a_side_reaches_no_look() -> None:
+    """It has no spread; the reason says that two are looked at."""
+    (note,) = compared(STEADY[:1], STEADY).gates[0].reasons
+
+    assert (note.code, note.text) == ("too-few-pairs", "1 measured, the first look comes at 2")
+
+
 def test_compare_names_both() -> None:
     """The comparison names both records by digest and side, and both sides' versions."""
     one, other, plan = two_records(STEADY, STEADY)
