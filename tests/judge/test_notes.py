@@ -45,6 +45,13 @@ def test_slower_than_ignorable() -> None:
     assert "+0.3 %" in found.cautions[0].text
 
 
+def test_improved_is_said_at_the_level_of_its_look() -> None:
+    """Four pairs that are 0.13 % faster leave 0.07 % possible at their part of beta, which is within ignorable."""
+    near, far = (only(judged(trials(spread(-gain, 0.0002, 4)))).verdict for gain in (0.0013, 0.002))
+
+    assert (near, far) == ("pass", "improved")
+
+
 def test_estimates_disagree() -> None:
     """One pair of eight that is 1.6 % off parts mean and Hodges-Lehmann estimate by 0.2 %, half of the margins' gap."""
     even, uneven = (only(judged(trials([*spread(0.0, 0.0001, 7), last]))) for last in (0.0155, 0.0165))
