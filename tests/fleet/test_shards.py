@@ -562,7 +562,7 @@ def second_try(folder: Path, plan: ShardPlan, word: str, left: Path, collector: 
     return folder / "again"
 
 
-@pytest.mark.parametrize("half", ["reference", "head"])
+@pytest.mark.parametrize("half", ["reference", pytest.param("head", marks=pytest.mark.slow)])
 def test_a_gpu_lost_midway_costs_no_night(tmp_path: Path, half: str) -> None:
     """Both halves of the cells that are left are measured again, wherever the first machine was lost, and no others."""
     file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
@@ -600,6 +600,7 @@ def test_a_night_that_was_stopped_leaves_what_it_did_not_come_to(tmp_path: Path)
     assert left_of(file, first)[0] == [("1/1", list(plan.shards[0]))]
 
 
+@pytest.mark.slow
 def test_a_second_machine_that_drifts_costs_what_it_measured(tmp_path: Path) -> None:
     """What the first machine measured beside its own reference keeps its verdict: the regression in it is told."""
     file, plan = planned(tmp_path, shards=1, gates=ONE_GATE)
@@ -679,10 +680,11 @@ def test_a_third_try_fills_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lost_again", "planned_anew"),
     [
-        ([], False),
         (["tiny[batch=2]"], True),
-        pytest.param([], True, marks=pytest.mark.slow),
-        pytest.param(["tiny[batch=2]"], False, marks=pytest.mark.slow),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (([], False), ([], True), (["tiny[batch=2]"], False))
+        ),
     ],
 )
 def test_a_job_that_is_run_again_is_judged_beside_what_an_earlier_attempt_left(

@@ -295,6 +295,7 @@ def test_perfgate_need_not_be_installed(monkeypatch: pytest.MonkeyPatch) -> None
     assert installed_action() == ""
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_templates(tmp_path: Path) -> None:
     """What pip installs can write everything that a checkout can."""
     words = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
