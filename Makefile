@@ -8,6 +8,10 @@ ENGINE ?= .engine
 FUZZ_SECONDS ?= 60
 # About 85 are taken on two idle cores. It ends before the nightly job does, which would lose the board.
 DRILL_MINUTES ?= 120
+MUTANT_MINUTES ?= 120
+JUDGING := $(wildcard perfgate/judge/[a-z]*.py perfgate/stats/[a-z]*.py)
+IN_TURN = $(shell expr $$(date +%s) / 86400 % $(words $(JUDGING)) + 1)
+MUTATED ?= perfgate.judge.rule.* perfgate.stats.sequential.* $(subst /,.,$(basename $(word $(IN_TURN),$(JUDGING)))).*
 # `debian` in CI: a person's system is left as it is.
 TOOLS ?=
 ENGINE_PYTHON ?= $(ENGINE)/bin/python
@@ -19,14 +23,15 @@ PYTEST = .venv/bin/pytest --dist worksteal
 WORKERS ?= $(shell expr $$(nproc) + 1)
 WITH_ENGINE = PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(PYTEST)
 PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
-# Rooms whose tests need neither an engine nor a program that TOOLS brings, and start few processes.
-FIRST := $(addprefix tests/,baseline bisect calls counters judge metrics record scenario stats trace)
+# Rooms whose tests need neither an engine nor a program that TOOLS brings, and start few processes; they take about as
+# long on one core as the engine's environment takes to be made.
+FIRST := $(addprefix tests/,counters judge metrics record scenario stats)
 
 # Images often set it, and then every one of the hundreds of processes of the tests compiles perfgate anew: a start of 1.8 s
 # instead of 0.6 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gate test lint size first unit end-to-end slow drill engine debian fuzz golden docs screenshots lock clean
+.PHONY: gate test lint size first unit end-to-end slow mutants drill engine debian fuzz golden docs screenshots lock clean
 
 gate: .venv/ready engine
 	.venv/bin/perfgate run scenarios/cpu-tiny.yaml \
@@ -38,8 +43,10 @@ test:
 	$(MAKE) --no-print-directory --jobs 4 lint engine first $(TOOLS)
 	$(WITH_ENGINE) -n $(WORKERS) -m "not gpu and not slow" $(addprefix --ignore=,$(FIRST))
 
+# Before them pytest reads all tests once: it compiles them, which each worker would do at the same time.
 first: .venv/ready
-	$(PYTEST) -n 2 -m "not engine and not gpu and not slow" $(FIRST)
+	.venv/bin/pytest -q --collect-only | tail -n 1
+	.venv/bin/pytest -q -m "not engine and not gpu and not slow" $(FIRST)
 
 lint: .venv/ready size
 	.venv/bin/ruff check
@@ -65,6 +72,14 @@ end-to-end: .venv/ready engine $(TOOLS)
 
 slow: .venv/ready engine $(TOOLS)
 	$(WITH_ENGINE) -n 2 -m slow
+
+# Small changes of the rule, of the looks, and of one more module of the judge or the statistics each day; those that no
+# test notices are in mutants.txt. MUTATED="perfgate.stats.rates.*" takes others.
+mutants: .venv/ready
+	$(PIP) install --group mutants
+	-timeout --signal INT $(MUTANT_MINUTES)m .venv/bin/mutmut run $(MUTATED)
+	.venv/bin/mutmut results > mutants.txt
+	sed "s/.*: //" mutants.txt | sort | uniq -c
 
 # Is the gate still able to see: every plant that runs on a CPU must be caught, and the build itself must not be blocked.
 drill: .venv/ready engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import fake_nvml as nvml_stand_in
 import pytest
 from browser import CHROMIUM, started
 from fake_nvml import FakeMachine
-from few_files import asked
+from few_files import asked, linking
 from filelock import FileLock
 from forking_perfgate import forking
 from hypothesis import settings
@@ -46,7 +47,7 @@ SHARED = ("tests", "benchmarks", "research", "docs")
 ENGINE_PYTHON = "PERFGATE_ENGINE_PYTHON"
 nvml_of_the_machine = vars(nvml)["pynvml"]
 
-settings.register_profile("short", max_examples=25, derandomize=True, deadline=None, database=None)
+settings.register_profile("short", max_examples=12, derandomize=True, deadline=None, database=None)
 settings.register_profile("long", max_examples=500, deadline=None, print_blob=True)
 settings.register_profile("fuzz", max_examples=3000, deadline=None, print_blob=True)
 # A change is tried on the same few inputs each time, the night on many others; a test may ask for a multiple.
@@ -112,6 +113,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for part in parts for item in part]
 
 
+def pytest_collection_finish() -> None:
+    """What was collected is not searched for garbage anew while the tests run."""
+    gc.collect()
+    gc.freeze()
+
+
 def engine_starts(item: pytest.Item) -> int:
     """How many engines a test starts, as its mark says."""
     mark = item.get_closest_marker("engine")
@@ -168,13 +175,21 @@ def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
 def idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """No run takes a look at the cores, nor does doctor: what the other tests do with them is not to be warned of."""
     for module in ("capture.session", "doctor.machine_checks"):
-        monkeypatch.setattr(f"perfgate.{module}.look_at_cores", lambda: CpuLoad(0.0, 8))
+        if module.partition(".")[0] not in REMOVED:
+            monkeypatch.setattr(f"perfgate.{module}.look_at_cores", lambda: CpuLoad(0.0, 8))
+
+
+@pytest.fixture(scope="session")
+def shared_bytecode(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """What links bytecode in tests, see :mod:`few_files`."""
+    return linking(tmp_path_factory.mktemp("bytecode"))
 
 
 @pytest.fixture(autouse=True)
-def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_files(monkeypatch: pytest.MonkeyPatch, shared_bytecode: Callable[..., None]) -> None:
     """What is installed beside the tests is of no build in them, see :mod:`few_files`."""
     monkeypatch.setattr("perfgate.capture.build_digest.ask", asked)
+    monkeypatch.setattr("perfgate.capture.watched_builds.link_bytecode", shared_bytecode)
 
 
 @pytest.fixture

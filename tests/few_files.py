@@ -2,18 +2,19 @@
 
 The interpreter of the tests has 15,000 files that are of no build in them, and to read them takes longer than a fake
 trial. ``/bin/true`` and paths that lead nowhere are the usual interpreters of fakes, and never answer. All others are
-asked as ever.
+asked as ever. Links to the bytecode of an interpreter's library, of some 600 modules, are made once a process.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from perfgate.capture.build_digest import ModulePath, NoAnswerError, ask
+from perfgate.capture.watched_builds import link_bytecode
 from perfgate.scenario.subject import Subject
 
 SILENT = "/bin/true"
@@ -43,3 +44,20 @@ def _answer(subject: Subject, variables: Mapping[str, str], scratch: Path) -> Mo
     if isinstance(found, NoAnswerError):
         raise NoAnswerError(*found.args)
     return found
+
+
+def linking(place: Path) -> Callable[..., None]:
+    """What takes the place of :func:`perfgate.capture.watched_builds.link_bytecode`: folders of links are made once.
+
+    Args:
+        place: An empty folder, in which they stay.
+    """
+    made: dict[tuple[str, ...], Path] = {}
+
+    def linked(folder: Path, path: ModulePath, without: Iterable[str] = ()) -> None:
+        if path.libraries not in made:
+            made[path.libraries] = place / str(len(made))
+            link_bytecode(made[path.libraries], replace(path, folders=()), without)
+        folder.symlink_to(made[path.libraries])
+
+    return linked

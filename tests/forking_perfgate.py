@@ -53,10 +53,10 @@ def forking(folder: Path) -> Iterator[Path]:
 
 def serve(address: str) -> None:
     """Answer until killed; a child that has ended is nobody's to wait for."""
-    from few_files import SILENT, asked  # noqa: PLC0415
+    from few_files import SILENT, asked, linking  # noqa: PLC0415
 
     from perfgate import gate, rooms  # noqa: F401, PLC0415 (imported once, for all children)
-    from perfgate.capture import build_digest, session, station  # noqa: PLC0415
+    from perfgate.capture import build_digest, session, station, watched_builds  # noqa: PLC0415
     from perfgate.models import build_models  # noqa: PLC0415
     from perfgate.scenario.subject import Subject  # noqa: PLC0415
 
@@ -64,6 +64,8 @@ def serve(address: str) -> None:
     vars(session).update(end_orphans=tuple, look_at_cores=lambda: None)
     vars(station).update(end_orphans=lambda **_: (), find_orphans=lambda _: ())
     vars(build_digest).update(ask=asked)
+    vars(watched_builds).update(link_bytecode=linking(Path(address).parent / "bytecode"))
+    (Path(address).parent / "bytecode").mkdir()
     build_models()
     for command in rooms.entries("commands").values():
         rooms.bring(command["run"])

@@ -44,20 +44,23 @@ class Editing(FakeCollector):
         during: Index of the trial, or of the last of several.
         since: Index of the first of several.
         spec: What the builds are like.
+        stop_at: Index of the trial that Ctrl-C comes in front of.
+        kind: What is done, is done in trials of that kind alone.
     """
 
     def __init__(
-        self, edit: Edit, folder: Path, during: int, since: int | None = None, spec: FakeSpec = SAME, stop_at: int = 99
-    ) -> None:
+        self, edit: Edit, folder: Path, during: int, since: int | None = None, spec: FakeSpec = SAME,
+        *, stop_at: int = 99, kind: str = "timed",
+    ) -> None:  # fmt: skip
         super().__init__(spec)
-        self._edit, self._folder, self._stop_at = edit, folder, stop_at
+        self._edit, self._folder, self._stop_at, self._kind = edit, folder, stop_at, kind
         self._during = range(during if since is None else since, during + 1)
 
     def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
         """Take one."""
         if job.index == self._stop_at:
             raise KeyboardInterrupt
-        if job.index in self._during:
+        if job.index in self._during and job.kind == self._kind:
             self._edit(self._folder)
         return super().collect(job, progress)
 
@@ -253,14 +256,6 @@ def test_a_folder_that_is_declared_as_data(tmp_path: Path) -> None:
     assert "results.csv has changed" in why(measure(tmp_path, during, built))[0]
 
 
-def test_after_the_last_trial_begins(tmp_path: Path, folder: Path) -> None:
-    """Nothing follows that trial, and the files are looked at once more."""
-    finished = measure(tmp_path, Editing(edited, folder, during=LAST), subjects(folder))
-    assert len(record_of(finished.folder).trials) == LAST + 1
-    assert why(finished)[0].startswith("subject-changed: head: ")
-    assert finished.outcome.verdict == "not-measured"
-
-
 def test_cells_that_were_measured_before_stay(tmp_path: Path, folder: Path) -> None:
     """What was decided while nothing had changed is decided; the cell of that trial and those after it are not."""
     during = Editing(edited, folder, during=LAST + 4)
@@ -276,40 +271,22 @@ def test_the_cell_before_the_look_is_lost_too(tmp_path: Path, folder: Path) -> N
     assert [cell.verdict for cell in finished.outcome.cells] == ["not-measured", "not-measured"]
 
 
-class EditingIn(FakeCollector):
-    """A fake collector in whose first trial of a kind a module changes."""
-
-    def __init__(self, kind: str, folder: Path) -> None:
-        super().__init__(SAME)
-        self._kind, self._folder = kind, folder
-
-    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
-        """Take one."""
-        if job.kind == self._kind:
-            edited(self._folder)
-        return super().collect(job, progress)
-
-
 @pytest.mark.parametrize("kind", ["traced", "counted", "called"])
 def test_every_kind_of_trial(tmp_path: Path, folder: Path, kind: str) -> None:
     """What is read of single trials ends so, too, and with it the times that were measured before."""
     more = "kernels: {traced: {iterations: 2}}\ncounters: [{role: gemm, profile: 4}]\ncalls: {ignorable: 10us}"
-    finished = measure(tmp_path, EditingIn(kind, folder), subjects(folder), more=more)
+    finished = measure(tmp_path, Editing(edited, folder, during=99, since=0, kind=kind), subjects(folder), more=more)
     assert why(finished)[0].startswith("subject-changed: ")
     assert finished.outcome.exit_status == ExitStatus.NOT_MEASURED
 
 
-def test_a_quick_look(tmp_path: Path, folder: Path) -> None:
-    """Of two single trials, too."""
-    finished = measure(tmp_path, Editing(edited, folder, during=0), subjects(folder), quick=True)
+@pytest.mark.parametrize(("during", "quick", "sides"), [(0, True, 2), (2, False, 1), (LAST, False, 2)])
+def test_whichever_run_it_is(tmp_path: Path, folder: Path, during: int, sides: int, *, quick: bool) -> None:
+    """A quick look; one side alone, for a baseline; the last trial, after which the files are looked at once more."""
+    built = subjects(folder) if sides > 1 else {"base": subjects(folder)["head"]}
+    finished = measure(tmp_path, Editing(edited, folder, during=during), built, quick=quick)
     assert why(finished)[0].startswith("subject-changed: ")
-
-
-def test_one_side_alone(tmp_path: Path, folder: Path) -> None:
-    """What a baseline would be made of."""
-    built = {"base": subjects(folder)["head"]}
-    finished = measure(tmp_path, Editing(edited, folder, during=2), built)
-    assert why(finished)[0].startswith("subject-changed: ")
+    assert during != LAST or len(record_of(finished.folder).trials) == LAST + 1
 
 
 def test_one_of_several_heads(tmp_path: Path, folder: Path) -> None:
@@ -377,8 +354,8 @@ def test_what_was_lost_stays_lost(tmp_path: Path, folder: Path) -> None:
     assert len(record_of(again.folder).visits) == 1
 
 
-def test_shards_that_measured_other_files(tmp_path: Path, folder: Path) -> None:
-    """They are no one run: the join refuses, and beside a plan nothing passes."""
+def shards(tmp_path: Path, folder: Path, built: dict[Any, Subject]) -> list[str]:
+    """A plan of two cells, each measured as a shard of its own; the head's folder changes after each."""
     scenario = scenario_file(tmp_path, more="matrix: {batch: [1, 2]}")
     printed = CliRunner().invoke(main, ["plan", str(scenario), "--shards", "2", "--seed", "1"])
     (tmp_path / "plan.json").write_text(printed.stdout)
@@ -386,9 +363,15 @@ def test_shards_that_measured_other_files(tmp_path: Path, folder: Path) -> None:
     parts = []
     for number in (1, 2):
         runs = tmp_path / f"shard-{number}"
-        gate.run([scenario], subjects(folder), runs=runs, shard=plan.numbered(f"{number}/2"), collector=FakeCollector())
+        gate.run([scenario], built, runs=runs, shard=plan.numbered(f"{number}/2"), collector=FakeCollector(SAME))
         parts.append(str(runs))
         edited(folder)
+    return parts
+
+
+def test_shards_that_measured_other_files(tmp_path: Path, folder: Path) -> None:
+    """They are no one run: the join refuses, and beside a plan nothing passes."""
+    parts = shards(tmp_path, folder, subjects(folder))
     refused = CliRunner().invoke(main, ["judge", *parts])
     assert refused.exit_code == ExitStatus.NOT_MEASURED
     assert "subject-changed" in refused.stderr
@@ -400,19 +383,10 @@ def test_shards_that_measured_other_files(tmp_path: Path, folder: Path) -> None:
 
 def test_shards_that_built_one_commit_otherwise(tmp_path: Path, folder: Path) -> None:
     """They join, because two builds of a commit may differ in bytes, and a caution tells of it."""
-    scenario = scenario_file(tmp_path, more="matrix: {batch: [1, 2]}")
-    printed = CliRunner().invoke(main, ["plan", str(scenario), "--shards", "2", "--seed", "1"])
-    (tmp_path / "plan.json").write_text(printed.stdout)
-    plan = read_shard_plan(tmp_path / "plan.json")
     source = Source(ref="new", commit="c" * 40, changes="", recipe="r" * 64, folder=str(folder))
     built = subjects(folder)
     built["head"] = built["head"].model_copy(update={"built_from": source})
-    for number in (1, 2):
-        runs = tmp_path / f"shard-{number}"
-        gate.run([scenario], built, runs=runs, shard=plan.numbered(f"{number}/2"), collector=FakeCollector(SAME))
-        edited(folder)
-    parts = [str(tmp_path / f"shard-{number}") for number in (1, 2)]
-    joined = CliRunner().invoke(main, ["judge", *parts, "--format", "json"])
+    joined = CliRunner().invoke(main, ["judge", *shards(tmp_path, folder, built), "--format", "json"])
     assert joined.exit_code == ExitStatus.PASS, joined.output
     told = [note.text for cell in Outcome.model_validate_json(joined.stdout).cells for note in cell.cautions]
     assert len([text for text in told if text.startswith("head: files ")]) == 1
@@ -441,7 +415,7 @@ def editing(folder: Path, kind: str, index: int) -> Callable[[Step | str], None]
     return told
 
 
-@pytest.mark.parametrize(("kind", "index"), [("timed", 4), ("traced", 0)])
+@pytest.mark.parametrize(("kind", "index"), [("timed", 4), pytest.param("traced", 0, marks=pytest.mark.slow)])
 def test_runs_of_an_engine(tmp_path: Path, folder: Path, kind: str, index: int) -> None:
     """They end alike, and leave no bytecode in the folders of either side."""
     file, built = engines(tmp_path, folder)

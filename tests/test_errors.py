@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
+from sources import nodes
 
 from perfgate.errors import (
     ExitStatus,
@@ -19,8 +19,6 @@ from perfgate.errors import (
     UsageError,
 )
 from perfgate.reasons import REASONS
-
-PACKAGE = Path(__file__).parents[1] / "perfgate"
 
 
 @pytest.mark.parametrize(
@@ -71,8 +69,7 @@ def test_the_remedy_of_a_code_is_said_unless_the_case_has_a_better_one() -> None
 
 def test_no_error_says_again_what_the_page_of_its_code_says() -> None:
     """A remedy beside a code, where it is plain text, is another one than the code's."""
-    calls = (node for file in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(file.read_text())))
-    for call in calls:
+    for _, call in nodes():
         given = {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
         code, remedy = (getattr(given.get(name), "value", None) for name in ("code", "remedy"))
         assert not (code in REASONS and remedy == REASONS[code].remedy), ast.unparse(call)

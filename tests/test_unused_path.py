@@ -163,6 +163,7 @@ def test_a_side_that_differs_in_more(run: Callable[..., Result], plain: Path, tm
     assert "path-unused" in ended.output
 
 
+@pytest.mark.slow
 def test_several_heads(run: Callable[..., Result], plain: Path, tmp_path: Path) -> None:
     """The head with the folder is not measured, and goes no further; the other one is."""
     ended = run("--head", f"bare:path={plain}:{tmp_path / 'stub'}", "--head", "other:env.MORE=1")
@@ -172,6 +173,7 @@ def test_several_heads(run: Callable[..., Result], plain: Path, tmp_path: Path) 
     assert (taken.count("bare"), taken.count("other")) == (1, 5)
 
 
+@pytest.mark.slow
 def test_a_server(serve: Callable[..., Result], plain: Path, tmp_path: Path) -> None:
     """Not measured: each of its processes said that it used nothing of the folder."""
     ended = serve("--head", f"path={plain}:{tmp_path / 'stub'}")

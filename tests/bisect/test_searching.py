@@ -125,6 +125,7 @@ def test_each_step_tests_what_was_lost(line: CommitLine) -> None:
         assert [gate.gate.metric for gate in cell.gates] == [metric]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_orphans")
 def test_the_pairs_of_a_step_are_taken_on_several_gpus_at_once(
     line: CommitLine, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch
@@ -169,6 +170,7 @@ def an_outage(line: CommitLine) -> CommitCollector:
     return collector
 
 
+@pytest.mark.slow
 def test_a_passing_outage_of_the_build_costs_no_commit(line: CommitLine) -> None:
     """Several commits in a row that do not build stop the search, and --resume tries them again."""
     stopped = search(line, collector=an_outage(line))
@@ -221,6 +223,7 @@ def test_a_hole_of_commits_that_do_not_build_costs_one_resume(lined: Callable[[S
     assert sorted(counts[commit] for commit in other.commits[2:14]) == [1] * 9 + [2] * 3
 
 
+@pytest.mark.slow
 def test_an_outage_that_outlasts_a_resume_costs_no_commit(line: CommitLine) -> None:
     """What did not build in two calls is tried once more in the third, for none has built since."""
     assert search(line, collector=an_outage(line)).exit_code == 130
@@ -232,6 +235,7 @@ def test_an_outage_that_outlasts_a_resume_costs_no_commit(line: CommitLine) -> N
     assert [one["commit"] for one in json.loads(ended.stdout)["answer"]] == [line.commits[LOST]]
 
 
+@pytest.mark.slow
 def test_commits_that_never_build_end_a_search(lined: Callable[[Sequence[str]], CommitLine]) -> None:
     """Those that fail once more do not stop it again: it ends with the commits that it cannot tell apart."""
     other = lined(["1", "1", *["broken"] * 4, "1.01", "1.01"])
@@ -328,6 +332,7 @@ def test_a_commit_without_a_value_of_the_metric_is_skipped(line: CommitLine, mon
     assert {shown["commit"]: note["code"] for shown, note in found["skipped"]}[line.commits[LOST]] == "metric-missing"
 
 
+@pytest.mark.slow
 def test_commits_have_engines_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real processes of the stand-in engine: a build whose steps take four times as long is found."""
     monkeypatch.setenv(CACHE, str(tmp_path / "builds"))

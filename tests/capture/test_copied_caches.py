@@ -137,6 +137,7 @@ def test_nothing_is_kept_below_a_path_of_many_spellings(
         assert len(record.pairs()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.engine(starts=1)
 def test_triton_itself_finds_a_kernel_in_a_copy(tmp_path: Path, engine_python: str) -> None:
     """The engine's own Triton, which finds nothing in a folder that was moved, does after its paths were moved."""

@@ -347,7 +347,9 @@ def test_nothing_imports_while_caches_are_kept(
     assert all(kept[0])
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EMFILE, "too many open files")])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), pytest.param(OSError(errno.EMFILE, "too many open files"), marks=pytest.mark.slow)]
+)
 def test_a_worker_ahead_that_cannot_be_started(
     measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
@@ -452,7 +454,13 @@ def test_with_empty_caches_an_engine_is_configured_in_its_trial(usual: Usual) ->
 
 
 @pytest.mark.usefixtures("warm")
-@pytest.mark.parametrize("mode", ["arguments change", "usage changes", "configuration names its folder"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("arguments change", "usage changes")),
+        "configuration names its folder",
+    ],
+)
 def test_a_configuration_that_would_be_another_is_made_anew(
     measure: Measure, configured: Configured, tmp_path: Path, mode: str
 ) -> None:
@@ -469,7 +477,7 @@ def test_a_configuration_that_would_be_another_is_made_anew(
 
 
 @pytest.mark.usefixtures("warm")
-@pytest.mark.parametrize("mode", ["no usage", "arguments are frozen"])
+@pytest.mark.parametrize("mode", [pytest.param("no usage", marks=pytest.mark.slow), "arguments are frozen"])
 def test_engines_that_cannot_be_configured_ahead(measure: Measure, mode: str) -> None:
     """They are configured when they start, as other versions of vLLM do."""
     record = measure(mode)
@@ -570,7 +578,7 @@ def test_the_trial_after_a_look(
     ("other", "warm_ups", "first"),
     [
         ({"OTHER": "build"}, (2, 1), "head"),
-        ({}, (1, 1), "base"),
+        pytest.param({}, (1, 1), "base", marks=pytest.mark.slow),
         pytest.param({"OTHER": "build"}, (2, 1), "base", marks=pytest.mark.slow),
         pytest.param({}, (1, 1), "head", marks=pytest.mark.slow),
     ],
@@ -649,7 +657,7 @@ def test_switched_off(measure: Measure, monkeypatch: pytest.MonkeyPatch, talk: l
 # --- what goes wrong
 
 
-@pytest.mark.parametrize("mode", ["import fails", "import dies"])
+@pytest.mark.parametrize("mode", ["import fails", pytest.param("import dies", marks=pytest.mark.slow)])
 def test_an_import_that_fails_fails_its_own_trial(measure: Measure, mode: str) -> None:
     """The trial it was parked beside is measured; the next one starts anew and says what is wrong."""
     record = measure(mode)
@@ -663,7 +671,10 @@ def test_an_import_that_fails_fails_its_own_trial(measure: Measure, mode: str) -
 
 @pytest.mark.parametrize(
     "mode",
-    ["touches a GPU", "import answers rubbish", pytest.param("import answers the future", marks=pytest.mark.slow)],
+    [
+        "touches a GPU",
+        *(pytest.param(f"import answers {what}", marks=pytest.mark.slow) for what in ("rubbish", "the future")),
+    ],
 )
 def test_a_worker_that_cannot_be_parked_is_ended(measure: Measure, mode: str) -> None:
     """One whose imports touch a GPU, or that answers nonsense, is ended before its trial and never tried again."""
@@ -801,7 +812,13 @@ def test_instruments_that_ask_for_something_start_their_own(jobs: list[Job], lau
 
 
 @pytest.mark.usefixtures("warm")
-@pytest.mark.parametrize("mode", ["arguments fail", "configuration fails", "configuration exits"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "configuration fails",
+        *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("arguments fail", "configuration exits")),
+    ],
+)
 def test_a_configuration_that_fails_fails_its_own_trial(measure: Measure, mode: str) -> None:
     """The head's trial says what vLLM said, and no base is lost to it."""
     record = measure(mode)
@@ -923,6 +940,7 @@ def test_what_is_stopped_whole_is_stopped_once(
 # --- kills
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("orphans_alone")
 def test_a_killed_run_leaves_no_parked_worker(tmp_path: Path) -> None:
     """SIGKILL to perfgate takes the parked worker along; resuming clears its folder away and loses no trial."""

@@ -285,7 +285,7 @@ def started(tmp_path: Path) -> Iterator[PerfgateProcess]:
 @LOCKED
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
+    [signal.SIGINT, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGHUP))],
     ids=lambda number: number.name,
 )
 def test_signal(started: PerfgateProcess, number: signal.Signals) -> None:
@@ -409,7 +409,11 @@ def test_error_that_an_interrupt_became(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @LOCKED
 @pytest.mark.parametrize(
-    "victims", [("perfgate",), ("perfgate", "worker"), pytest.param(("worker", "perfgate"), marks=pytest.mark.slow)]
+    "victims",
+    [
+        ("perfgate",),
+        *(pytest.param(both, marks=pytest.mark.slow) for both in (("perfgate", "worker"), ("worker", "perfgate"))),
+    ],
 )
 def test_kill(started: PerfgateProcess, victims: tuple[str, ...]) -> None:
     """After kill -9 of perfgate, also with its worker, the next start ends what is left and goes on to the verdict."""
@@ -446,6 +450,7 @@ def test_kill_of_the_worker(started: PerfgateProcess) -> None:
     assert caution.text.startswith("1 dropped: engine-")
 
 
+@pytest.mark.slow
 @LOCKED
 def test_engine_that_breaks_off(tmp_path: Path) -> None:
     """A head whose engine dies in mid-iteration ends 22 with the base unharmed and nothing left running."""

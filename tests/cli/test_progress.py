@@ -346,7 +346,7 @@ def test_each_drawing_is_one_write() -> None:
         assert stream.writes == number + 1
 
 
-@pytest.mark.parametrize("stop", ["^C", "SIGTERM"])
+@pytest.mark.parametrize("stop", ["^C", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_what_stops_a_run_leaves_its_terminal_clean(
     tmp_path: Path, terminal: Callable[..., Terminal], stop: str
 ) -> None:

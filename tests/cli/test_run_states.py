@@ -169,15 +169,15 @@ def piped(words: list[str]) -> tuple[int, str]:
     ("words", "status"),
     [
         (["explain"], 141),
-        (["explain", "outputs-differ"], 141),
-        (["schema"], 141),
-        (["list"], 141),
         (["explain", "RUN"], 141),
-        (["report", "RUN"], 141),
         (["explain", "no-such-code"], 2),
         (["judge", "RUN"], 0),
-        (["judge", "RUN", "--format", "json"], 0),
         (["verify", "RUN"], 0),
+        pytest.param(["judge", "RUN", "--format", "json"], 0, marks=pytest.mark.slow),
+        *(
+            pytest.param(words, 141, marks=pytest.mark.slow)
+            for words in (["explain", "outputs-differ"], ["schema"], ["list"], ["report", "RUN"])
+        ),
     ],
 )
 def test_a_closed_pipe_ends_quietly(passed: Path, words: list[str], status: int) -> None:

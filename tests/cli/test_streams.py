@@ -39,7 +39,7 @@ def ended(folder: Path, words: Sequence[str], **faults: str) -> tuple[int, dict[
 
 
 @needs_dev_full
-@pytest.mark.parametrize("fault", [GONE, FULL, CLOSED])
+@pytest.mark.parametrize("fault", [pytest.param(GONE, marks=pytest.mark.slow), FULL, CLOSED])
 def test_nobody_reads_stderr(tmp_path: Path, fault: str) -> None:
     """A run whose progress nobody can read measures on, prints its verdict and ends with it."""
     status, said = ended(tmp_path, fake_words(tmp_path), stderr=fault)
@@ -49,7 +49,9 @@ def test_nobody_reads_stderr(tmp_path: Path, fault: str) -> None:
 
 
 @needs_dev_full
-@pytest.mark.parametrize(("fault", "expected"), [(GONE, 0), (FULL, 22), (CLOSED, 0)])
+@pytest.mark.parametrize(
+    ("fault", "expected"), [(GONE, 0), (FULL, 22), pytest.param(CLOSED, 0, marks=pytest.mark.slow)]
+)
 def test_nobody_reads_stdout(tmp_path: Path, fault: str, expected: int) -> None:
     """Who closes stdout wants no report, and the verdict is the status; a report lost on a full disk is no success."""
     status, said = ended(tmp_path, [*fake_words(tmp_path), "--output", "a.json"], stdout=fault)

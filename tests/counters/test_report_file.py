@@ -13,9 +13,7 @@ from typing import Any
 from unittest.mock import MagicMock, Mock
 
 import pytest
-from click.testing import CliRunner
 
-from perfgate.cli.main import main
 from perfgate.counters.launch_table import GPU_NAME, KernelLaunch, NcuReport
 from perfgate.counters.report_file import read_counters
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
@@ -148,16 +146,15 @@ def test_values_units_and_ranges_of_a_report(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command names the package, how to get it, and the way by CSV; the exit status is that of not measured."""
+    """The error names the package, how to get it, and the way by CSV; its exit status is that of not measured."""
     monkeypatch.setitem(sys.modules, "ncu_report", None)
 
-    result = CliRunner().invoke(main, ["counters", str(REPORT)])
+    with pytest.raises(NotMeasuredError) as refused:
+        read_counters(REPORT)
 
-    assert result.exit_code == 22
-    assert "counters-not-countable: " in result.stderr
-    assert "package ncu-report" in result.stderr
-    assert "pip install 'perfgate[ncu]'" in result.stderr
-    assert "--csv --page raw --print-units base" in result.stderr
+    assert (refused.value.exit_status, refused.value.code) == (22, "counters-not-countable")
+    for words in ("package ncu-report", "pip install 'perfgate[ncu]'", "--csv --page raw --print-units base"):
+        assert words in str(refused.value)
 
 
 def test_a_page_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,6 +155,7 @@ print(json.dumps([names, taken]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.engine(starts=1)
 def test_the_real_class_agrees(engine_cache: Path) -> None:
     """Of a real vLLM the source tells the fields of the imported class, and what is refused here is refused there."""

@@ -423,6 +423,7 @@ def test_subjects_that_do_not_import(examine: Examine, tmp_path: Path) -> None:
     assert head.found == "head: python=/no/such/python: no such program"
 
 
+@pytest.mark.slow
 @pytest.mark.engine(starts=1)
 def test_a_real_subject(examine: Examine, engine_python: str) -> None:
     """A real vLLM is imported, and reports the versions that a trial of it would."""

@@ -72,6 +72,7 @@ def test_one_free_gpu_is_found(tmp_path: Path, two_gpus: FakeMachine) -> None:
     assert "same-build-1 begins on GPU 1" in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_gpus", "orphans_alone")
 def test_a_spent_budget_stops_all(tmp_path: Path) -> None:
     """When the budget is spent nothing more is begun, and the way on is named."""

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from engine_scenario import write_engine_scenario
+from test_end_to_end import PLANTS, perfgate
 
-ROOT = Path(__file__).parents[2]
-PLANT = ROOT / "drills" / "doubled_forward"
+PLANT = PLANTS / "doubled_forward"
 pytestmark = [pytest.mark.engine(starts=22), pytest.mark.slow]
-
-
-def perfgate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run perfgate in a folder."""
-    command = [sys.executable, "-m", "perfgate", *words]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 def newest_run(folder: Path) -> Path:
@@ -35,14 +25,14 @@ def test_doubled_forward_against_four_visits(tmp_path: Path, engine_cache: Path,
     words = ("run", "tiny.yaml", "--against", "baseline", "--base", f"python={engine_python}", "--format", "text")
 
     for visit in range(4):
-        measured = perfgate(tmp_path, *words)
+        measured = perfgate(*words, cwd=tmp_path)
         assert measured.returncode == (21 if visit == 0 else 20), measured.stdout + measured.stderr
         reason = ("--reason", "the first") if visit == 0 else ()
-        promoted = perfgate(tmp_path, "baseline", "promote", str(newest_run(tmp_path)), *reason)
+        promoted = perfgate("baseline", "promote", str(newest_run(tmp_path)), *reason, cwd=tmp_path)
         assert promoted.returncode == 0, measured.stdout + promoted.stderr
         if visit == 0:
             assert_slower_than_a_visit(tmp_path, words)
-    slower = perfgate(tmp_path, *words, "--head", f"path={PLANT}")
+    slower = perfgate(*words, "--head", f"path={PLANT}", cwd=tmp_path)
 
     assert slower.returncode == 10, slower.stdout + slower.stderr
     assert "against a baseline of 4 visits" in slower.stdout
@@ -50,13 +40,13 @@ def test_doubled_forward_against_four_visits(tmp_path: Path, engine_cache: Path,
     verdict = json.loads((newest_run(tmp_path) / "verdict.json").read_text())
     (itl,) = verdict["cells"][0]["gates"]
     assert (itl["verdict"], itl["pairs"]) == ("regressed", 4)
-    again = perfgate(tmp_path, "judge", str(newest_run(tmp_path)), "--format", "text")
+    again = perfgate("judge", str(newest_run(tmp_path)), "--format", "text", cwd=tmp_path)
     assert (again.returncode, again.stdout) == (slower.returncode, slower.stdout)
 
 
 def assert_slower_than_a_visit(folder: Path, words: tuple[str, ...]) -> None:
     """One visit is advice: a doubled forward held against it reads slower and ends 20."""
-    slower = perfgate(folder, *words, "--head", f"path={PLANT}", "--runs", "slower")
+    slower = perfgate(*words, "--head", f"path={PLANT}", "--runs", "slower", cwd=folder)
 
     assert slower.returncode == 20, slower.stdout + slower.stderr
     assert "against a baseline of 1 visit" in slower.stdout

@@ -569,7 +569,7 @@ class Fleet:
         return nights_joined(self.folder / "runs" / self.plan.run, there)
 
 
-@pytest.mark.parametrize("half", ["reference", "head"])
+@pytest.mark.parametrize("half", ["reference", pytest.param("head", marks=pytest.mark.slow)])
 def test_a_gpu_lost_midway_costs_no_night(tmp_path: Path, half: str) -> None:
     """Both halves of the cells that are left are measured again, wherever the first machine was lost, and no others."""
     fleet = Fleet(tmp_path)
@@ -605,6 +605,7 @@ def test_a_night_that_was_stopped_leaves_what_it_did_not_come_to(tmp_path: Path)
     assert fleet.left(first)[0] == [("1/1", list(fleet.plan.shards[0]))]
 
 
+@pytest.mark.slow
 def test_a_second_machine_that_drifts_costs_what_it_measured(tmp_path: Path) -> None:
     """What the first machine measured beside its own reference keeps its verdict: the regression in it is told."""
     fleet = Fleet(tmp_path)
@@ -680,10 +681,11 @@ def test_a_third_try_fills_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lost_again", "planned_anew"),
     [
-        ([], False),
         (["tiny[batch=2]"], True),
-        pytest.param([], True, marks=pytest.mark.slow),
-        pytest.param(["tiny[batch=2]"], False, marks=pytest.mark.slow),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (([], False), ([], True), (["tiny[batch=2]"], False))
+        ),
     ],
 )
 def test_a_job_that_is_run_again_is_judged_beside_what_an_earlier_attempt_left(

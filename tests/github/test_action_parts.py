@@ -66,6 +66,7 @@ def _wheel(folder: Path, name: str, files: Mapping[str, str]) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_installing_runs_nothing_of_the_change(tmp_path: Path) -> None:
     """Only files with the lock's hashes are installed, settings of pip and Python that lead elsewhere unheeded."""
     root, work, wheels, trap = (tmp_path / name for name in ("root", "work", "wheels", "trap"))

@@ -10,9 +10,9 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from perfgate.rooms import SHIPPED, TABLE, bring, tables
+from sources import FILES, PACKAGE, tree
 
-PACKAGE = Path(__file__).parents[2] / "perfgate"
+from perfgate.rooms import SHIPPED, TABLE, bring, tables
 
 CORE = (
     "reason_code", "profile_reasons", "reasons", "errors", "units", "models", "rooms", "scipy_special", "stats",
@@ -48,17 +48,6 @@ LATE_IMPORTS = {
     "counters.report_file": {"_launches"}, "__main__": {"main"},
 }  # fmt: skip
 """Functions that may import, because what they need is slow and rarely wanted."""
-
-FILES = {
-    ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): file
-    for file in sorted(PACKAGE.rglob("*.py"))
-}
-
-
-@functools.cache
-def tree(module: str) -> ast.Module:
-    """The source of a module, parsed."""
-    return ast.parse(FILES[module].read_text(encoding="utf-8"))
 
 
 def imported_names(node: ast.AST) -> set[str]:

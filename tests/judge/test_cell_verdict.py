@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from perfgate import stats
 from perfgate.errors import ExitStatus
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import verdict_json
-from perfgate.judge.rule import Series, judge_series
+from perfgate.judge.rule import Series, decide, judge_series
 from perfgate.metrics.trial import Failure
 from perfgate.models import Note
 from perfgate.reasons import REASONS
@@ -273,6 +275,18 @@ def test_all_gates_of_a_cell() -> None:
     assert [one.verdict for one in found.gates] == ["regressed", "pass", "not-measured"]
     assert found.gates[1].block_level == pytest.approx(ALPHA / 2)
     assert found.verdict == "regressed"
+
+
+def test_gates_may_share_alpha_otherwise() -> None:
+    """With three quarters of alpha a gate is blocked at a p that half of it leaves open; the other then has all."""
+    looked: Any = [SimpleNamespace(interim_looks=lambda p=p: (SimpleNamespace(p_slower=p),)) for p in (0.006, 0.02)]
+
+    alike = decide(looked, 0.01, 0.05)
+    uneven = decide(looked, 0.01, 0.05, (Fraction(3, 4), Fraction(1, 4)))
+
+    assert [(one.rejected, one.block_level) for one in alike] == [(False, 0.005)] * 2
+    assert [one.rejected for one in uneven] == [True, False]
+    assert [one.block_level for one in uneven] == pytest.approx([0.0075, 0.01])
 
 
 # --- direction

@@ -45,6 +45,13 @@ def test_slower_than_ignorable() -> None:
     assert "+0.3 %" in found.cautions[0].text
 
 
+def test_improved_is_said_at_the_level_of_its_look() -> None:
+    """Four pairs that are 0.13 % faster leave 0.07 % possible at their part of beta, which is within ignorable."""
+    near, far = (only(judged(trials(spread(-gain, 0.0002, 4)))).verdict for gain in (0.0013, 0.002))
+
+    assert (near, far) == ("pass", "improved")
+
+
 def test_estimates_disagree() -> None:
     """One pair of eight that is 1.6 % off parts mean and Hodges-Lehmann estimate by 0.2 %, half of the margins' gap."""
     even, uneven = (only(judged(trials([*spread(0.0, 0.0001, 7), last]))) for last in (0.0155, 0.0165))
@@ -201,6 +208,13 @@ def test_compare(factor: float, count: int, verdict: str) -> None:
     assert verdict == found.verdict
     assert ("advisory", 20, verdict) == (outcome.verdict, outcome.exit_status, outcome.would_be)
     assert (note,) == outcome.reasons
+
+
+def test_one_trial_a_side_reaches_no_look() -> None:
+    """It has no spread; the reason says that two are looked at."""
+    (note,) = compared(STEADY[:1], STEADY).gates[0].reasons
+
+    assert (note.code, note.text) == ("too-few-pairs", "1 measured, the first look comes at 2")
 
 
 def test_compare_names_both() -> None:

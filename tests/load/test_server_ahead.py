@@ -353,7 +353,10 @@ def test_a_server_ahead_is_stopped_while_another_is_measured(jobs: Jobs, driver:
     assert stopped == [True] * 2
 
 
-@pytest.mark.parametrize("mode", ["import fails", "touches a GPU", "import dies ahead"])
+@pytest.mark.parametrize(
+    "mode",
+    ["touches a GPU", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("import fails", "import dies ahead"))],
+)
 def test_a_server_that_cannot_be_ahead_starts_for_its_trial(jobs: Jobs, driver: ServerDriver, mode: str) -> None:
     """And fails there by itself, if it must, with what it said; the trial before does not know of it."""
     (first, second) = jobs("", mode)

@@ -291,6 +291,7 @@ def test_the_action_is_what_perfgate_was_installed_from(
     assert installed_action() == ""
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_templates(tmp_path: Path) -> None:
     """What pip installs can write everything that a checkout can."""
     words = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]

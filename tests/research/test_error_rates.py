@@ -14,6 +14,8 @@ from scipy import stats as scipy_stats
 
 from perfgate import stats
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 rates: Any = importlib.import_module("error_rates")
 models: Any = importlib.import_module("restart_models")
@@ -47,7 +49,6 @@ def test_every_end_occurs() -> None:
     assert set(stats.DEFAULT_SCHEDULE.looks) == set(ends.pairs.tolist())
 
 
-@pytest.mark.slow
 def test_shards_keep_the_rates() -> None:
     """No join takes back what a shard rejected; neither error is more frequent than declared, nor is a plan split."""
     found = [shards.simulate(case, layout, RUNS) for case in shards.CASES for layout in ((3, 2, 1), (2, 2, 3))]
@@ -68,7 +69,6 @@ def test_too_few_pairs() -> None:
 # --- the models
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_spread_and_correlation(name: str) -> None:
     """Pairs of every model spread as it states around the true slowdown, and its gates are correlated."""
@@ -83,7 +83,6 @@ def test_spread_and_correlation(name: str) -> None:
     assert pytest.approx(expected, abs=0.06) == np.corrcoef(first, second)[0, 1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_true_slowdown(name: str) -> None:
     """The mean of the pairs' log ratios is the slowdown asked for, also where only some restarts carry it."""
@@ -110,7 +109,6 @@ def test_drift_is_a_slower_second_trial() -> None:
     assert abs(d.mean()) < 5 * 0.01 / d.size**0.5
 
 
-@pytest.mark.slow
 def test_orders_that_may_be_all_alike_break_the_rates() -> None:
     """With free coins a steep drift blocks more often than declared, and far more is missed than by the plan."""
     free = np.random.default_rng(3).random((models.ORDERS, models.PAIRS)) < 0.5
@@ -126,7 +124,6 @@ def test_orders_that_may_be_all_alike_break_the_rates() -> None:
 # --- the declared rates
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("gates", [1, 8])
 @pytest.mark.parametrize("name", [name for name in NAMES if BY_NAME[name].claims])
 @pytest.mark.parametrize(("case", "margins"), rates.SECTIONS[1:], ids=str)
@@ -156,7 +153,6 @@ def test_seeded() -> None:
 # --- what is known imperfectly
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(instrument.CLAIMS)))
 def test_ties_and_floors_keep_the_rates(number: int) -> None:
     """Where values are ties, or a slowdown is exactly the floor, neither error is more frequent than declared."""
@@ -165,14 +161,12 @@ def test_ties_and_floors_keep_the_rates(number: int) -> None:
     assert row.least <= row.declared
 
 
-@pytest.mark.slow
 def test_ties_and_floors_taken_as_exact_do_not() -> None:
     """The rule that takes a timer's values and the first look's base as exact errs many times as often."""
     assert instrument.ties(0.003, 0.0, "must_catch", RUNS).exact > 5 * rates.BETA * RUNS
     assert instrument.at_the_floor(0.2, 0.02, "ignorable", RUNS).exact > 5 * rates.ALPHA * RUNS
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", instrument.PROMISES)
 def test_detectable_is_blocked_as_promised(place: tuple[int, int, float]) -> None:
     """In 95 of 100, and less often where the spread of few pairs is taken as known."""
@@ -186,7 +180,6 @@ def test_detectable_is_blocked_as_promised(place: tuple[int, int, float]) -> Non
 # --- dropped pairs
 
 
-@pytest.mark.slow
 def test_a_head_that_throttles_itself() -> None:
     """With a cap a visit nearly every resumed run of such a head passed; over the whole record one in seven does."""
     row = drops.simulate(drops.DropModel("the head throttles itself in half", 0.0, 0.5), RUNS)
@@ -195,7 +188,6 @@ def test_a_head_that_throttles_itself() -> None:
     assert 0.12 < row.ended / RUNS < 0.18
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", [model for model in drops.MODELS if model.base == model.head], ids=str)
 def test_a_fair_machine_is_not_called_one_sided(model: Any) -> None:
     """The binomial test ends at most 1 % of the runs of a machine that fails on either side alike."""
@@ -212,7 +204,6 @@ def test_failures_follow_the_order() -> None:
 # --- several heads
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", heads.PLACES, ids=str)
 def test_several_heads_keep_the_rates(place: Any) -> None:
     """At most 1 % of runs block a head that is fine and at most 5 % pass a slow one, whatever the others are like."""
@@ -228,7 +219,6 @@ def test_several_heads_keep_the_rates(place: Any) -> None:
 # --- pairs of a CSV
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", orders.CASES)
 @pytest.mark.parametrize("drift", orders.DRIFTS)
 @pytest.mark.parametrize("order", orders.ORDERS)
@@ -240,7 +230,6 @@ def test_orders_keep_the_rates(order: str, drift: str, case: str) -> None:
     assert not (order.startswith("unknown") and case == "ignorable" and row.wrong), "an unknown order blocks nothing"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("drift", ["linear", "falling"])
 def test_an_order_that_is_believed_does_not(drift: str) -> None:
     """Where the base is always first and a machine drifts, the test of a drawn order errs in most tables."""

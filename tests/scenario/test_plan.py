@@ -352,7 +352,7 @@ def test_a_round_has_every_build_once(seed: int, cell_id: str, heads: list[str])
     assert all(0 < sum(order.index(head) < order.index("base") for order in drawn[:4]) < 4 for head in heads)
 
 
-@pytest.mark.parametrize("heads", [2, 4])
+@pytest.mark.parametrize("heads", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_orders_of_one_of_several_heads(heads: int) -> None:
     """Each of sixteen, but for two, is drawn about as often; none more often than by fair coins times the bound.
 
