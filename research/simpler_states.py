@@ -7,6 +7,7 @@ minutes on one core.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -33,7 +34,7 @@ def blocked(without: bool, part: str, runs: int = RUNS) -> float:  # noqa: FBT00
         every = rows(found)
         return [row for row in every if row != state_series.BOTH] or [*every]
 
-    absent = {
+    absent: Any = {
         "labels by step times": mock.patch.object(OneRun, "at", return_value=None),
         "both states beside two states": mock.patch.object(state_series, "_rows", states_alone),
     }[part]

@@ -243,7 +243,7 @@ def _at_look(row: str, rows: Sequence[str], samples: dict[str, Sample], whole: S
     """A row's look, from the samples of all states and of their mean."""
     if not told:
         return StateLook(samples[row])
-    own = {state: len(samples[state].base) for state in STATES}
+    own: dict[str, int] = {state: len(samples[state].base) for state in STATES}
     enough = len(samples[BOTH].base) >= stats.FIRST_PASSING_PAIRS
     passes = enough and (max(own.values()) if row == BOTH else own[row]) >= OWN_PAIRS
     few_of = [state for state in STATES if own[state] and state not in rows]
