@@ -19,11 +19,15 @@ from perfgate.errors import UsageError
 FOLDER: Final = Path(__file__).parent
 TABLE: Final = "room.toml"
 
+_OF_KERNELS = ("host_work_per_step", "host_slack_per_step", "kernel_time_per_step", "kernel_throughput", "dram_bytes",
+               "dram_read", "registers", "instructions", "bf16_operations")  # fmt: skip
+
 SHIPPED: Final = {
     "baseline": ("commands.baseline", "commands.profile", "reports.drift", "uses.references"),
     "bisect": ("commands.bisect", "reports.bisect"),
     "calls": ("kinds.called", "kinds.sampled", "metrics.host_calls_per_step"),
     "cluster": (),
+    "counters": ("uses.counters",),
     "doctor": ("commands.doctor", "reports.doctor", "schemas.doctor", "uses.preflight"),
     "drill": ("commands.drill", "reports.drill", "reports.replay"),
     "fleet": ("commands.plan", "commands.nightly", "uses.shards"),
@@ -41,8 +45,10 @@ SHIPPED: Final = {
         "reports.joined",
         "reports.kernels",
         "uses.envelope",
+        *(f"metrics.{name}" for name in _OF_KERNELS),
     ),
     "project": ("uses.config", "uses.builds", "uses.git", "schemas.config"),
+    "trace": (),
     "verify": ("commands.verify",),
 }
 """What rooms of a whole installation bring that may be asked for by name: where one was removed, errors name it."""

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfgate.scenario.kernel_names import COMMUNICATION
 from perfgate.trace.breakdown import figures
 from perfgate.trace.critical_path import LAUNCH, critical_paths
-from perfgate.trace.families import COMMUNICATION
 from perfgate.trace.kernel_spread import kernel_spreads
 from perfgate.trace.kernel_table import Trace
 from perfgate.trace.launch_queue import find_launches

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from perfgate.errors import RecordError
+from perfgate.scenario.kernel_names import UNLISTED
 from perfgate.trace.engine_ranges import is_step
-from perfgate.trace.families import UNLISTED
 from perfgate.trace.kernel_table import STEP_KINDS, Trace
 from perfgate.trace.trace_file import read_trace
 

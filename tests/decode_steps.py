@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern, pool
+import numpy as np
+from hand_made import BOTH
+from hand_made import trial as taken
+
+from perfgate.metrics.trial import Trial
+from perfgate.trace.decode_step import STEADY, DecodeSteps, KernelKey, Pattern, pool, tick_of
 
 LAYERS = 32
 
@@ -145,3 +150,50 @@ def extra_kernel(kind: StepKind, every: int = 1) -> StepKind:
 def pageable_copy(kind: StepKind) -> StepKind:
     """A copy from pageable memory in each step."""
     return replace(kind, copies={**kind.copies, "h2d-pageable": 1})
+
+
+Kernel = tuple[str, str, int]
+"""A kernel by role, name and nanoseconds."""
+
+
+def decode(
+    kernels: Sequence[Kernel], *, steps: int = 8, slack_ns: int = 4_000_000, work_ns: int = 2_300_000, **gaps: int
+) -> DecodeSteps:
+    """Equal decode steps of these kernels, in order; ``gaps`` are idle times, ``between`` that to the next step.
+
+    ``copies`` keeps the device busy without a kernel.
+    """
+    between, copies = gaps.pop("between", 0), gaps.pop("copies", 0)
+    keys = [*dict.fromkeys(KernelKey(role=role, name=name) for role, name, _ in kernels)]
+    order = [keys.index(KernelKey(role=role, name=name)) for role, name, _ in kernels]
+    kernel_ns = sum(ns for _, _, ns in kernels)
+    span_ns = kernel_ns + copies + sum(gaps.values())
+    by_role = {key.role: sum(ns for role, _, ns in kernels if role == key.role) for key in keys}
+    by_key = [sum(ns for (_, _, ns), n in zip(kernels, order, strict=True) if n == key) for key in range(len(keys))]
+    return DecodeSteps(
+        source="hand-made",
+        keys=tuple(keys),
+        patterns=(Pattern(steps=steps, kernels=tuple(order)),),
+        step_ns=(*[span_ns + between] * (steps - 1), None),
+        span_ns=(span_ns,) * steps,
+        busy_ns=(kernel_ns + copies,) * steps,
+        kernel_ns=(kernel_ns,) * steps,
+        slack_ns=(None, *[slack_ns] * (steps - 1)),
+        work_ns=(work_ns,) * steps,
+        held=STEADY,
+        call_ns=(0,) * steps,
+        gap_ns={gap: (ns,) * steps for gap, ns in gaps.items()},
+        role_ns={role: (ns,) * steps for role, ns in by_role.items()},
+        key_launches=tuple(order.count(key) * steps for key in range(len(keys))),
+        key_ns=tuple(ns * steps for ns in by_key),
+        tick_ns=tick_of(np.array([ns for _, _, ns in kernels], np.int64)),
+    )
+
+
+def traces(base: Sequence[DecodeSteps], head: Sequence[DecodeSteps], first: int = 0) -> tuple[Trial, ...]:
+    """Pairs of traced trials with these steps, their indices from ``first``."""
+    return tuple(
+        taken(first + 2 * n + place, n, side, kind="traced", decode=steps)
+        for n, pair in enumerate(zip(base, head, strict=True))
+        for place, (side, steps) in enumerate(zip(BOTH, pair, strict=True))
+    )

@@ -17,8 +17,6 @@ from typing import Any
 
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import read_iteration
-from perfgate.counters.launch_table import COUNTERS, Device, KernelLaunch
-from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import NotMeasuredError
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.sides import Side
@@ -26,7 +24,6 @@ from perfgate.metrics.trial import Artifact, Failure, Kind, Startup, Trial
 from perfgate.reasons import REASONS
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
-from perfgate.trace.decode_step import STEADY, DecodeSteps, KernelKey, Pattern
 from perfgate.units import NS_PER_S
 
 ROLES: Mapping[str, tuple[int, float]] = {
@@ -34,16 +31,12 @@ ROLES: Mapping[str, tuple[int, float]] = {
     "rope": (32, 0.10e-3), "sampler": (3, 0.05e-3),
 }  # fmt: skip
 """Launches and seconds a decode step by role: the proportions of a dense 8B model."""
-IDLE_S = 0.15e-3
-"""Idle time of a step, inside its graph."""
-
 COUNTED: Mapping[str, float] = {
     "duration": 1.5e-5, "dram_bytes": 5.25e7, "dram_throughput": 71.0, "sm_throughput": 30.0, "occupancy": 12.0,
     "l2_hit_rate": 2.0, "registers": 168.0, "spills": 0.0, "stall_long_scoreboard": 4.0, "instructions": 1.36e6,
     "waves": 0.73, "sm_clock": 1.98e9, "dram_clock": 3.2e9,
 }  # fmt: skip
 """What a launch counts, by counter, in base units: about a gemm of an 8B model on an H200."""
-H200 = Device(name="NVIDIA H200", architecture=90, bus_bits=6016.0, memory_hz=3.201e9, sm_hz=1.98e9)
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,7 @@ class FakeStates:
         for true in slow:
             shown = true != (draw.random() < self.mislabelled)
             mean_ns = self.probe_s * (self.probe_factor if shown else 1.0) * NS_PER_S
-            rows.append([round(mean_ns * _factor(draw, self.probe_sd)) for _ in range(self.ranks)])
+            rows.append([round(mean_ns * factor(draw, self.probe_sd)) for _ in range(self.ranks)])
         return rows
 
 
@@ -219,7 +212,7 @@ class FakeCollector:
             draw = random.Random(f"fake {self.seed} {job.side} {number}")  # noqa: S311 (no secret)
             try:
                 if job.kind == "counted":
-                    measured |= _counted(spec, job, progress, draw)
+                    measured |= resolve_name("fake_kernels:counted")(spec, job, progress, draw)
                 elif job.kind == "called":
                     measured |= resolve_name("fake_hosts:called")(spec, job)
                 elif job.kind == "sampled":
@@ -291,7 +284,7 @@ def _measured(
     if traced:
         count = job.cell.kernels.traced.iterations if job.cell.kernels else 1
     slow = spec.mode_ratio if draw.random() < spec.mode_share.get(job.side, 0.0) else 1.0
-    restart = slow * _factor(draw, spec.restart_sd)
+    restart = slow * factor(draw, spec.restart_sd)
     step_ns = spec.truth("step", spec.step_s, job.side) * restart * NS_PER_S
     ttft_ns = spec.truth("ttft", spec.ttft_s, job.side) * restart * NS_PER_S
     startup = _startup(spec, job.side, draw)
@@ -312,7 +305,7 @@ def _measured(
         "iterations": tuple(i.model_copy(update={"begin_ns": i.begin_ns + shift_ns}) for i in iterations),
         "timeline": _write_timeline(job, lines),
         "duration_ns": now_ns,
-        "decode": _decode_steps(spec, job.side, sum(len(i.itl_ns) for i in iterations), draw) if traced else None,
+        "decode": resolve_name("fake_kernels:decode_steps")(spec, job.side, iterations, draw) if traced else None,
     }
 
 
@@ -329,9 +322,9 @@ def _answer(
     workload, spread = job.cell.batch, spec.iteration_sd
     ttft_ns, step_ns = means_ns
     submitted = [begin_ns + 1000 * (index + 1) for index in range(workload.batch)]
-    t_ns = submitted[0] + max(1000 * workload.batch + 2, round(ttft_ns * _factor(draw, spread)))
+    t_ns = submitted[0] + max(1000 * workload.batch + 2, round(ttft_ns * factor(draw, spread)))
     deliveries = [[(submitted[-1] + t_ns) // 2, [0] * workload.batch], [t_ns, [1] * workload.batch]]
-    steps, probe_ns = stated(number, [step_ns * _factor(draw, spread) for _ in range(workload.output_tokens - 1)])
+    steps, probe_ns = stated(number, [step_ns * factor(draw, spread) for _ in range(workload.output_tokens - 1)])
     for step in steps:
         t_ns += max(1, round(step))
         deliveries.append([t_ns, [1] * workload.batch])
@@ -346,13 +339,13 @@ def _answer(
     }
 
 
-def _factor(draw: random.Random, sd: float) -> float:
+def factor(draw: random.Random, sd: float) -> float:
     """A log-normal factor with median 1."""
     return math.exp(draw.gauss(0.0, sd)) if sd else 1.0
 
 
 def _startup(spec: FakeSpec, side: Side, draw: random.Random) -> Startup:
-    ready_ns = spec.truth("start", spec.start_s, side) * _factor(draw, spec.restart_sd) * NS_PER_S
+    ready_ns = spec.truth("start", spec.start_s, side) * factor(draw, spec.restart_sd) * NS_PER_S
     return Startup(
         import_ns=round(0.6 * ready_ns),
         engine_ns=round(0.3 * ready_ns),
@@ -360,78 +353,6 @@ def _startup(spec: FakeSpec, side: Side, draw: random.Random) -> Startup:
         model_memory_bytes=round(spec.truth("model_memory", 16e9, side)),
         kv_token_capacity=round(spec.truth("kv_token_capacity", 65536, side)),
     )
-
-
-def _decode_steps(spec: FakeSpec, side: Side, count: int, draw: random.Random) -> DecodeSteps:
-    """What a profiler would have seen: the declared roles, each a kernel of its own, in one graph a step."""
-    restart = _factor(draw, spec.restart_sd)
-    truths = {name: spec.truth(name, seconds, side) * restart for name, (_, seconds) in spec.roles.items()}
-
-    def column(true_s: float) -> tuple[int, ...]:
-        return tuple(round(true_s * _factor(draw, spec.iteration_sd) * NS_PER_S) for _ in range(count))
-
-    role_ns = {name: column(true_s) for name, true_s in truths.items()}
-    slack_s = spec.truth("slack", spec.slack_s, side) * restart
-    slack_ns, idle_ns, between_ns = column(slack_s), column(IDLE_S), column(max(0.0, -slack_s))
-    kernel_ns = tuple(map(sum, zip(*role_ns.values(), strict=True)))
-    span_ns = tuple(kernel + idle for kernel, idle in zip(kernel_ns, idle_ns, strict=True))
-    launches = [launches for launches, _ in spec.roles.values()]
-    return DecodeSteps(
-        source="fake",
-        keys=tuple(KernelKey(role=name, name=f"{name}_kernel") for name in spec.roles),
-        patterns=(Pattern(steps=count, kernels=tuple(n for n, times in enumerate(launches) for _ in range(times))),),
-        step_ns=(*(span + between for span, between in zip(span_ns[:-1], between_ns[:-1], strict=True)), None),
-        span_ns=span_ns,
-        busy_ns=kernel_ns,
-        kernel_ns=kernel_ns,
-        slack_ns=(None, *slack_ns[1:]),
-        work_ns=column(spec.truth("work", spec.work_s, side) * restart),
-        held=STEADY,
-        call_ns=tuple(0 for _ in range(count)),
-        gap_ns={"graph": idle_ns},
-        role_ns=role_ns,
-        key_launches=tuple(times * count for times in launches),
-        key_ns=tuple(sum(column) for column in role_ns.values()),
-    )
-
-
-def _counted(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: random.Random) -> dict[str, Any]:
-    """What ncu would have counted: every launch the same, only noisy counters vary.
-
-    Raises:
-        NotMeasuredError: No traced trial shows the launches asked for.
-    """
-    if job.decode is None:
-        raise NotMeasuredError(REASONS["counters-missing"].meaning, code="counters-missing")
-    window, keys = (
-        resolve_name("perfgate.kernels.launch_window:choose_window")(job.decode, job.cell.counters),
-        job.decode.keys,
-    )
-    progress(f"{window.count} launches")
-    names = {name: COUNTERS[name].names_on(H200.architecture)[0].metric for name in spec.counted}
-
-    def values() -> dict[str, float]:
-        return {
-            names[name]: spec.truth(name, value, job.side)
-            * (_factor(draw, spec.iteration_sd) if COUNTERS[name].tier == "noisy" else 1.0)
-            for name, value in spec.counted.items()
-        }
-
-    layers = window.pattern.layers()
-    step = CountedStep(
-        source="fake",
-        step=job.cell.counted.step or 1,
-        cache_control=job.cell.counted.cache_control,
-        passes=11,
-        device=H200,
-        units={names[name]: COUNTERS[name].unit for name in spec.counted},
-        launches=tuple(
-            KernelLaunch(key=keys[window.pattern.kernels[position]], position=position, layer=layers[position],
-                   grid=(4, 24, 1), block=(384, 1, 1), values=values())
-            for position in window.positions
-        ),
-    )  # fmt: skip
-    return {"counted": step}
 
 
 def _write_timeline(job: Job, lines: list[dict[str, Any]]) -> Artifact:

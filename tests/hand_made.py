@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import GateOutcome, Outcome
 from perfgate.machine.fingerprint import Machine
@@ -24,7 +22,6 @@ from perfgate.scenario.schedule import Spend
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import Engine, Model, Workload
 from perfgate.stats.sequential import EARLY_SCHEDULE
-from perfgate.trace.decode_step import STEADY, DecodeSteps, KernelKey, Pattern, tick_of
 
 BASE = Subject(python="/envs/base/bin/python")
 HEAD = Subject(python="/envs/head/bin/python")
@@ -100,53 +97,6 @@ def record(measured: Cell, taken: Sequence[Trial] = (), **changes: Any) -> Recor
     visit = Visit(machine=MACHINE, t0_utc="2026-01-01T00:00:00+00:00")
     return Record(
         **{"cell": measured, "subjects": BOTH, "seed": 0, "visits": (visit,), "trials": tuple(taken), **changes}
-    )
-
-
-Kernel = tuple[str, str, int]
-"""A kernel by role, name and nanoseconds."""
-
-
-def decode(
-    kernels: Sequence[Kernel], *, steps: int = 8, slack_ns: int = 4_000_000, work_ns: int = 2_300_000, **gaps: int
-) -> DecodeSteps:
-    """Equal decode steps of these kernels, in order; ``gaps`` are idle times, ``between`` that to the next step.
-
-    ``copies`` keeps the device busy without a kernel.
-    """
-    between, copies = gaps.pop("between", 0), gaps.pop("copies", 0)
-    keys = [*dict.fromkeys(KernelKey(role=role, name=name) for role, name, _ in kernels)]
-    order = [keys.index(KernelKey(role=role, name=name)) for role, name, _ in kernels]
-    kernel_ns = sum(ns for _, _, ns in kernels)
-    span_ns = kernel_ns + copies + sum(gaps.values())
-    by_role = {key.role: sum(ns for role, _, ns in kernels if role == key.role) for key in keys}
-    by_key = [sum(ns for (_, _, ns), n in zip(kernels, order, strict=True) if n == key) for key in range(len(keys))]
-    return DecodeSteps(
-        source="hand-made",
-        keys=tuple(keys),
-        patterns=(Pattern(steps=steps, kernels=tuple(order)),),
-        step_ns=(*[span_ns + between] * (steps - 1), None),
-        span_ns=(span_ns,) * steps,
-        busy_ns=(kernel_ns + copies,) * steps,
-        kernel_ns=(kernel_ns,) * steps,
-        slack_ns=(None, *[slack_ns] * (steps - 1)),
-        work_ns=(work_ns,) * steps,
-        held=STEADY,
-        call_ns=(0,) * steps,
-        gap_ns={gap: (ns,) * steps for gap, ns in gaps.items()},
-        role_ns={role: (ns,) * steps for role, ns in by_role.items()},
-        key_launches=tuple(order.count(key) * steps for key in range(len(keys))),
-        key_ns=tuple(ns * steps for ns in by_key),
-        tick_ns=tick_of(np.array([ns for _, _, ns in kernels], np.int64)),
-    )
-
-
-def traces(base: Sequence[DecodeSteps], head: Sequence[DecodeSteps], first: int = 0) -> tuple[Trial, ...]:
-    """Pairs of traced trials with these steps, their indices from ``first``."""
-    return tuple(
-        trial(first + 2 * n + place, n, side, kind="traced", decode=steps)
-        for n, pair in enumerate(zip(base, head, strict=True))
-        for place, (side, steps) in enumerate(zip(BOTH, pair, strict=True))
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hand_made import MACHINE, cell, decode, failed, run, spread, traces, trials
+from decode_steps import decode, traces
+from hand_made import MACHINE, cell, failed, run, spread, trials
 
 from perfgate.judge.cell_verdict import judge
 from perfgate.metrics.sides import SIDES

@@ -37,7 +37,6 @@ from perfgate.capture.parking import Parking
 from perfgate.capture.timeline import read_iteration
 from perfgate.capture.worker import Worker
 from perfgate.counters.report_file import read_counters
-from perfgate.counters.transformer import read_config, step_demand
 from perfgate.drill.board import false_blocks, make_board, read_board
 from perfgate.drill.board_document import BoardReport
 from perfgate.drill.campaign import read_drill
@@ -60,6 +59,7 @@ from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.clock_lease import find_leases
 from perfgate.machine.locks import STATE
 from perfgate.machine.process_log import last_words
+from perfgate.metrics.transformer import read_config, step_demand
 from perfgate.project.config import load_config
 from perfgate.record.run_record import read_record, read_run
 from perfgate.report.formats import formats_of, render

@@ -13,19 +13,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from annotated_types import MinLen
 from pydantic import Field
 
-from perfgate import rooms
+from perfgate.calls.host_calls import HostCalls, pooled
 from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import BASELINE
 from perfgate.machine.versioned_json import parse_content, read_bytes, validated, write_model
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.kinds import model_of, taken_by
 from perfgate.metrics.sides import Side
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Code, Kind, Trial
 from perfgate.models import Frozen
@@ -36,11 +35,7 @@ from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject_words import same_build
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.launch_difference import by_rank
-
-if TYPE_CHECKING:
-    from perfgate.calls.host_calls import HostCalls
-else:
-    HostCalls = model_of("calls")
+from perfgate.trace.rank_steps import each_rank
 
 PROFILE_FORMAT: Final = "perfgate-profile/1"
 COPIES = "profiles"
@@ -88,7 +83,7 @@ class Profile(Frozen):
     format: Literal["perfgate-profile/1"] = PROFILE_FORMAT
     cell: Measured
     gpu: str
-    calls: Annotated[HostCalls, taken_by("called")]
+    calls: HostCalls
     ranks: Annotated[tuple[DecodeSteps, ...], Field(exclude_if=operator.not_)] = ()
     counted: Annotated[tuple[CountedStep, ...], Field(exclude_if=operator.not_)] = ()
     capacity: Annotated[dict[str, tuple[int, int]], Field(exclude_if=operator.not_)] = {}
@@ -162,7 +157,6 @@ def check_reason(reason: str) -> None:
 
 
 def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> Iterator[Profile]:
-    pool = rooms.bring("perfgate.calls.host_calls:pooled")
     records = {record.cell.cell_id: record for record in read_records(run_folder, run)}
     for cell in run.plan.cells:
         record = records.get(cell.cell_id)
@@ -172,11 +166,12 @@ def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> I
         if record is None or not of[missing]:
             text = record.stopped.text if record and record.stopped else f"no valid {missing} trial was taken"
             raise NotMeasuredError(text, where=f"{run_folder}: {cell.name}", code=NEEDED[missing])
+        traced = [each_rank(trial.decode, trial.payload("ranks")) for trial in of["traced"]]
         yield Profile(
             cell=Measured.of(cell),
             gpu=gpu_of(record),
-            calls=pool([calls for trial in of["called"] if (calls := trial.payload("calls"))]).anywhere(),
-            ranks=tuple(rank.without_columns() for rank in by_rank([trial.decode_by_rank for trial in of["traced"]])),
+            calls=pooled([calls for trial in of["called"] if (calls := trial.payload("calls"))]).anywhere(),
+            ranks=tuple(rank.without_columns() for rank in by_rank(traced)),
             counted=tuple(trial.counted for trial in of["counted"] if trial.counted),
             capacity=capacity_of(of["traced"]),
             accepted=(

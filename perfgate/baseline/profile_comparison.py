@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from perfgate.baseline.exact_profile import Profile, capacity_of, gpu_of
-from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cell_verdict import judge_cells, judge_together
 from perfgate.judge.evidence import Evidence, RecordSide
 from perfgate.judge.outcome import Finding, Outcome
 from perfgate.judge.unused_path import alone_unused, not_measured
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.sides import Side
-from perfgate.metrics.trial import Kind
+from perfgate.metrics.trial import Kind, Trial
 from perfgate.models import Note
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, Run
-from perfgate.trace.decode_step import DecodeSteps
 from perfgate.units import format_value
-
-T = TypeVar("T")
-
-
-def _beside(stored: list[T], measured: dict[Side, list[T]]) -> dict[Side, list[T]]:
-    """What a profile holds as the base, where it holds any and there is a head to hold against it."""
-    return {"base": stored, **measured} if stored and measured.get("head") else measured
 
 
 def capacity_changed(
@@ -68,10 +59,14 @@ class ProfiledEvidence(Evidence):
         """The packages of the builds that it is held against, as far as a build is told by them alone."""
         return [profile.accepted[-1].versions for profile in self.fitting]
 
-    def held(self, name: str) -> dict[Side, list[Any]]:
-        """The calls in the profile of this GPU and Python take the place of a base's."""
-        measured = super().held(name)
-        return _beside([profile.calls for profile in self.fitting], measured) if name == "calls" else measured
+    def held(self, name: str, kind: Kind = "", of: Callable[[Trial], Any] | None = None) -> dict[Side, list[Any]]:
+        """What the profile of this GPU and Python holds takes the place of a base's."""
+        measured, stored = super().held(name, kind, of), self.in_profiles(name)
+        return {"base": stored, **measured} if stored and measured.get("head") else measured
+
+    def in_profiles(self, name: str) -> list[Any]:
+        """What fitting profiles hold of that name: calls."""
+        return [profile.calls for profile in self.fitting] if name == "calls" else []
 
     @cached_property
     def fitting(self) -> list[Profile]:
@@ -86,17 +81,14 @@ class ProfileEvidence(ProfiledEvidence):
 
     exact: bool = True
 
-    def launched(self) -> dict[Side, list[tuple[DecodeSteps, ...]]]:
-        """The profile's take the place of a base's, where they were traced alike."""
-        mine = Measured.of(self.cell).tracing
-        stored = [own.ranks for own in self.fitting if own.ranks and own.cell.tracing == mine]
-        return _beside(stored, super().launched())
-
-    def counted(self) -> dict[Side, list[CountedStep]]:
-        """The profile's take the place of a base's, where they were counted alike."""
-        mine = Measured.of(self.cell).counting
-        stored = [step for own in self.fitting if own.cell.counting == mine for step in own.counted]
-        return _beside(stored, super().counted())
+    def in_profiles(self, name: str) -> list[Any]:
+        """Calls, and what was launched and counted where it was traced and counted alike."""
+        mine = Measured.of(self.cell)
+        if name == "launched":
+            return [own.ranks for own in self.fitting if own.ranks and own.cell.tracing == mine.tracing]
+        if name == "counted":
+            return [step for own in self.fitting if own.cell.counting == mine.counting for step in own.counted]
+        return super().in_profiles(name)
 
     def cautions(self) -> Iterator[Note]:
         """Memory has no price in a decode step, so other amounts of it are told and block nothing."""

@@ -16,10 +16,12 @@ from perfgate.calls.host_calls import HostCalls, pooled
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import Finding
 from perfgate.metrics.sides import SIDES, Side
+from perfgate.metrics.trial import Trial
 from perfgate.models import Note
 from perfgate.scenario.schedule import CallTrials
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.launch_difference import LaunchDifference, by_rank, launch_difference
+from perfgate.trace.rank_steps import each_rank
 from perfgate.units import format_value, listed, percent
 
 MOST_VARYING = 0.02
@@ -35,7 +37,12 @@ def judge_called(evidence: Evidence) -> Iterator[Finding]:
     yield judge_calls(declared, evidence.held("calls"))
     # Beside timed trials it is these that say what a kernel costs, and one traced step may not block.
     if evidence.exact:
-        yield judge_launches(declared.ignorable, evidence.launched())
+        yield judge_launches(declared.ignorable, evidence.held("launched", "traced", launches_of))
+
+
+def launches_of(trial: Trial) -> tuple[DecodeSteps, ...]:
+    """What a traced trial launched, rank by rank: it is held against each other by its price."""
+    return each_rank(trial.decode, trial.payload("ranks"))
 
 
 def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]]) -> Finding:

@@ -14,7 +14,6 @@ from perfgate.metrics.trial import Artifact, Failure, Kind, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import images_of
-from perfgate.trace.decode_step import DecodeSteps
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Job:
     cache_folder: Path
     environment: Mapping[str, str]
     owner: str
-    decode: DecodeSteps | None = None
+    decode: Any = None
     gpu: bool = False
     fastest_probe_ns: tuple[int, ...] = ()
     settle_s: float = SETTLE_S

@@ -22,13 +22,13 @@ from perfgate.capture.server_use import ask_processes
 from perfgate.capture.small_tokenizer import with_tokenizer
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.worker import Limit, Worker, signal_name
-from perfgate.counters.transformer import read_config
 from perfgate.errors import InterruptedRunError
 from perfgate.load.dummy_adapters import RANK, write_adapters
 from perfgate.load.shape import Load
 from perfgate.machine.children import Child, spawn
 from perfgate.machine.locks import hold_named, state_folder
 from perfgate.metrics.path_use import ProcessUse
+from perfgate.metrics.transformer import read_config
 
 VLLM: Final = Path(__file__).with_name("vllm_server.py")
 HOST: Final = "127.0.0.1"

@@ -11,8 +11,8 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from perfgate.counters.transformer import QUANTISED_BY, read_config
 from perfgate.errors import NotMeasuredError, UsageError
+from perfgate.metrics.transformer import QUANTISED_BY, read_config
 
 SPECIAL: Final = ("<unk>", "<s>", "</s>")
 """The first ids; configurations of Llama name them for beginning and end."""

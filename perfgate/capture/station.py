@@ -20,19 +20,18 @@ from perfgate.capture.parking import AHEAD_OF, CORES, FOLDERS, PARKED
 from perfgate.capture.pinning import shares_of_cores
 from perfgate.capture.settling import fastest_probe_ns, patience_s, state_after
 from perfgate.capture.watched_builds import WatchedBuilds
-from perfgate.counters.roofline_bound import find_floor
 from perfgate.errors import InterruptedRunError
 from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import AHEAD, LADDER, Ladder, owner_mark
+from perfgate.metrics.roofline_bound import find_floor
 from perfgate.metrics.sides import Side
 from perfgate.metrics.trial import Failure, Kind, Trial
 from perfgate.record.dropped_pairs import UNKNOWN, met_unfit_caches
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
-from perfgate.trace.decode_step import DecodeSteps
 
 JOIN_S: Final = 0.2
 """How often stations at work are looked at."""
@@ -260,7 +259,7 @@ def _side(label: str) -> Side:
     return "base" if label == "base" else "head"
 
 
-def _last_seen(record: Record, label: str) -> DecodeSteps | None:
+def _last_seen(record: Record, label: str) -> Any:
     """What the last valid traced trial of a build saw of its decode steps."""
     own = (t for t in reversed(record.trials) if t.label == label and t.kind == "traced" and t.failure is None)
     return next((trial.decode for trial in own if trial.decode), None)

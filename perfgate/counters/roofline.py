@@ -7,12 +7,9 @@ peak rate of the tensor cores (Williams, Waterman and Patterson, CACM 52(4), 200
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from perfgate.counters.gpu_roofs import GpuRoof, Precision, find_gpu
 from perfgate.counters.launch_table import KernelLaunch
-
-Bound = Literal["memory", "compute", "latency", "unknown"]
+from perfgate.metrics.gpu_roofs import Bound, GpuRoof, Precision, find_gpu
 
 BUSY = 0.6
 """A kernel below this share of both roofs is bound by latency; the threshold of ncu's own speed-of-light rule."""

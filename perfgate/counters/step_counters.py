@@ -40,7 +40,7 @@ class CountedStep(Frozen):
         return tuple(launch.model_copy(update={**shared, "number": n}) for n, launch in enumerate(launches))
 
     def of(self, role: str, place: str = "") -> LaunchGroup:
-        """The launches of a role, at one of :data:`perfgate.trace.places.PLACES` or at all of them."""
+        """The launches of a role, at one of :data:`perfgate.scenario.kernel_names.PLACES` or at all of them."""
         return LaunchGroup(
             tuple(launch for launch in self.launches if launch.key.role == role and place in ("", launch.key.place))
         )

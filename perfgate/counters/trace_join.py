@@ -18,11 +18,11 @@ import numpy as np
 from perfgate.counters.launch_table import KernelLaunch, LaunchGroup, NcuReport, grouped
 from perfgate.errors import NotComparableError
 from perfgate.models import Note
-from perfgate.trace.families import ACTIVATION, ATTENTION, normalised_name, short_name, unqualified_name
+from perfgate.scenario.kernel_names import ACTIVATION, ATTENTION, PLACES
+from perfgate.trace.families import normalised_name, short_name, unqualified_name
 from perfgate.trace.kernel_table import Kernels, Names, combinations, filled
 from perfgate.trace.launch_shapes import in_words
 from perfgate.trace.layers import assign_layers
-from perfgate.trace.places import PLACES
 from perfgate.trace.selection import Selection
 
 Shape = tuple[int, ...]

@@ -19,8 +19,6 @@ from typing import Any
 
 from perfgate.capture.engine import allowed_environment, engine_settings, subject_environment
 from perfgate.capture.window_reading import MOST_GAPS
-from perfgate.counters.model_shape import text_part
-from perfgate.counters.transformer import read_config, step_demand
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.uninstalled_plugins import uninstalled
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
@@ -30,7 +28,9 @@ from perfgate.load.arrival_trace import read_arrivals
 from perfgate.load.arrivals import crowded, longest, part
 from perfgate.load.shape import Load
 from perfgate.machine.json_text import RECORD
+from perfgate.metrics.model_shape import text_part
 from perfgate.metrics.sides import SIDES
+from perfgate.metrics.transformer import read_config, step_demand
 from perfgate.models import FieldPath
 from perfgate.scenario.cache_size import PINNED, cannot_hold
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder

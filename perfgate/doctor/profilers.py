@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfgate.capture.commands import NCU_SETTINGS, VERSION_TIMEOUT_S, Ran, nsys_profile, nsys_settings, run
 from perfgate.counters.ncu_csv import parse_ncu
 from perfgate.doctor.diagnosis import Check, Finding
 from perfgate.errors import NotMeasuredError, RecordError
@@ -22,6 +21,7 @@ from perfgate.machine.json_text import read_json
 from perfgate.reasons import REASONS
 from perfgate.trace.nsys import named_ranges
 from perfgate.trace.nsys_export import KERNELS, Export
+from perfgate.trace.profiler_commands import NCU_SETTINGS, VERSION_TIMEOUT_S, Ran, nsys_profile, nsys_settings, run
 
 PROBE = Path(__file__).with_name("probe.py")
 DRIVER_SETTINGS = Path("/proc/driver/nvidia/params")

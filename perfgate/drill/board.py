@@ -15,19 +15,21 @@ from perfgate import __version__, gate
 from perfgate.drill.campaign import REFUSED, Drill, Exercise, LeftOut, Refused, is_open, read_drill, run_of
 from perfgate.drill.plants import Expected, Plant
 from perfgate.errors import ExitStatus, RecordError, Verdict
-from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, Outcome
+from perfgate.judge.outcome import EXACT_ENDS, WORST_FIRST, CellOutcome, GateOutcome, Outcome
 from perfgate.machine.fingerprint import Machine, machine_class
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_names import DRILL
 from perfgate.record.run_record import Record, read_records
-from perfgate.report.causes import told_causes
+from perfgate.report.closing_sentence import sentences_of
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.rates import rate_bounds
 
 BOARD = "board.json"
 MINUTE_NS = 60e9
+CAUSES = (*EXACT_ENDS, "one-sided-failures", "preempted")
+"""Reasons that say what is different about the head; others may quote a log or a traceback, which names anything."""
 DECIDED = ("as-expected", "false-block", "undecided")
 """Results of a run of one build that came to its end."""
 
@@ -294,6 +296,13 @@ def _cause(plant: Plant, drill: Drill, outcome: Outcome) -> tuple[bool | None, s
     sentences = [text for cell in outcome.cells for text in told_causes(cell)]
     named = next((text for text in sentences if re.search(pattern, text, re.IGNORECASE)), None)
     return named is not None, named or " ".join(sentences)
+
+
+def told_causes(cell: CellOutcome) -> Iterator[str]:
+    """Every sentence that says why a cell is slower, and what blocked it."""
+    yield from (gate.metric for gate in cell.gates if gate.verdict == "regressed")
+    yield from sentences_of(cell, "grown")
+    yield from (note.text for note in cell.reasons if note.code in CAUSES)
 
 
 def false_blocks(boards: Iterable[Board]) -> FalseBlocks:

@@ -94,42 +94,6 @@ class BaselineOutcome(Frozen):
     anchor: str = ""
 
 
-class RankOutcome(Frozen):
-    """What one rank does in a traced decode step.
-
-    Args:
-        label: ``rank 0`` and so on.
-        figures: Medians over the steps by name and side; what is not known is left out. ``slowest``: in which share of
-            the steps it is the slowest. ``step_s``: from its first kernel to that of the next step. ``own_s``: busy,
-            without communication that nothing hides. ``transfer_s`` and ``waiting_s``: communication, as far as it
-            moves data and as far as it waits for other ranks. ``hidden``: the share of communication beside which
-            another kernel ran. ``last``: in which share of the collectives it alone arrived last. ``work_s`` and
-            ``slack_s``: of its host. ``begins_s``: after the first rank. ``ends_s``: before the last one. ``outside``:
-            the share of its steps that leave the envelope, where one is declared.
-        change_s: By how much its steps differ, head less base; ``None`` without pairs.
-        parts: The parts of a step that differ most, in seconds.
-    """
-
-    label: str
-    figures: dict[str, dict[Side, float]]
-    change_s: float | None = None
-    parts: dict[str, float] = {}
-
-
-class RanksOutcome(Frozen):
-    """What the ranks of an engine do beside each other; judged by nothing but the envelope.
-
-    Args:
-        skew_s: From the begin of a step on its first rank to that on the last, a median by side.
-        worst: The rank that is the slowest in most steps of the head, or of the only side.
-        ranks: Each of them.
-    """
-
-    skew_s: dict[Side, float]
-    worst: str
-    ranks: tuple[RankOutcome, ...]
-
-
 class SubjectSetting(Frozen):
     """One side as it was asked for.
 

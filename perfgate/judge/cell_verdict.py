@@ -17,7 +17,7 @@ from perfgate.errors import Verdict
 from perfgate.judge.cautions import clocks_differ, floor_by_side, head_is_favoured
 from perfgate.judge.cell_facts import MetRequests
 from perfgate.judge.evidence import Evidence, RecordSide
-from perfgate.judge.outcome import WORST_FIRST, CellOutcome, CountersOutcome, Finding, GateOutcome, Outcome, worst
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Finding, GateOutcome, Outcome, worst
 from perfgate.judge.rule import judge_series
 from perfgate.judge.setting import setting_of
 from perfgate.judge.slow_share import states_outcome
@@ -220,14 +220,15 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], plan: Plan) 
     idle = idle_plugins(evidence.sides, calls_alike=alike)
     told = () if unjudged else chain(evidence.cautions(), *(finding.cautions for finding in findings))
     of_each: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
-    shown = {name: fact["of"] for kind in TRIAL_KINDS.values() for name, fact in kind.outcome.items()}
-    of_each |= {name: rooms.bring(of)(evidence) for name, of in shown.items()}
+    made = {name: fact["of"] for kind in TRIAL_KINDS.values() for name, fact in kind.outcome.items() if "of" in fact}
+    of_each |= {name: rooms.bring(of)(evidence) for name, of in made.items()}
+    of_each |= {name: shown for finding in findings for name, shown in finding.shown.items()}
     outcome = CellOutcome(
         name=f"{evidence.head}: {evidence.cell.name}" if evidence.head else evidence.cell.name,
         cell_id=evidence.cell.cell_id,
         head=evidence.head,
         record=evidence.digest,
-        verdict=worst(part.verdict for part in (*gates, *findings) if part.verdict),
+        verdict=worst((*(gate.verdict for gate in gates), *(each.verdict for each in findings if each.verdict))),
         **of_each,
         next_look=None,
         versions=evidence.versions,
@@ -238,7 +239,6 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], plan: Plan) 
         states=seen,
         floors=floor_by_side(evidence.trials("timed")),
         met=_met(evidence),
-        counters=next((finding for finding in findings if isinstance(finding, CountersOutcome)), None),
         spent=_spent(evidence),
         setting=setting_of(evidence),
         reasons=tuple(chain.from_iterable(finding.reasons for finding in findings)),
@@ -250,13 +250,12 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], plan: Plan) 
 
 PACE = ("s", "tok/s", "req/s")
 """Units of metrics that a higher clock only makes better."""
-_Found = list[Finding | CountersOutcome]
 
 
-def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[GateOutcome, ...], _Found]:
+def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[GateOutcome, ...], list[Finding]]:
     """The gates as far as they may be judged, and what else was found."""
     gates, clocks = _at_the_same_clocks(gates, evidence)
-    findings: _Found = [clocks]
+    findings: list[Finding] = [clocks]
     if evidence.paired and evidence.stops:
         gates = tuple(gate if gate.pairs else _unmeasured(gate) for gate in gates)
         findings.append(evidence.stopped)
@@ -267,7 +266,7 @@ def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[
     return gates, findings
 
 
-def _as_read(evidence: Evidence, unjudged: Finding) -> _Found:
+def _as_read(evidence: Evidence, unjudged: Finding) -> list[Finding]:
     """Why nothing is judged, and what can be read of the only side there is."""
     return [unjudged, *chain.from_iterable(read(evidence) for read in of_kinds("alone").values())]
 

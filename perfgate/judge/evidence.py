@@ -8,16 +8,14 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, TypeVar
 
-from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cautions import (
     TrialsBySide,
     drawn_once,
     gpu_outcomes,
-    launches_differ,
     record_cautions,
     side_cautions,
-    trace_cautions,
     why_missing,
+    why_unusable,
 )
 from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.judge.machine_states import Labeller
@@ -29,7 +27,7 @@ from perfgate.judge.slow_share import slow_share
 from perfgate.judge.state_series import by_state
 from perfgate.judge.unused_path import not_measured, unused_paths
 from perfgate.metrics.catalogue import Metric
-from perfgate.metrics.kinds import TRIAL_KINDS
+from perfgate.metrics.kinds import TRIAL_KINDS, of_kinds
 from perfgate.metrics.sides import SIDES, Side
 from perfgate.metrics.trial import KINDS, Kind, Trial
 from perfgate.models import Note
@@ -37,8 +35,6 @@ from perfgate.record.dropped_pairs import CHANGED
 from perfgate.record.run_record import Record, record_digest
 from perfgate.record.unused_folders import UNUSED
 from perfgate.scenario.plan import Cell, GatePlan, orders_bound
-from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.rank_steps import RankSteps, pool_ranks
 
 T = TypeVar("T")
 
@@ -218,8 +214,8 @@ class Evidence:
         if not all(sides.values()):
             text = f"a side has no valid {metric.kind} trial"
             return None if self.paired else Note(code="metric-missing", text=text)
-        if (differ := launches_differ(metric, sides)) is not None:
-            return differ
+        if (unusable := why_unusable(metric, sides)) is not None:
+            return unusable
         rows = zip(*sides.values(), strict=True) if self.paired else ([trial] for trial in chain(*sides.values()))
         lacking = [any(metric.summarise(trial) is None for trial in row) for row in rows]
         if not any(lacking):
@@ -243,27 +239,16 @@ class Evidence:
         sides = self.trials(kind)
         return {side: [read for trial in sides[side] if (read := of(trial))] for side in SIDES if side in self.sides}
 
-    @cached_property
-    def ranks(self) -> dict[Side, tuple[RankSteps, ...]]:
-        """What each rank of the traced engines did, of each side that was measured; none where there was one rank."""
-        return {side: pool_ranks(trials) for side, trials in self.read("traced", lambda trial: trial.ranks).items()}
+    def held(self, name: str, kind: Kind = "", of: Callable[[Trial], Any] | None = None) -> dict[Side, list[Any]]:
+        """What trials hold, of each side that was measured; a stored reference may take the place of a base.
 
-    def held(self, name: str) -> dict[Side, list[Any]]:
-        """What trials hold in a field that their kind brings, of each side that was measured."""
-        kind = next(kind.name for kind in TRIAL_KINDS.values() if name in kind.payload)
-        return self.read(kind, lambda trial: trial.payload(name))
-
-    def traced(self) -> dict[Side, list[DecodeSteps]]:
-        """What the traced trials hold, of each side that was measured."""
-        return self.read("traced", lambda trial: trial.decode)
-
-    def launched(self) -> dict[Side, list[tuple[DecodeSteps, ...]]]:
-        """The traced trials rank by rank, whose launches are held against each other by their price."""
-        return self.read("traced", lambda trial: trial.decode_by_rank)
-
-    def counted(self) -> dict[Side, list[CountedStep]]:
-        """What the counted trials hold, of each side that was measured."""
-        return self.read("counted", lambda trial: trial.counted)
+        Args:
+            name: A field that their kind brings, or what is made of such fields.
+            kind: For what is made.
+            of: What makes it of a trial.
+        """
+        kind = kind or next((kind.name for kind in TRIAL_KINDS.values() if name in kind.payload), "")
+        return self.read(kind, of or (lambda trial: trial.payload(name)))
 
     def due(self, kind: Kind) -> bool:
         """Whether decode steps, or counters, are judged: where they are declared, and were to be taken."""
@@ -288,7 +273,8 @@ class Evidence:
         if self.paired:
             yield from record_cautions(self.record)
         yield from side_cautions(self.trials("timed"), self.trials("traced"))
-        yield from trace_cautions(self.pairs("traced"))
+        for told in of_kinds("cautions").values():
+            yield from told(self)
         yield from growth_cautions(self.read("timed", lambda trial: trial.memory))
 
 

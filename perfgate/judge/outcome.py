@@ -7,28 +7,26 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import ExitStatus, Verdict
 from perfgate.judge.cell_facts import (
     BaselineOutcome,
     GpuOutcome,
     MetRequests,
-    RanksOutcome,
     Setting,
     StatesOutcome,
 )
 from perfgate.metrics.kinds import TrialKind, facts, joined
+from perfgate.metrics.roofline_bound import Floor
 from perfgate.metrics.sides import Side
 from perfgate.metrics.trial import Kind, key_of
 from perfgate.models import Frozen, Note, absent
 from perfgate.scenario.yaml_document import draft_07
-from perfgate.trace.attribution import Attribution
 from perfgate.units import Unit
 
 PASSED: tuple[Verdict, ...] = ("pass", "improved")
@@ -178,56 +176,13 @@ class Finding:
         verdict: ``None`` where it decides nothing.
         reasons: Why it is not a pass.
         cautions: What to know all the same.
+        shown: Fields of the cell's outcome that a kind brings.
     """
 
     verdict: Verdict | None = None
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
-
-
-class CounterRow(Frozen):
-    """One kernel of the counted step on both sides.
-
-    Args:
-        role: Its family.
-        place: Where in a layer it is; empty where that is not known.
-        kernel: The function's own name.
-        launches: How many were counted on each side, over all trials.
-        base: Mean of a launch by counter of :data:`perfgate.counters.launch_table.COUNTERS`, in base units; empty
-            where the side does not run it.
-        head: The same for the head.
-        bound: What bounds it on each side, see :data:`perfgate.counters.roofline.RULES`.
-        distance: Its time over what the nearer roof allows, by side; ``None`` where too little was read.
-    """
-
-    role: str
-    place: str
-    kernel: str
-    launches: dict[Side, int]
-    base: dict[str, float] = {}
-    head: dict[str, float] = {}
-    bound: dict[Side, str] = {}
-    distance: dict[Side, float | None] = {}
-
-
-class CountersOutcome(Frozen):
-    """What ncu counted of one decode step; outside the error rates, and no time of the workload.
-
-    Args:
-        verdict: ``pass`` where every condition holds; ``regressed`` where only the head breaks one; ``not-comparable``
-            where the base does already; ``inconclusive`` where the base's own trials do not agree; ``not-measured``
-            where a side was not counted.
-        rows: Kernels in the order they ran.
-        sentences: What changed by role, in words, the roles that changed most first.
-        reasons: Why it is not a pass.
-        cautions: What to know all the same.
-    """
-
-    verdict: Verdict
-    rows: tuple[CounterRow, ...] = ()
-    sentences: dict[str, str] = {}
-    reasons: tuple[Note, ...] = ()
-    cautions: tuple[Note, ...] = ()
+    shown: Mapping[str, Any] = field(default_factory=dict)
 
 
 def states_told(gates: Sequence[GateOutcome]) -> set[str]:
@@ -246,7 +201,7 @@ def _looks(kind: TrialKind) -> dict[str, Any]:
 
 
 # Other kinds bring their counts of pairs, and what they show.
-@joined(("next_counted_look", _looks), ("ranks", facts))
+@joined(("next_counted_look", _looks), ("counters", facts))
 class CellOutcome(Frozen):
     """What one cell decided: the worst of its gates, or why it has none.
 
@@ -275,7 +230,6 @@ class CellOutcome(Frozen):
         met: By gate on goodput, how many requests met its objective; not written where there is no such gate.
         attribution: Where a difference in decode steps comes from; ``None`` without traced pairs.
         counters: What ncu counted; ``None`` without counted trials.
-        ranks: What each rank does; ``None``, and not written, where no traced engine had several.
         baseline: What the head was held against, where that was no base measured beside it.
         spent: What share of either error rate its looks may use, where some were added; not written where none was.
         setting: What the figures are of; ``None`` for figures from elsewhere, or where nothing was measured.
@@ -302,9 +256,8 @@ class CellOutcome(Frozen):
     states: StatesOutcome | None = None
     floors: dict[Side, Floor] = {}
     met: Annotated[dict[str, dict[Side, MetRequests]], Field(exclude_if=operator.not_)] = {}
-    attribution: Attribution | None = None
-    counters: CountersOutcome | None = None
-    ranks: Annotated[RanksOutcome | None, Field(exclude_if=absent)] = None
+    attribution: Any = None
+    counters: Any = None
     baseline: BaselineOutcome | None = None
     spent: Annotated[float, Field(exclude_if=operator.not_)] = 0.0
     setting: Setting | None = None

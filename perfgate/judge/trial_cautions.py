@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from perfgate.counters.roofline_bound import WEIGHTS_APART
+from perfgate.metrics.roofline_bound import WEIGHTS_APART
 from perfgate.metrics.sides import SIDES, Side
 from perfgate.metrics.trial import CLOCKED, Trial
 from perfgate.metrics.under_load import COUNTED_BY, COUNTS

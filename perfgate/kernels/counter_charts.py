@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from perfgate.counters.launch_table import grouped
 from perfgate.counters.roofline import KernelRoof, kernel_roof
 from perfgate.judge.evidence import Evidence
-from perfgate.judge.outcome import CounterRow, CountersOutcome
+from perfgate.kernels.outcomes import CounterRow, CountersOutcome
 from perfgate.metrics.sides import SIDES, Side
 from perfgate.report.chart import WIDTH, Chart, Mark, Scale, dots, label, line, rect
 from perfgate.trace.decode_step import KernelKey

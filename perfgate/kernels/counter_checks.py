@@ -1,7 +1,7 @@
 """Counters judged and told: conditions of the ``counters:`` block, kernels beside each other, a sentence for a role.
 
 A condition is exact: it holds or it does not, nothing is estimated, and nothing of alpha is spent. Counters that repeat
-tightly may be gated by margins instead (:data:`perfgate.metrics.catalogue.COUNTER_METRICS`).
+tightly may be gated by margins instead (:data:`perfgate.kernels.step_metrics.COUNTER_METRICS`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from perfgate.counters.launch_table import COUNTERS, KernelLaunch, grouped
 from perfgate.counters.roofline import kernel_roof
 from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import Verdict
+from perfgate.judge.cautions import TrialsBySide
 from perfgate.judge.evidence import Evidence
-from perfgate.judge.outcome import CounterRow, CountersOutcome, worst
+from perfgate.judge.outcome import Finding, worst
+from perfgate.kernels.launch_window import includes
+from perfgate.kernels.outcomes import CounterRow, CountersOutcome
+from perfgate.metrics.catalogue import Metric, split_name
 from perfgate.metrics.sides import Side
 from perfgate.models import Note
 from perfgate.scenario.counter_trials import SAME, Condition, Launches
@@ -39,9 +43,10 @@ LEAST_STALL = 0.5
 """Stalls below this are none, whatever their ratio."""
 
 
-def judge_counted(evidence: Evidence) -> Iterator[CountersOutcome]:
+def judge_counted(evidence: Evidence) -> Iterator[Finding]:
     """What is judged of the counted trials of a cell."""
-    yield judge_counters(evidence.cell.counters, evidence.counted())
+    counted = judge_counters(evidence.cell.counters, evidence.held("counted"))
+    yield Finding(counted.verdict, counted.reasons, counted.cautions, {"counters": counted})
 
 
 def judge_counters(launches: Sequence[Launches], sides: Mapping[Side, Sequence[CountedStep]]) -> CountersOutcome:
@@ -75,10 +80,26 @@ def judge_counters(launches: Sequence[Launches], sides: Mapping[Side, Sequence[C
     )
 
 
-def count_one_side(evidence: Evidence) -> Iterator[CountersOutcome]:
+def count_one_side(evidence: Evidence) -> Iterator[Finding]:
     """The kernels of the only side there is, for reading; nothing where none were counted."""
-    if steps := [*chain(*evidence.counted().values())]:
-        yield CountersOutcome(verdict="pass", rows=tuple(_rows({"base": steps})))
+    if steps := [*chain(*evidence.held("counted").values())]:
+        yield Finding(shown={"counters": CountersOutcome(verdict="pass", rows=tuple(_rows({"base": steps})))})
+
+
+def launches_differ(metric: Metric, sides: TrialsBySide) -> Note | None:
+    """Says so where the sides' trials hold another number of launches of what a counter is gated on.
+
+    The mean of a launch then compares other things: work that is split over two launches halves it.
+    """
+    if len(sides) < 2:  # noqa: PLR2004 (base and head)
+        return None
+    role, _, place = (split_name(metric.name)[1] or "").partition("/")
+    counts = [{len(t.counted.of(role, place).launches) for t in trials if t.counted} for trials in sides.values()]
+    if counts[0] == counts[1] and len(counts[0]) <= 1:
+        return None
+    shown = [" or ".join(map(str, sorted(launches))) or "none" for launches in counts]
+    text = f"launches of {role} {place}".rstrip() + f" in a trial's window: base {shown[0]}, head {shown[1]}"
+    return Note(code="metric-unusable", text=text)
 
 
 _Steps = Sequence[CountedStep]
@@ -149,7 +170,7 @@ def _list(kernels: Kernels) -> str:
 
 def _values(step: CountedStep, entry: Launches, name: str) -> list[tuple[KernelKey, float | None]]:
     """What a trial's launches read, those that the entry means; ``None`` for one that lacks it."""
-    chosen = [launch for launch in step.launches if entry.includes(launch.key, launch.layer)]
+    chosen = [launch for launch in step.launches if includes(entry, launch.key, launch.layer)]
     return [(launch.key, launch.read(name) if name in COUNTERS else launch.values.get(name)) for launch in chosen]
 
 

@@ -18,7 +18,6 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final
 
-from perfgate.capture.commands import NCU_SETTINGS, VERSION_TIMEOUT_S, run
 from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
@@ -27,14 +26,16 @@ from perfgate.capture.worker import Limit
 from perfgate.counters.launch_table import KernelLaunch
 from perfgate.counters.ncu_csv import cause_in, parse_ncu
 from perfgate.counters.step_counters import CountedStep
-from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
-from perfgate.kernels.launch_window import LaunchWindow, choose_window
+from perfgate.kernels.launch_window import LaunchWindow, choose_window, metrics_counted
+from perfgate.metrics.transformer import read_config, step_demand
 from perfgate.metrics.trial import Artifact, Iteration
 from perfgate.scenario.counter_trials import STEPS_BEHIND
+from perfgate.scenario.kernel_names import COMMUNICATION, RoleRule
 from perfgate.scenario.workload import Workload
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
-from perfgate.trace.families import COMMUNICATION, RoleRule, classify, normalised_name, short_name
+from perfgate.trace.families import classify, normalised_name, short_name
+from perfgate.trace.profiler_commands import NCU_SETTINGS, VERSION_TIMEOUT_S, run
 
 PRINT_TIMEOUT_S: Final = 300.0
 """How long ncu may take to print a report."""
@@ -135,7 +136,7 @@ def _choose(job: Job) -> _Plan:
         names = sorted({short_name(key.name) for key in job.decode.keys if key.role == COMMUNICATION})
         raise NotMeasuredError(f"the decode step runs {', '.join(names)}", code="counters-not-countable")
     step = job.cell.counted.step or usual_step(job.cell.batch)
-    return _Plan(ncu, job.cell.metrics_counted(job.architecture), choose_window(job.decode, job.cell.counters),
+    return _Plan(ncu, metrics_counted(job.cell, job.architecture), choose_window(job.decode, job.cell.counters),
                  job.decode, step)  # fmt: skip
 
 

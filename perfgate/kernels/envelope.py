@@ -19,10 +19,11 @@ from perfgate.judge.outcome import Finding
 from perfgate.metrics.sides import Side
 from perfgate.models import Note
 from perfgate.scenario.expected_kernels import Bound, DeclaredPattern, Expectation, PerDecodeStep, Unlisted
+from perfgate.scenario.kernel_names import ATTENTION, COMMUNICATION
 from perfgate.trace.decode_step import DecodeSteps, Pattern, pool
 from perfgate.trace.difference import difference, nearest
-from perfgate.trace.families import ATTENTION, COMMUNICATION, short_name
-from perfgate.trace.rank_steps import RankSteps
+from perfgate.trace.families import short_name
+from perfgate.trace.rank_steps import Ranks, RankSteps, pool_ranks
 from perfgate.units import percent
 
 HEADROOM = 2.0
@@ -52,7 +53,13 @@ class Outside:
 def judge_traced(evidence: Evidence) -> Iterator[Finding]:
     """What is judged of the traced trials of a cell; nothing where it declares none."""
     if evidence.cell.kernels is not None:
-        yield judge_envelope(evidence.cell.kernels, evidence.traced(), evidence.ranks, priced=evidence.exact)
+        ranks = ranks_by_side(evidence)
+        yield judge_envelope(evidence.cell.kernels, evidence.held("decode"), ranks, priced=evidence.exact)
+
+
+def ranks_by_side(evidence: Evidence) -> dict[Side, Ranks]:
+    """What each rank of the traced engines did, of each side that was measured; none where there was one rank."""
+    return {side: pool_ranks(trials) for side, trials in evidence.held("ranks").items()}
 
 
 def judge_envelope(

@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from perfgate.judge.evidence import Evidence
-from perfgate.judge.outcome import CellOutcome, CounterRow
+from perfgate.judge.outcome import CellOutcome
+from perfgate.kernels.outcomes import CounterRow
 from perfgate.metrics.sides import SIDES
 from perfgate.report.document import Section
 from perfgate.trace.decode_step import DecodeSteps

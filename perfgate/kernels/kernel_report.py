@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from perfgate.models import Note
 from perfgate.report.csv_rows import csv_table
 from perfgate.report.document import Document, NoteLine, Section, printable
+from perfgate.scenario.kernel_names import COPY_KINDS, PLACES
 from perfgate.trace.idle_gaps import GAPS
-from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, STEP_KINDS, Trace
-from perfgate.trace.places import PLACES
+from perfgate.trace.kernel_table import NO_TIME, NONE, STEP_KINDS, Trace
 from perfgate.trace.selection import KernelSum, Selection, by_kernel, by_role, by_step_and_kernel, outside, patterns
 from perfgate.units import format_mean, format_ns, format_value, listed, percent, plural
 

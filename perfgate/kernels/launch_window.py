@@ -6,14 +6,15 @@ What a counted trial costs follows from it.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perfgate.counters.launch_table import OF_THE_LAUNCH
+from perfgate.counters.launch_table import COUNTERS, OF_THE_LAUNCH
 from perfgate.errors import NotMeasuredError
 from perfgate.metrics.trial import Kind
 from perfgate.record.cost import PASS_S, Earlier, KindCost
-from perfgate.scenario.counter_trials import Launches
+from perfgate.scenario.counter_trials import CounterTrials, Launches
 from perfgate.scenario.plan import Cell
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern
 
@@ -68,7 +69,7 @@ def _wanted(
     Raises:
         NotMeasuredError: ``counters-not-countable``.
     """
-    positions = [n for n, key in enumerate(keys) if launches.includes(key, layers[n])]
+    positions = [n for n, key in enumerate(keys) if includes(launches, key, layers[n])]
     if launches.profile == "outside":
         positions = [n for n in positions if layers[n] is None]
     groups = [positions] if positions else []
@@ -86,16 +87,48 @@ def _wanted(
     return groups, needed if isinstance(launches.profile, int) else len(groups[0])
 
 
+def includes(launches: Launches, key: KernelKey, layer: int | None) -> bool:
+    """Whether a launch of a kernel in a layer, or outside of them, is one of these."""
+    if launches.place not in (None, key.place) or launches.role not in (None, key.role):
+        return False
+    if launches.layer not in (None, layer):
+        return False
+    return launches.match is None or re.search(launches.match, key.name) is not None
+
+
+def metrics_counted(cell: Cell, architecture: int | None) -> tuple[str, ...]:
+    """What ncu is asked for in a counted trial of a cell, see :func:`metrics_to_read`."""
+    gated = [gate.gate.metric for gate in cell.gates if gate.gate.measured.kind == "counted"]
+    return metrics_to_read(cell.counters, cell.counted, architecture, gated)
+
+
+def metrics_to_read(
+    launches: Sequence[Launches], counted: CounterTrials, architecture: int | None, gated: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The names that ncu is asked for, each once: what is collected, bounded and gated.
+
+    Args:
+        launches: What is counted.
+        counted: How.
+        architecture: Compute capability times ten; names of other ones are left out.
+        gated: Counters that gates rest on.
+    """
+    bounded = [name for entry in launches for name in entry.metrics]
+    # A name that ncu does not know fails the whole trial: unasked, only those that a real ncu has listed are asked for.
+    usual = [name for name, counter in COUNTERS.items() if counter.is_known_on(architecture)]
+    wanted = [*(counted.collect or usual), *bounded, *gated]
+    named = {name: [own.metric for own in counter.names_on(architecture)[:1]] for name, counter in COUNTERS.items()}
+    return tuple(dict.fromkeys(metric for name in wanted for metric in named.get(name, [name])))
+
+
 def with_window(cell: Cell, priced: KindCost, history: Mapping[Kind, Earlier]) -> KindCost:
     """Launches and passes of a counted trial: as last counted; else the window of the last trace, a pass a counter."""
-    counted = (
-        [trial.counted for trial in history["counted"].record.trials if trial.counted] if "counted" in history else []
-    )
-    if counted:
+    taken = {kind: earlier.record.trials for kind, earlier in history.items()}
+    if counted := [trial.counted for trial in taken.get("counted", ()) if trial.counted]:
         passes = max(step.passes for step in counted)
         return dataclasses.replace(priced, window=max(len(step.launches) for step in counted), passes=passes)
-    passes = max(sum(not name.startswith(OF_THE_LAUNCH) for name in cell.metrics_counted(None)), 1)
-    traces = [trial.decode for trial in history["traced"].record.trials if trial.decode] if "traced" in history else []
+    passes = max(sum(not name.startswith(OF_THE_LAUNCH) for name in metrics_counted(cell, None)), 1)
+    traces = [trial.decode for trial in taken.get("traced", ()) if trial.decode]
     try:
         window = choose_window(traces[-1], cell.counters).count if traces else None
     except NotMeasuredError:  # said when it is tried: the next trace may have what is asked for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfgate.judge.cell_facts import RankOutcome, RanksOutcome
+from perfgate.kernels.outcomes import RankOutcome, RanksOutcome
 from perfgate.metrics.sides import SIDES, Side
 from perfgate.report.document import Section
 from perfgate.units import format_value, percent, signed_us

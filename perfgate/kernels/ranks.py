@@ -7,22 +7,21 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from perfgate.judge.cell_facts import RankOutcome, RanksOutcome
 from perfgate.judge.evidence import Evidence
-from perfgate.kernels.envelope import check
+from perfgate.kernels.envelope import check, ranks_by_side
+from perfgate.kernels.outcomes import RankOutcome, RanksOutcome
 from perfgate.metrics.sides import Side
 from perfgate.metrics.summaries import step_median
 from perfgate.metrics.trial import Trial
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.trace.attribution import Attribution, attribute
 from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.rank_steps import RankSteps, slowest_waits_as_idle, waits_as_idle
+from perfgate.trace.rank_steps import Ranks, RankSteps, slowest_waits_as_idle, waits_as_idle
 from perfgate.units import NS_PER_S
 
 MOST_PARTS = 3
 MOST_LEFT_OUT = 0.25
 """Share of a trial's steps that may not tell waiting; the shortest and the longest quarter do not count either."""
-Ranks = tuple[RankSteps, ...]
 _Pairs = list[tuple[DecodeSteps, DecodeSteps]]
 
 
@@ -33,7 +32,7 @@ def attribution_of(evidence: Evidence) -> Attribution | None:
     measured_s = math.fsum(known) / len(known) if known else None
     traced = evidence.pairs("traced")
     return attribute(
-        with_waits_apart(traced), measured_s, of_slowest([(base.ranks, head.ranks) for base, head in traced])
+        with_waits_apart(traced), measured_s, of_slowest([(_ranks(base), _ranks(head)) for base, head in traced])
     )
 
 
@@ -41,8 +40,13 @@ def ranks_of(evidence: Evidence) -> RanksOutcome | None:
     """What each rank of the traced engines does, against the envelope where one is declared."""
     kernels = evidence.cell.kernels
     expected = kernels if kernels is not None and kernels.declares_envelope else None
-    pairs = [(base.ranks, head.ranks) for base, head in evidence.pairs("traced")]
-    return ranks_outcome(evidence.ranks, pairs, expected)
+    pairs = [(_ranks(base), _ranks(head)) for base, head in evidence.pairs("traced")]
+    return ranks_outcome(ranks_by_side(evidence), pairs, expected)
+
+
+def _ranks(trial: Trial) -> Ranks:
+    ranks: Ranks = trial.payload("ranks") or ()
+    return ranks
 
 
 def ranks_outcome(
@@ -89,10 +93,10 @@ def with_waits_apart(pairs: Sequence[tuple[Trial, Trial]]) -> _Pairs:
     more than a few of a trial all waiting stays communication, in all trials.
     """
     whole = [(base.decode, head.decode) for base, head in pairs if base.decode and head.decode]
-    if not any(trial.ranks for pair in pairs for trial in pair):
+    if not any(_ranks(trial) for pair in pairs for trial in pair):
         return whole
     apart = [
-        (slowest_waits_as_idle(base.decode, base.ranks), slowest_waits_as_idle(head.decode, head.ranks))
+        (slowest_waits_as_idle(base.decode, _ranks(base)), slowest_waits_as_idle(head.decode, _ranks(head)))
         for base, head in pairs
         if base.decode and head.decode
     ]

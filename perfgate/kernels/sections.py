@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import CellOutcome
+from perfgate.kernels.causes import attribution_section, counters_section
 from perfgate.kernels.counter_charts import roof_plane, roofline
 from perfgate.kernels.kernel_evidence import envelope_section, kernels_section
 from perfgate.kernels.rank_lines import ranks_section
-from perfgate.kernels.step_charts import layer_chart, layers_chart, step_bars
-from perfgate.report.causes import attribution_section, counters_section
+from perfgate.kernels.step_charts import layer_chart, layers_chart, step_bars, waterfall
 from perfgate.report.document import Section, charted
-from perfgate.report.outcome_charts import waterfall
 
 SHARED_TIMES = "Launches of one kernel share the mean of their times, wherever they are."
 
@@ -22,8 +21,8 @@ def of_traced(cell: CellOutcome) -> Iterator[Section]:
     """Where the time went, and what each rank does."""
     if cell.attribution:
         yield attribution_section(cell.attribution)
-    if cell.ranks:
-        yield ranks_section(cell.ranks)
+    if ranks := cell.fact("ranks"):
+        yield ranks_section(ranks)
 
 
 def of_counted(cell: CellOutcome) -> Iterator[Section]:
@@ -39,8 +38,8 @@ def traced_on_page(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Sec
         yield charted(step_bars(change))
         if evidence is not None and evidence.paired and evidence.sides:
             yield charted(layers_chart(evidence, change), SHARED_TIMES)
-    if cell.ranks is not None:
-        yield replace(ranks_section(cell.ranks), lead="rank by rank")
+    if ranks := cell.fact("ranks"):
+        yield replace(ranks_section(ranks), lead="rank by rank")
 
 
 def traced_evidence(cell: CellOutcome, evidence: Evidence) -> Iterator[Section | None]:
@@ -59,5 +58,5 @@ def counted_evidence(_: CellOutcome, evidence: Evidence) -> Iterator[Section | N
 def counted_on_page(cell: CellOutcome, _: Evidence | None) -> Iterator[Section]:
     """The counters of kernels beside the plane of roofs."""
     if cell.counters is not None and cell.counters.rows:
-        counted = counters_section(cell.counters)
-        yield replace(counted, lead="counters of kernels", chart=roof_plane(cell.counters), folded=True)
+        chart = roof_plane(cell.counters)
+        yield replace(counters_section(cell.counters), lead="counters of kernels", chart=chart, folded=True)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from perfgate.kernels.answer import Answer, Table, count, share, time, word
 from perfgate.kernels.kernel_report import trace_headings
 from perfgate.models import Note
+from perfgate.scenario.kernel_names import COPY_KINDS
 from perfgate.trace.kernel_spread import kernel_spreads
-from perfgate.trace.kernel_table import COPY_KINDS, NONE, Trace, combinations
+from perfgate.trace.kernel_table import NONE, Trace, combinations
 from perfgate.trace.launch_queue import WORK, Launches, find_launches
 from perfgate.trace.selection import Selection
 from perfgate.units import percent, plural

@@ -7,9 +7,9 @@ from typing import Any
 
 from perfgate.errors import UsageError
 from perfgate.kernels.answer import Answer, Table, count, difference_of, share, time, word
+from perfgate.kernels.causes import attribution_sentence
 from perfgate.metrics.sides import SIDES, Side
 from perfgate.models import Note
-from perfgate.report.causes import attribution_sentence
 from perfgate.trace.attribution import SHARED, Attribution, attribute
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, summarise_steps
 from perfgate.trace.difference import difference

@@ -1,32 +1,29 @@
 """The metrics perfgate knows: name, unit, direction, meaning, and how a trial is summarised as one number.
 
-A timed trial holds iterations, a traced one decode steps; both hold integer nanoseconds.
-A called one holds counts. Each metric turns one trial
-into one float in the metric's base unit (seconds, bytes, tokens, tokens per second). That number is what the statistics
-see: the trial is the unit of replication, iterations and tokens only sharpen its summary (docs/design.md).
+A timed trial holds iterations in integer nanoseconds; what others hold say the rooms that bring them. Each metric
+turns one trial into one float in the metric's base unit (seconds, bytes, tokens, tokens per second). That number is
+what the statistics see: the trial is the unit of replication, iterations and tokens only sharpen its summary
+(docs/design.md).
 
 Beside them the quantities as people write and read them: ``1ms``, ``0.5%``, ``5.357 ms``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from perfgate import rooms
-from perfgate.counters.launch_table import COUNTERS, Counter
 from perfgate.errors import UsageError
+from perfgate.metrics.kinds import of_kinds
 from perfgate.metrics.summaries import (
     elapsed_ns,
     energy_per_token,
     energy_steps,
     held,
-    host_slack,
-    host_work,
+    in_steps,
     itl_median,
-    kernel_throughput,
-    kernel_time,
     nested_median,
     output_throughput,
     pooled_percentile,
@@ -35,7 +32,7 @@ from perfgate.metrics.summaries import (
     tpot_mean,
     utilisation,
 )
-from perfgate.metrics.trial import Kind, Trial
+from perfgate.metrics.trial import KINDS, Kind, Trial
 from perfgate.metrics.under_load import (
     MAX_RATE,
     MAX_RATE_STEP,
@@ -108,21 +105,7 @@ class Metric:
 
 def _time(name: str, meaning: str, summarise: Callable[[Trial], float | None], **more: Any) -> Metric:
     """A time by the host's clock, which counts nanoseconds."""
-    return Metric(name, "s", "lower", meaning, summarise, steps=_in(1, summarise), **more)
-
-
-def _in(step_ns: float, seconds: Callable[[Trial], float | None]) -> Callable[[Trial], float | None]:
-    """A time in steps of so many nanoseconds."""
-
-    def steps(trial: Trial) -> float | None:
-        value = seconds(trial)
-        return None if value is None else value * NS_PER_S / step_ns
-
-    return steps
-
-
-def _in_device_steps(seconds: Callable[[Trial], float | None]) -> Callable[[Trial], float | None]:
-    return lambda trial: _in(trial.decode.tick_ns if trial.decode else 1, seconds)(trial)
+    return Metric(name, "s", "lower", meaning, summarise, steps=in_steps(1, summarise), **more)
 
 
 COLD_START: Final = "start_time_cold"
@@ -134,11 +117,14 @@ def _with_brought(declared: Iterable[Metric]) -> dict[str, Metric]:
     declared = tuple(declared)
     brought: dict[str, list[Metric]] = {}
     for name, entry in rooms.entries("metrics").items():
-        fields = {key: value for key, value in entry.items() if key not in ("after", "summarise")}
-        metric = Metric(name=name, summarise=rooms.bring(entry["summarise"]), **fields)
+        fields = {key: rooms.bring(value) if key in ("summarise", "steps") else value for key, value in entry.items()
+                  if key != "after"}  # fmt: skip
+        metric = Metric(name=name, **fields)
         if entry["after"] not in {own.name for own in declared}:
             raise UsageError(f"a room is broken: metrics.{name}: after: there is no metric {entry['after']!r}")
         brought.setdefault(entry["after"], []).append(metric)
+    for behind in brought.values():
+        behind.sort(key=lambda metric: KINDS.index(metric.kind))
     return {metric.name: metric for own in declared for metric in (own, *brought.get(own.name, ()))}
 
 
@@ -185,16 +171,10 @@ METRICS: dict[str, Metric] = _with_brought(
                energy_per_token, steps=energy_steps, of_gpu=True),
         Metric("mbu", "ratio", "higher", "model bandwidth utilisation: bytes that a decode step must move, by those "
                "that the GPU's memory can move in the time of the median step", utilisation(lambda f: f.memory_ns),
-               decode="steps", needs_floor=True, steps=_in(1, itl_median), of_gpu=True),
+               decode="steps", needs_floor=True, steps=in_steps(1, itl_median), of_gpu=True),
         Metric("mfu", "ratio", "higher", "model FLOP utilisation: operations that a decode step must do, by those that "
                "the GPU can do in the time of the median step", utilisation(lambda f: f.compute_ns),
-               decode="steps", needs_floor=True, steps=_in(1, itl_median), of_gpu=True),
-        Metric("host_work_per_step", "s", "lower", "how long the host works in a decode step, its waits for the device "
-               "left out; the 10th percentile of the steps, because interruptions only add", host_work,
-               decode="steps", kind="traced", steps=_in(1, host_work)),
-        Metric("host_slack_per_step", "s", "higher", "how much longer the host could work in a decode step before the "
-               "device waits for it; the median step, negative where the device does wait", host_slack,
-               decode="steps", kind="traced", signed=True, steps=_in_device_steps(host_slack)),
+               decode="steps", needs_floor=True, steps=in_steps(1, itl_median), of_gpu=True),
         Metric("max_rate", "req/s", "higher", "the highest rate at which enough requests met the load's objective, by "
                "bisection", lambda t: scaled(t.figures.get(MAX_RATE), 1e-6),
                steps=figure_share(MAX_RATE, MAX_RATE_STEP)),
@@ -215,8 +195,8 @@ METRICS: dict[str, Metric] = _with_brought(
 """Every metric with one value a trial. A new one is an entry here and a test (docs/extending.md)."""
 
 
-@dataclass(frozen=True)
-class RoleMetric:
+@dataclass(frozen=True, kw_only=True)
+class PartMetric:
     """A metric with a value for each role of kernels, perhaps at one place of a layer; a gate names these beside it.
 
     Args:
@@ -225,7 +205,11 @@ class RoleMetric:
         better: The direction that is better.
         meaning: One sentence for tables and reports.
         summarise: A trial, a role and a place (or nothing) to the value in ``unit``; ``None`` where the trial has none.
+        roles: The roles that a trial has a value for.
         kind: The kind of trial that it is read from.
+        steps: A trial and a role to steps of the instrument, as in :class:`Metric`.
+        placed: Whether a gate may name a place, too.
+        of_gpu: As in :class:`Metric`.
     """
 
     name: str
@@ -233,52 +217,38 @@ class RoleMetric:
     better: Literal["lower", "higher"]
     meaning: str
     summarise: Callable[[Trial, str, str], float | None]
-    kind: Kind = "traced"
+    roles: Callable[[Trial], Iterable[str]]
+    kind: Kind
+    steps: Callable[[Trial, str], float | None] | None = None
+    placed: bool = False
+    of_gpu: bool = False
 
     def of(self, part: str) -> Metric:
         """The metric of one role, ``name[role]``, or of one place of it, ``name[role/place]``."""
         role, _, place = part.partition("/")
-        name, meaning = f"{self.name}[{part}]", f"{self.meaning}, for {part}"
-        steps = _in_device_steps(lambda t: kernel_time(t, role)) if self.kind == "traced" else None
+        name, meaning, counts = f"{self.name}[{part}]", f"{self.meaning}, for {part}", self.steps
         return Metric(
             name, self.unit, self.better, meaning, lambda t: self.summarise(t, role, place), decode="steps",
-            kind=self.kind, steps=steps, of_gpu=self.kind == "counted",
+            kind=self.kind, steps=counts and (lambda t: counts(t, role)), of_gpu=self.of_gpu,
         )  # fmt: skip
 
 
-def _counted(counter: Counter) -> RoleMetric:
-    """A counter as a metric; see :data:`COUNTER_METRICS`."""
-
-    def summarise(trial: Trial, role: str, place: str) -> float | None:
-        return trial.counted.of(role, place).mean(counter.name) if trial.counted else None
-
-    meaning = f"{counter.meaning.removesuffix('.')}: the mean of a launch"
-    better: Any = counter.better
-    unit: Any = counter.unit
-    return RoleMetric(counter.name, unit, better, meaning, summarise, kind="counted")
-
-
-ROLE_METRICS: dict[str, RoleMetric] = {
-    metric.name: metric
-    for metric in (
-        RoleMetric("kernel_time_per_step", "s", "lower", "time that a role's kernels take on the device in the median "
-                   "decode step", kernel_time),
-        RoleMetric("kernel_throughput", "tok/s", "higher", "tokens generated per second of a role's kernel time: the "
-                   "batch by kernel_time_per_step", kernel_throughput),
-    )
-}  # fmt: skip
-"""Every metric that needs a role. They are medians over the steps of a trial, on each device."""
-
-COUNTER_METRICS: dict[str, RoleMetric] = {
-    counter.name: _counted(counter)
-    for counter in COUNTERS.values()
-    if counter.tier != "noisy" and counter.better != "neither" and counter.name != "spills"
+PART_METRICS: dict[str, PartMetric] = {
+    name: PartMetric(name=name, kind=kind, **metric)
+    for kind, metrics in of_kinds("parts").items()
+    for name, metric in metrics.items()
 }
-"""Counters on which a gate with margins may rest: those that repeat exactly or tightly (docs/counters.md). Spills are
-zero in a healthy kernel, which has no ratio: a bound or ``same`` holds them."""
+"""Every metric with a value for each role, by name, as kinds of trials bring them."""
 
-PART_METRICS = ROLE_METRICS | COUNTER_METRICS
-"""Every metric with a value for each role."""
+PLACED_METRICS: tuple[str, ...] = tuple(name for name, metric in PART_METRICS.items() if metric.placed)
+"""Those with a value for each place of a layer, too."""
+
+
+def by_role(kind: Kind, trials: Sequence[Trial]) -> Iterator[Metric]:
+    """Those of a kind, for each role that trials have a value for."""
+    own = [metric for metric in PART_METRICS.values() if metric.kind == kind]
+    roles = {role for metric in own for trial in trials for role in metric.roles(trial)}
+    return (metric.of(role) for role in sorted(roles) for metric in own)
 
 
 @dataclass(frozen=True)
@@ -320,7 +290,7 @@ class LoadMetric:
         def value(trial: Trial) -> float | None:
             return self.summarise(trial, part)
 
-        steps = _in(1, value) if self.unit == "s" else elapsed_ns
+        steps = in_steps(1, value) if self.unit == "s" else elapsed_ns
         name, meaning = f"{self.name}[{part}]", f"{self.meaning}, {part}"
         return Metric(name, self.unit, self.better, meaning, value, decode=self.decode, zeros=self.zeros, steps=steps)
 
@@ -350,7 +320,7 @@ def needs_floor(name: str) -> bool:
     return name in METRICS and METRICS[name].needs_floor
 
 
-def metric_family(name: str) -> Metric | RoleMetric | LoadMetric:
+def metric_family(name: str) -> Metric | PartMetric | LoadMetric:
     """The entry that a gate names by its metric, whatever the role.
 
     Raises:

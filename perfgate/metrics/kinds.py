@@ -7,15 +7,15 @@ and a record or scenario that needs one is refused by name.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, Field, create_model
+from pydantic import BaseModel, BeforeValidator, Field, create_model
 
 from perfgate import rooms
 from perfgate.errors import UsageError
-from perfgate.models import absent
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -37,11 +37,18 @@ class TrialKind:
         launch: Fields of :class:`perfgate.capture.driver_protocol.Launch` that the instrument sets.
         clocked: Whether it holds times of the device, which clocks of the sides may explain.
         payload: Fields of a trial that it fills, with their models, whose modules import nothing that knows trials.
+        parts: By name what :class:`perfgate.metrics.catalogue.PartMetric` says of a metric with a value for each role.
         checks: What is judged of a cell: evidence to findings; not asked where none is due.
         alone: What can be read of the only side of a cell that is not judged: evidence to findings.
         alike: Evidence to whether both sides show the same, ``None`` where that cannot be said.
-        outcome: Fields of a cell's outcome: the ``model`` of each, in such a module, and what makes it ``of`` evidence.
+        unusable: A metric of such trials, and these by side, to why no gate on it is judged; ``None`` where one can be.
+        cautions: Evidence to what else is to be known of such trials.
+        outcome: Fields of a cell's outcome: the ``model`` of each, in such a module, and what makes it ``of`` evidence
+            where none of the ``checks`` does.
         sections: By place in a report (``before_notes``, ``after_notes``) an outcome's cell to its sections there.
+        told: By place in an explanation (``longer``, why a step is; ``slower``, why what a gate blocked is; ``causes``,
+            what explains a difference; ``else``, where nothing does; ``grown``, what can block) an outcome's cell to
+            sentences.
         page: By place on the run's page (these, ``evidence``, ``end``) the cell and its evidence to sections.
         priced: A cell, the cost of its pairs and earlier records by kind to that cost with what else is known of it.
         shows: What one pair without a gate is taken for, in words: "to see what the ...".
@@ -59,11 +66,15 @@ class TrialKind:
     launch: Mapping[str, Any] = field(default_factory=dict)
     clocked: bool = False
     payload: Mapping[str, str] = field(default_factory=dict)
+    parts: str = ""
     checks: str = ""
     alone: str = ""
     alike: str = ""
+    unusable: str = ""
+    cautions: str = ""
     outcome: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
+    told: Mapping[str, str] = field(default_factory=dict)
     page: Mapping[str, str] = field(default_factory=dict)
     priced: str = ""
     shows: str = ""
@@ -90,7 +101,7 @@ def of_kinds(attribute: str) -> dict[str, Any]:
 
 
 def parts_of_kinds(attribute: str, place: str) -> list[Any]:
-    """What the tables name for a place under ``sections`` or ``page``, imported, in the order of the kinds."""
+    """What tables name for a place under ``sections``, ``told`` or ``page``, imported, in the order of the kinds."""
     named = (getattr(kind, attribute) for kind in TRIAL_KINDS.values())
     return [rooms.bring(parts[place]) for parts in named if place in parts]
 
@@ -109,15 +120,9 @@ def known(name: str) -> str:
     return name
 
 
-def taken_by(name: str) -> AfterValidator:
+def taken_by(name: str) -> BeforeValidator:
     """Of a field that declares trials of a kind: it is refused where the room that takes them was removed."""
-    return AfterValidator(lambda declared: declared and known(name) and declared)
-
-
-def model_of(name: str) -> Any:
-    """The model of a field that a kind brings to trials; where its room was removed any value, which nothing reads."""
-    places = {name: place for kind in TRIAL_KINDS.values() for name, place in kind.payload.items()}
-    return rooms.bring(places[name]) if name in places else Any
+    return BeforeValidator(lambda declared: declared and known(name) and declared)
 
 
 def payload(kind: TrialKind) -> dict[str, Any]:
@@ -131,31 +136,33 @@ def facts(kind: TrialKind) -> dict[str, Any]:
 
 
 def _optional(place: str) -> Any:
-    return Annotated[rooms.bring(place) | None, Field(default=None, exclude_if=absent)]
+    return Annotated[rooms.bring(place) | None, Field(default=None, exclude_if=operator.not_)]
 
 
 def joined(*places: tuple[str, Callable[[TrialKind], Mapping[str, Any]]]) -> Callable[[type[_Model]], type[_Model]]:
     """Give a model the fields that kinds bring, where it does not declare them itself.
+
+    What it declares as ``Any`` is written always, whichever rooms are there: then only the model is the kind's.
 
     Args:
         places: Behind which field, so that files keep their order of keys; and the fields of a kind.
     """
 
     def decorated(model: type[_Model]) -> type[_Model]:
-        brought = [
-            (after, {name: of for kind in TRIAL_KINDS.values() for name, of in fields(kind).items()
-                     if name not in model.model_fields})
-            for after, fields in places
-        ]  # fmt: skip
-        new: dict[str, Any] = {name: of for _, fields in brought for name, of in fields.items()}
-        made = create_model(model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **new)
-        order = [*model.model_fields]
-        for after, fields in brought:
+        declared = model.model_fields
+        new: dict[str, Any] = {}
+        order = [*declared]
+        for after, fields in places:
+            brought = {name: of for kind in TRIAL_KINDS.values() for name, of in fields(kind).items()}
+            further = {name: of for name, of in brought.items() if name not in declared}
+            unsaid = [name for name in brought if name in declared and declared[name].annotation is Any]
+            new |= further | {name: (get_args(brought[name])[0], None) for name in unsaid}
             at = order.index(after) + 1
-            order[at:at] = fields
-        declared = {name: made.model_fields[name] for name in order}
+            order[at:at] = further
+        made = create_model(model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **new)
+        ordered = {name: made.model_fields[name] for name in order}
         made.__pydantic_fields__.clear()
-        made.__pydantic_fields__.update(declared)
+        made.__pydantic_fields__.update(ordered)
         return made
 
     return decorated

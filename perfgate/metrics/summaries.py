@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from perfgate.counters.roofline_bound import Floor
 from perfgate.metrics.memory import Memory
+from perfgate.metrics.roofline_bound import Floor
 from perfgate.metrics.trial import Iteration, Startup, Trial
 from perfgate.metrics.under_load import request_times
 from perfgate.units import NS_PER_S
@@ -103,6 +103,16 @@ def startup(read: Callable[[Startup], int | None], scale: float = 1.0) -> Callab
     return summarise
 
 
+def in_steps(step_ns: float, seconds: Callable[[Trial], float | None]) -> Callable[[Trial], float | None]:
+    """A time in steps of so many nanoseconds."""
+
+    def steps(trial: Trial) -> float | None:
+        value = seconds(trial)
+        return None if value is None else value * NS_PER_S / step_ns
+
+    return steps
+
+
 def scaled(value: float | None, scale: float = 1.0) -> float | None:
     """A value in another unit."""
     return None if value is None else value * scale
@@ -113,12 +123,6 @@ def held(read: Callable[[Memory], float | None]) -> Callable[[Trial], float | No
     return lambda trial: read(trial.memory) if trial.memory else None
 
 
-def host_slack(trial: Trial) -> float | None:
-    """Of the median decode step, in seconds."""
-    known = [slack for slack in trial.decode.slack_ns if slack is not None] if trial.decode else []
-    return float(np.median(known)) / NS_PER_S if known else None
-
-
 def utilisation(needed_ns: Callable[[Floor], int]) -> Callable[[Trial], float | None]:
     """The floor's share of the median decode step: the model's bytes, or operations, by what could have been done."""
 
@@ -127,26 +131,3 @@ def utilisation(needed_ns: Callable[[Floor], int]) -> Callable[[Trial], float | 
         return needed_ns(trial.floor) / NS_PER_S / step_s if trial.floor and step_s else None
 
     return summarise
-
-
-def host_work(trial: Trial) -> float | None:
-    """The 10th percentile: whatever interrupts the host (other threads, the kernel, the tracer) only adds to its work.
-
-    What is left is how fast the CPU is at the moment, by which engines of one build differ by 3 % and more
-    (docs/measurements.md).
-    """
-    known = [work for work in trial.decode.work_ns if work is not None] if trial.decode else []
-    return float(np.percentile(known, 10)) / NS_PER_S if known else None
-
-
-def kernel_time(trial: Trial, role: str, _place: str = "") -> float | None:
-    """Of a role in the median decode step, in seconds."""
-    steps = trial.decode.role_ns.get(role, ()) if trial.decode else ()
-    return float(np.median(steps)) / NS_PER_S if len(steps) else None
-
-
-def kernel_throughput(trial: Trial, role: str, _place: str = "") -> float | None:
-    """A pure decode step generates a token for each request of the batch."""
-    seconds = kernel_time(trial, role)
-    batch = len(trial.iterations[0].ttft_ns) if trial.iterations else 0
-    return batch / seconds if batch and seconds else None

@@ -11,19 +11,16 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 from annotated_types import MinLen
 from pydantic import AfterValidator, Field, NonNegativeInt, WithJsonSchema, model_validator
 
-from perfgate.counters.roofline_bound import Floor
-from perfgate.counters.step_counters import CountedStep
 from perfgate.machine.atomic_files import sha256_of
 from perfgate.machine.json_text import Figures
 from perfgate.machine.telemetry import GpuTelemetry, Window
 from perfgate.metrics.kinds import TRIAL_KINDS, joined, known, payload
 from perfgate.metrics.memory import Memory
 from perfgate.metrics.path_use import ProcessUse
+from perfgate.metrics.roofline_bound import Floor
 from perfgate.metrics.sides import HeadName, Side
 from perfgate.models import Frozen, Note, absent
 from perfgate.reasons import CODE
-from perfgate.trace.decode_step import DecodeSteps
-from perfgate.trace.rank_steps import RankSteps
 
 Kind = Annotated[str, AfterValidator(known), WithJsonSchema({"enum": [*TRIAL_KINDS], "type": "string"})]
 """The name of a kind of trial."""
@@ -256,10 +253,9 @@ class Trial(Frozen):
         timeline: Raw deliveries of every iteration.
         telemetry: What each of its GPUs did meanwhile.
         samples: The readings behind it.
-        decode: What the decode steps of a traced trial ran.
-        ranks: The same of each rank; empty, and not written, where there is but one.
+        decode: What the decode steps of a traced trial ran; a model of that kind.
         traces: What the profiler left, a file or one a rank; it may hold the whole environment, so keep it private.
-        counted: What ncu counted in a counted trial.
+        counted: What ncu counted in a counted trial; a model of that kind.
         floor: What the decode steps of a timed trial are held against.
         no_floor: Why that is unknown, in words; empty where it is known, and in trials that have none.
         memory: What a timed trial's engine held between its iterations.
@@ -287,10 +283,9 @@ class Trial(Frozen):
     timeline: Artifact | None = None
     telemetry: tuple[GpuTelemetry, ...] = ()
     samples: Artifact | None = None
-    decode: DecodeSteps | None = None
-    ranks: Annotated[tuple[RankSteps, ...], Field(exclude_if=operator.not_)] = ()
+    decode: Any = None
     traces: tuple[Artifact, ...] = ()
-    counted: CountedStep | None = None
+    counted: Any = None
     floor: Floor | None = None
     no_floor: str = ""
     memory: Annotated[Memory | None, Field(exclude_if=absent)] = None
@@ -302,11 +297,6 @@ class Trial(Frozen):
     def label(self) -> str:
         """What its build is called in its run: its side, or its name among several heads."""
         return self.heads[0] if self.heads and self.subject == "head" else self.subject
-
-    @property
-    def decode_by_rank(self) -> tuple[DecodeSteps, ...]:
-        """What the decode steps of a traced trial ran, rank by rank; of one where there is but one, else empty."""
-        return tuple(rank.decode for rank in self.ranks) or ((self.decode,) if self.decode else ())
 
     def payload(self, name: str) -> Any:
         """What a field holds that a kind brings; ``None`` where this trial has none."""

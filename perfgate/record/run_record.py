@@ -29,7 +29,7 @@ from perfgate.machine.versioned_json import (
     write_model,
     write_readable,
 )
-from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
+from perfgate.metrics.catalogue import METRICS, by_role
 from perfgate.metrics.kinds import joined
 from perfgate.metrics.sides import HeadName, Side
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, Kind, Trial, key_of
@@ -224,11 +224,7 @@ class Record(ComparedBuilds):
         """
         import pandas as pd  # noqa: PLC0415 (docs/design.md: pandas costs 0.2 s, and only notebooks need it)
 
-        roles = sorted({role for t in self.trials if t.decode for role in t.decode.role_ns})
-        counted = sorted({launch.key.role for t in self.trials if t.counted for launch in t.counted.launches})
-        parts = [m.of(role) for role in roles for m in ROLE_METRICS.values()]
-        parts += [m.of(role) for role in counted for m in COUNTER_METRICS.values()]
-        metrics = METRICS | {metric.name: metric for metric in parts}
+        metrics = METRICS | {metric.name: metric for kind in KINDS for metric in by_role(kind, self.trials)}
         columns = ["trial", "kind", "pair", "position", "subject", "visit", "failure", *metrics]
         rows = [
             (t.index, t.kind, t.pair, t.position, t.label, t.visit, t.failure.code if t.failure else None,

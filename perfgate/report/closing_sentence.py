@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from perfgate.judge.outcome import CellOutcome, Outcome, states_told
 from perfgate.judge.running import is_running
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.kinds import TRIAL_KINDS
-from perfgate.report.causes import why_slower
+from perfgate.metrics.kinds import TRIAL_KINDS, parts_of_kinds
 from perfgate.report.outcome_lines import detectable_of, figures, gate_name
 from perfgate.stats.prediction import FIRST_PASSING_VISITS
 from perfgate.units import percent, signed_percent
@@ -119,4 +118,9 @@ def _blunt(outcome: Outcome) -> str:
 
 
 def _why(outcome: Outcome) -> str:
-    return "".join(f" {sentence}." for cell in outcome.cells for sentence in why_slower(cell))
+    return "".join(f" {sentence}." for cell in outcome.cells for sentence in sentences_of(cell, "slower"))
+
+
+def sentences_of(cell: CellOutcome, place: str) -> list[str]:
+    """The sentences about a cell that kinds of trials have for a place in an explanation."""
+    return [text for tell in parts_of_kinds("told", place) for text in tell(cell)]

@@ -12,8 +12,7 @@ from perfgate.judge.slow_share import SLOW_SHARE
 from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.models import Note
 from perfgate.record.stop import Stop
-from perfgate.report.causes import attribution_sentence, of_the_step, why_in_words, why_slower
-from perfgate.report.closing_sentence import EXACTLY, closing
+from perfgate.report.closing_sentence import EXACTLY, closing, sentences_of
 from perfgate.report.document import Document, NoteLine, Section, printable
 from perfgate.report.outcome_lines import (
     detectable_of,
@@ -120,19 +119,16 @@ def _why(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
         unit = "Each visit counts once" if gate.visits else "Each pair is two fresh engines in random order"
         return f"{unit}, and {rates}."
     if outcome.verdict == "regressed":
-        why = [f"{sentence}." for sentence in why_slower(cell)]
         metric, _ = split_name(gate.metric)
-        if cell.attribution is not None and metric in OF_THE_STEP:
-            why.insert(0, why_in_words(cell.attribution))
+        why = sentences_of(cell, "longer") if metric in OF_THE_STEP else []
+        why += [f"{sentence}." for sentence in sentences_of(cell, "slower")]
         why += [
             f"The head's step runs something else{_places(note)}: {_first(note)}."
             for note in cell.cautions
             if note.code == "other-kernels"
         ]
         why += [_first(reason) for reason in cell.reasons if reason.code in EXACT_ENDS]
-        if not why and cell.attribution is not None:
-            why.append(of_the_step(cell.attribution))
-        return " ".join([*(why or [_unknown(cell)]), *_settings(cell)])
+        return " ".join([*(why or sentences_of(cell, "else") or [_unknown(cell)]), *_settings(cell)])
     own = [_first(note) for note in (*gate.reasons, *cell.reasons)]
     return f"Why it is open: {'; '.join(own[:2])}." if own else "It rests on data that cannot block."
 
@@ -250,9 +246,8 @@ def _own_share(gate: GateOutcome, share: float) -> float:
 
 def causes(cell: CellOutcome) -> tuple[str, ...]:
     """Which kernel, counter or change of the host explains the step's difference."""
-    told = [attribution_sentence(cell.attribution)] if cell.attribution else []
-    told += why_slower(cell)
     changed = ("other-kernels", "host-slack-lost", "work-changed")
+    told = sentences_of(cell, "causes")
     told += [f"{note.code}: {_first(note)}" for note in cell.cautions if note.code in changed]
     if not told and cell.verdict == "regressed":
         told.append(_unknown(cell))

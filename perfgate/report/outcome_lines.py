@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import Verdict
 from perfgate.judge.cell_facts import GpuOutcome, MetRequests
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Outcome
 from perfgate.metrics.catalogue import needs_floor
 from perfgate.metrics.kinds import TRIAL_KINDS
+from perfgate.metrics.roofline_bound import Floor
 from perfgate.metrics.sides import SIDES
 from perfgate.metrics.trial import KINDS
 from perfgate.report.document import NoteLine

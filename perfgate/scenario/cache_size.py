@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import UsageError
+from perfgate.metrics.transformer import read_config, step_demand
 from perfgate.scenario.workload import Workload
 
 PINNED = "kv_cache_memory_bytes"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -24,13 +23,12 @@ from pydantic import (
     model_validator,
 )
 
-from perfgate.counters.launch_table import COUNTERS, Counter
+from perfgate import rooms
 from perfgate.models import LARGEST, Duration, Listed, Positive, Strict
 from perfgate.scenario.expected_kernels import Bound, RoleName
 from perfgate.scenario.fields import Expression, PlaceName
 from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.yaml_document import did_you_mean
-from perfgate.trace.decode_step import KernelKey
 from perfgate.units import plain_digits
 
 
@@ -77,8 +75,8 @@ _RAW = re.compile(r"[a-z0-9]+__[a-z0-9_]+(\.[a-z0-9_]+)*")
 
 
 def _known_counter(name: str) -> str:
-    if name not in COUNTERS and not _RAW.fullmatch(name):
-        raise ValueError(f"expected a metric of ncu, or one of {', '.join(COUNTERS)}{did_you_mean(name, COUNTERS)}")
+    if name not in (known := rooms.use("counters")) and not _RAW.fullmatch(name):
+        raise ValueError(f"expected a metric of ncu, or one of {', '.join(known)}{did_you_mean(name, known)}")
     return name
 
 
@@ -113,20 +111,13 @@ class Launches(Strict):
     @field_validator("metrics")
     @classmethod
     def _same_where_it_repeats(cls, metrics: dict[str, Condition]) -> dict[str, Condition]:
-        for name, condition in metrics.items():
-            if condition.relation == SAME and (name not in COUNTERS or COUNTERS[name].tier != "exact"):
-                exact = ", ".join(counter.name for counter in COUNTERS.values() if counter.tier == "exact")
-                raise ValueError(f"{name}: only counters that repeat exactly can be required to be the same: {exact}; "
-                                 "give it a bound, or a gate with margins where it repeats tightly")  # fmt: skip
+        for name in (name for name, condition in metrics.items() if condition.relation == SAME):
+            exact = [counter.name for counter in rooms.use("counters").values() if counter.tier == "exact"]
+            if name not in exact:
+                raise ValueError(f"{name}: only counters that repeat exactly can be required to be the same: "
+                                 f"{', '.join(exact)}; give it a bound, or a gate with margins where it repeats "
+                                 "tightly")  # fmt: skip
         return metrics
-
-    def includes(self, key: KernelKey, layer: int | None) -> bool:
-        """Whether a launch of a kernel in a layer, or outside of them, is one of these."""
-        if self.place not in (None, key.place) or self.role not in (None, key.role):
-            return False
-        if self.layer not in (None, layer):
-            return False
-        return self.match is None or re.search(self.match, key.name) is not None
 
     def __str__(self) -> str:
         """For people: ``gemm qkv``."""
@@ -152,27 +143,3 @@ class CounterTrials(Sampling):
     cache_control: Literal["all", "none"] = "all"
     collect: Annotated[tuple[CounterName, ...], Field(min_length=1), Listed] | None = None
     limit: Duration = 600.0
-
-
-def metrics_to_read(
-    launches: Sequence[Launches], counted: CounterTrials, architecture: int | None, gated: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """The names that ncu is asked for, each once: what is collected, bounded and gated.
-
-    Args:
-        launches: What is counted.
-        counted: How.
-        architecture: Compute capability times ten; names of other ones are left out.
-        gated: Counters that gates rest on.
-    """
-    bounded = [name for entry in launches for name in entry.metrics]
-    # A name that ncu does not know fails the whole trial: unasked, only those that a real ncu has listed are asked for.
-    usual = [name for name, counter in COUNTERS.items() if counter.is_known_on(architecture)]
-    wanted = [*(counted.collect or usual), *bounded, *gated]
-    names = (_ncu_name(COUNTERS[name], architecture) if name in COUNTERS else name for name in wanted)
-    return tuple(dict.fromkeys(name for name in names if name))
-
-
-def _ncu_name(counter: Counter, architecture: int | None) -> str | None:
-    """The name to ask for: the first that the architecture has."""
-    return next((name.metric for name in counter.names_on(architecture)), None)

@@ -22,6 +22,7 @@ from perfgate.models import LARGEST, Duration, FieldError, FieldPath, Listed, Pe
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation, not_traced
 from perfgate.scenario.fields import ArgumentName, Name, whole_number
+from perfgate.scenario.kernel_names import ROLES, UNLISTED
 from perfgate.scenario.local_files import model_problem, repository_root, trace_file, trace_problem
 from perfgate.scenario.margins import Budget, DriftBudget, Gate
 from perfgate.scenario.schedule import CallTrials, Sampling
@@ -30,7 +31,6 @@ from perfgate.scenario.shown_images import check_images
 from perfgate.scenario.workload import AnyWorkload, Engine, Workload, images_of, no_folder
 from perfgate.scenario.yaml_document import Document, describe_fields, did_you_mean, draft_07, read_document, read_text
 from perfgate.scenario.yaml_writing import replace_block, write_document
-from perfgate.trace.families import ROLES, UNLISTED
 
 MATRIX_WORKLOAD_KEYS = ("batch", "input_tokens", "output_tokens")
 MAX_CELLS = 256

@@ -26,10 +26,9 @@ from pydantic import (
 
 from perfgate.models import LARGEST, Listed, Positive, Strict
 from perfgate.scenario.fields import Expression
+from perfgate.scenario.kernel_names import COPY_KINDS, ROLES, UNLISTED, RoleRule
 from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.yaml_document import did_you_mean
-from perfgate.trace.families import ROLES, UNLISTED, RoleRule
-from perfgate.trace.kernel_table import COPY_KINDS
 from perfgate.units import format_percent, parse_percent
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema
 
+from perfgate.scenario.kernel_names import PLACES
 from perfgate.scenario.yaml_document import did_you_mean
-from perfgate.trace.places import PLACES
 
 NAME = "[a-z0-9][a-z0-9._-]{0,62}"
 RESERVED_ARGS = {

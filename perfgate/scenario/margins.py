@@ -16,13 +16,12 @@ from pydantic import (
 )
 
 from perfgate import rooms
-from perfgate.counters.launch_table import COUNTERS
 from perfgate.load.objective import Slo
 from perfgate.metrics.catalogue import (
-    COUNTER_METRICS,
     LOAD_METRICS,
     METRICS,
     PART_METRICS,
+    PLACED_METRICS,
     Metric,
     metric_family,
     metric_names,
@@ -30,8 +29,8 @@ from perfgate.metrics.catalogue import (
 from perfgate.metrics.under_load import write_objective
 from perfgate.models import QUANTITY, Percent, Strict, absent
 from perfgate.scenario.fields import PlaceName
+from perfgate.scenario.kernel_names import PLACES
 from perfgate.scenario.yaml_document import did_you_mean
-from perfgate.trace.places import PLACES
 from perfgate.units import format_percent, parse_percent, parse_quantity, plural
 
 LONGEST_DAYS = 3650
@@ -111,11 +110,11 @@ class Gate(Strict):
     @classmethod
     def _known(cls, metric: str) -> str:
         names = metric_names()
-        if metric in COUNTERS and metric not in names:
-            raise ValueError(f"{metric} repeats too badly for margins, or has no better direction: bound it in the "
-                             f"counters: block; counters with margins are {', '.join(COUNTER_METRICS)}")  # fmt: skip
         if metric not in names and (room := rooms.home("metrics", metric)):
             raise rooms.missing(room, metric)
+        if metric not in names and metric in (rooms.offered("counters") or ()):
+            raise ValueError(f"{metric} repeats too badly for margins, or has no better direction: bound it in the "
+                             f"counters: block; counters with margins are {', '.join(PLACED_METRICS)}")  # fmt: skip
         if metric not in names:
             raise ValueError(f"expected one of {', '.join(names)}{did_you_mean(metric, names)}")
         return metric
@@ -134,8 +133,8 @@ class Gate(Strict):
     @field_validator("place")
     @classmethod
     def _place_of_a_counter(cls, place: str | None, info: ValidationInfo) -> str | None:
-        if place is not None and info.data.get("metric") not in COUNTER_METRICS:
-            raise ValueError(f"goes with a counter: {', '.join(COUNTER_METRICS)}")
+        if place is not None and info.data.get("metric") not in PLACED_METRICS:
+            raise ValueError(f"goes with a counter: {', '.join(PLACED_METRICS)}")
         return place
 
     @field_validator("quantile", "slo")

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from perfgate.counters.transformer import QUANTISED_BY
 from perfgate.machine.atomic_files import sha256_hex
+from perfgate.metrics.transformer import QUANTISED_BY
 from perfgate.scenario.declaration import Scenario
 from perfgate.scenario.workload import images_of
 

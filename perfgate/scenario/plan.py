@@ -23,7 +23,7 @@ from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.kinds import TRIAL_KINDS, taken_by
 from perfgate.metrics.trial import KINDS, Kind
 from perfgate.models import Frozen, absent
-from perfgate.scenario.counter_trials import CounterTrials, Launches, metrics_to_read
+from perfgate.scenario.counter_trials import CounterTrials, Launches
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, Clocks, LoadedScenario, Measure, Scenario, model_folder
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import Name
@@ -135,11 +135,6 @@ class Cell(Frozen):
     def due_in_pairs(self, kind: Kind) -> int:
         """Pairs without which nothing of this kind can be decided."""
         return min(self.looks(kind), default=0)
-
-    def metrics_counted(self, architecture: int | None) -> tuple[str, ...]:
-        """What ncu is asked for in a counted trial, see :func:`perfgate.scenario.counter_trials.metrics_to_read`."""
-        gated = [gate.gate.metric for gate in self.gates if gate.gate.measured.kind == "counted"]
-        return metrics_to_read(self.counters, self.counted, architecture, gated)
 
     @property
     def batch(self) -> Workload:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from perfgate.counters.model_shape import key_value_heads, text_part
-from perfgate.counters.transformer import read_config
 from perfgate.errors import UsageError
+from perfgate.metrics.model_shape import key_value_heads, text_part
+from perfgate.metrics.transformer import read_config
 from perfgate.scenario.cache_size import cannot_hold
 from perfgate.scenario.declaration import LoadedScenario, loads, model_folder
 from perfgate.scenario.workload import Workload

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
-from perfgate.trace.families import RoleRule, classify, normalised_name, short_name
+from perfgate.scenario.kernel_names import RoleRule
+from perfgate.trace.families import classify, normalised_name, short_name
 from perfgate.trace.kernel_table import (
     CAPTURES,
     LAUNCHES,

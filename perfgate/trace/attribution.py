@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from perfgate.models import Frozen
+from perfgate.scenario.kernel_names import COMMUNICATION
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
-from perfgate.trace.families import COMMUNICATION
 from perfgate.trace.idle_gaps import OTHER_RANKS
 from perfgate.units import NS_PER_S
 

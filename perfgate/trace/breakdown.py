@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.trace.families import COMMUNICATION
+from perfgate.scenario.kernel_names import COMMUNICATION, COPY_KINDS
 from perfgate.trace.host_waits import MOSTLY, host_calls
 from perfgate.trace.idle_gaps import covered, idle_ns
 from perfgate.trace.kernel_table import (
-    COPY_KINDS,
     LAUNCHES,
     NO_TIME,
     NONE,

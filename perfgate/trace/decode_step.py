@@ -16,17 +16,16 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from perfgate.errors import NotMeasuredError
 from perfgate.models import Frozen, absent
+from perfgate.scenario.kernel_names import COPY_KINDS, PLACES, UNLISTED
 from perfgate.trace.breakdown import StepFigures, consecutive, figures
-from perfgate.trace.families import UNLISTED
 from perfgate.trace.idle_gaps import GAPS
-from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, STEP_KINDS, Trace, combinations
+from perfgate.trace.kernel_table import NO_TIME, NONE, STEP_KINDS, Trace, combinations
 from perfgate.trace.launch_shapes import Shapes, pooled_shapes, shapes_by_key
 from perfgate.trace.lost_work import check_shown
 from perfgate.trace.moves import Moves, moves_of, pooled_moves
-from perfgate.trace.places import PLACES
 
 STEADY = ("hashes", "addresses")
-"""Kept equal between engines, so that their host does the same work (:mod:`perfgate.capture.pinning`)."""
+"""Kept equal between engines, so that their host does the same work (:mod:`perfgate.kernels.tracing`)."""
 
 COARSEST_TICK_NS = 1000
 """No device clock that a profiler reads has longer steps; a greater common divisor of times is chance."""
@@ -43,7 +42,7 @@ class KernelKey(Frozen):
 
     Args:
         role: Its family; ``unlisted`` where no rule matched.
-        place: Where in a layer it is, of :data:`perfgate.trace.places.PLACES`; empty where that is not known.
+        place: Where in a layer it is, of :data:`perfgate.scenario.kernel_names.PLACES`; empty where that is not known.
         name: Normalised name.
     """
 
@@ -59,7 +58,7 @@ class Pattern(Frozen):
         steps: How many did.
         kernels: Indices into :attr:`DecodeSteps.keys`, in the order of one such step.
         outside_graphs: Positions in ``kernels`` of those that no CUDA graph launched, ascending.
-        copies: Copies a step by kind of :data:`perfgate.trace.kernel_table.COPY_KINDS`; kinds that do not occur are
+        copies: Copies a step by kind of :data:`perfgate.scenario.kernel_names.COPY_KINDS`; kinds that do not occur are
             left out.
         layer_begins: Positions in ``kernels`` at which a layer begins, then the one behind the last layer; empty where
             no layers are known.

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from perfgate.models import Frozen
+from perfgate.scenario.kernel_names import COPY_KINDS, KV_WRITE
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern
-from perfgate.trace.families import KV_WRITE, short_name
-from perfgate.trace.kernel_table import COPY_KINDS
+from perfgate.trace.families import short_name
 from perfgate.units import plural
 
 PAGEABLE = "-pageable"

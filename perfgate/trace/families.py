@@ -8,57 +8,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from perfgate.errors import UsageError
-
-UNLISTED = "unlisted"
-"""The role of a kernel that no rule matches."""
-
-GEMM, GEMM_REDUCE, ATTENTION, NORM = "gemm", "gemm-reduce", "attention", "norm"
-ACTIVATION, KV_WRITE, ROPE, COMMUNICATION = "activation", "kv-write", "rope", "communication"
-MOE, SAMPLER, RECURRENCE, RESIDUAL = "moe", "sampler", "recurrence", "residual"
-QUANTIZE, PREPARE, INDEX, COPY = "quantize", "prepare", "index", "copy"
-REDUCE, ELEMENTWISE, VIEW = "reduce", "elementwise", "view"
-
-ROLES = {
-    COMMUNICATION: "between GPUs: NCCL, RCCL, HCCL, NVSHMEM, DeepEP, custom and symmetric-memory collectives",
-    KV_WRITE: "writes this step's keys and values into the cache",
-    RECURRENCE: "gated delta rule, state-space scans and the short convolutions before them: layers that keep a state",
-    MOE: "mixture of experts: routing, grouped gemms",
-    ATTENTION: "attention, its metadata and indexer, the merge of its splits",
-    ROPE: "rotary position embedding",
-    RESIDUAL: "hyper-connections: several residual streams mixed, norm and product included",
-    NORM: "normalisation, fused residual and quantisation included",
-    GEMM_REDUCE: "adds up the parts of a split-K gemm",
-    GEMM: "matrix products, convolutions included",
-    ACTIVATION: "activation of the MLP",
-    QUANTIZE: "scales and casts to FP8, FP4 or INT8, and the rotation before them",
-    PREPARE: "the engine's own bookkeeping between steps",
-    SAMPLER: "from logits to tokens, acceptance of drafts included",
-    INDEX: "embedding lookups, gathers, scatters",
-    COPY: "copies, casts and transpositions made by kernels",
-    REDUCE: "reductions outside the families above",
-    ELEMENTWISE: "one output a point",
-    VIEW: "tensor bookkeeping on the CPU: views and allocations",
-}
-"""What each role is. A kernel that fuses several has the first of them here: a norm in a collective is one."""
-
-
-@dataclass(frozen=True)
-class RoleRule:
-    """One line of a role list.
-
-    Args:
-        role: The family's name.
-        pattern: A regular expression, searched in the demangled name; upper and lower case differ.
-        about: Which kernels it is for, and what tells them.
-    """
-
-    role: str
-    pattern: str
-    about: str = ""
-
+from perfgate.scenario.kernel_names import (
+    ACTIVATION,
+    ATTENTION,
+    COMMUNICATION,
+    COPY,
+    ELEMENTWISE,
+    GEMM,
+    GEMM_REDUCE,
+    INDEX,
+    KV_WRITE,
+    MOE,
+    NORM,
+    PREPARE,
+    QUANTIZE,
+    RECURRENCE,
+    REDUCE,
+    RESIDUAL,
+    ROPE,
+    SAMPLER,
+    UNLISTED,
+    VIEW,
+    RoleRule,
+)
 
 _INDUCTOR = r"^triton_(poi|red|per|split_scan)_\w*"
 _ASCEND = r"(?:^|_)(?:%s)(?:V\d|D|AiCore)?(?:_?\d+)?$"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfgate.scenario.kernel_names import PLACES
 from perfgate.trace.kernel_table import combinations
-from perfgate.trace.places import PLACES
 from perfgate.trace.selection import Selection
 
 

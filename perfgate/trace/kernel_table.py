@@ -27,9 +27,6 @@ STEP_KINDS = ("decode", "prefill", "mixed", "idle", "unknown", "repeated")
 """What a step computed; ``idle`` scheduled nothing, ``unknown`` carries no range that tells, ``repeated`` launched what
 most inferred steps launched."""
 
-COPY_KINDS = ("h2d", "h2d-pageable", "d2h", "d2h-pageable", "d2d", "peer", "other")
-"""Copies by direction; from or to pageable host memory they cannot overlap with the host."""
-
 CALL_KINDS = ("launch", "graph-launch", "copy", "synchronise", "capture-begin", "capture-end", "other")
 """What a call of the CUDA interface does for the step; those that capture a graph, and ``other`` ones, are not kept."""
 LAUNCHES, CAPTURES = CALL_KINDS[:2], CALL_KINDS[4:6]
@@ -109,7 +106,7 @@ class Kernels(OnDevice):
         shape: Index into :attr:`Trace.shapes`.
         launched_ns: Start of the launching call on the host; :data:`NO_TIME` where it is not in the trace.
         layer: Number of the layer from 0, or -1 outside the layers.
-        place: Index into :data:`perfgate.trace.places.PLACES`.
+        place: Index into :data:`perfgate.scenario.kernel_names.PLACES`.
         node: The graph above 32 bits and its node below; -1 where the profiler does not tell.
         astray: True where its times are none that a stream can have beside its others (:mod:`perfgate.trace.times`).
     """

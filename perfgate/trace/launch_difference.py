@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from perfgate.scenario.kernel_names import COMMUNICATION
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, pool
 from perfgate.trace.difference import PAGEABLE, StepDifference, difference, nearest
-from perfgate.trace.families import COMMUNICATION, short_name
+from perfgate.trace.families import short_name
 from perfgate.trace.launch_shapes import Shapes
 from perfgate.trace.move_difference import MoveDifference, cost_of_moves_ns, move_differences
 from perfgate.units import NS_PER_S, format_mean, listed, signed_us

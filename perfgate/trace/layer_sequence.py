@@ -13,7 +13,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-from perfgate.trace.families import (
+from perfgate.scenario.kernel_names import (
     ACTIVATION,
     ATTENTION,
     COMMUNICATION,

@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.models import Note
-from perfgate.trace.families import (
+from perfgate.scenario.kernel_names import (
     ACTIVATION,
     ATTENTION,
     GEMM,
     GEMM_REDUCE,
     KV_WRITE,
     MOE,
+    PLACES,
     RECURRENCE,
     SAMPLER,
 )
 from perfgate.trace.kernel_table import NONE, Kernels, Names
 from perfgate.trace.layer_sequence import layer_bounds
-from perfgate.trace.places import PLACES
 from perfgate.units import plural
 
 

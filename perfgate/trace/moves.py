@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
 from perfgate.models import Frozen
+from perfgate.scenario.kernel_names import COPY_KINDS
 from perfgate.trace.breakdown import StepFigures
-from perfgate.trace.kernel_table import COPY_KINDS
 
 MEMSET: Final = "memset"
 MOVE_KINDS: Final = (*COPY_KINDS, MEMSET)

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
+from perfgate.scenario.kernel_names import COPY_KINDS, RoleRule
 from perfgate.trace.assembly import build, named
 from perfgate.trace.engine_ranges import GLOBS
-from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
     CALL_WORK,
-    COPY_KINDS,
     LAUNCHES,
     NONE,
     Calls,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.trace.families import COMMUNICATION
+from perfgate.scenario.kernel_names import COMMUNICATION
 from perfgate.trace.kernel_table import Kernels, Trace
 
 Ints = NDArray[np.int64]

@@ -24,9 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from perfgate.errors import NotMeasuredError
 from perfgate.models import Frozen, Note
+from perfgate.scenario.kernel_names import COMMUNICATION
 from perfgate.trace.breakdown import StepFigures
 from perfgate.trace.decode_step import COLUMNS, DecodeSteps, decode_figures, pool, summarise_steps
-from perfgate.trace.families import COMMUNICATION
 from perfgate.trace.idle_gaps import OTHER_RANKS
 from perfgate.trace.kernel_table import NO_TIME, Trace, combinations
 from perfgate.trace.rank_groups import Collectives, collectives_of, group_by_leaving
@@ -63,6 +63,20 @@ class RankSteps(Frozen):
     collectives: int = 0
     last: int = 0
     slowest: int = 0
+
+
+Ranks = tuple[RankSteps, ...]
+"""Those of one engine; none where it has but one."""
+
+
+def each_rank(decode: DecodeSteps | None, ranks: Ranks | None) -> tuple[DecodeSteps, ...]:
+    """What the decode steps of a trial ran, rank by rank; of all where there is but one rank, empty where nothing is.
+
+    Args:
+        decode: The steps over all ranks.
+        ranks: The steps of each.
+    """
+    return tuple(rank.decode for rank in ranks or ()) or ((decode,) if decode else ())
 
 
 def summarise_ranks(traces: Sequence[Trace], expected: int = 1) -> tuple[DecodeSteps, tuple[RankSteps, ...]]:

@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from perfgate.scenario.kernel_names import COMMUNICATION
 from perfgate.trace.breakdown import StepFigures
-from perfgate.trace.families import COMMUNICATION
 from perfgate.trace.kernel_table import NO_TIME, Kernels, Trace, combinations
 from perfgate.trace.rank_groups import Collectives, collectives_of, group_by_leaving, grouped_by, may_meet, overlap
 from perfgate.trace.selection import Selection

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.errors import UsageError
+from perfgate.scenario.kernel_names import PLACES
 from perfgate.trace.breakdown import StepFigures, figures
 from perfgate.trace.kernel_table import NONE, STEP_KINDS, Steps, Timed, Trace, combinations, filled
 from perfgate.trace.lost_work import check_shown
-from perfgate.trace.places import PLACES
 from perfgate.units import plural
 
 _Rows = TypeVar("_Rows", bound=Timed)

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.models import Note
-from perfgate.trace.families import ATTENTION, KV_WRITE, MOE, SAMPLER
-from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, STEP_KINDS, Steps, Trace, filled
+from perfgate.scenario.kernel_names import ATTENTION, COPY_KINDS, KV_WRITE, MOE, SAMPLER
+from perfgate.trace.kernel_table import NO_TIME, STEP_KINDS, Steps, Trace, filled
 from perfgate.trace.repeated_launches import Launches, Period, periods
 from perfgate.units import percent, plural
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from perfgate.scenario.kernel_names import COPY_KINDS, PLACES
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
-    COPY_KINDS,
     NO_TIME,
     NONE,
     Calls,
@@ -22,7 +22,6 @@ from perfgate.trace.kernel_table import (
     call_keys,
     combinations,
 )
-from perfgate.trace.places import PLACES
 from perfgate.trace.selection import Selection
 
 Ints = NDArray[np.int64]

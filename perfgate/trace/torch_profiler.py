@@ -17,13 +17,12 @@ import numpy as np
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
+from perfgate.scenario.kernel_names import COPY_KINDS, RoleRule
 from perfgate.trace.assembly import build, named
 from perfgate.trace.chrome_events import SHOWN, Event, base_of, complete_events, cut, load_events
 from perfgate.trace.engine_ranges import PROFILER_STEP
-from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
-    COPY_KINDS,
     LAUNCHES,
     NO_TIME,
     NONE,

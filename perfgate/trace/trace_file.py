@@ -15,10 +15,10 @@ from pathlib import Path
 
 from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.models import Note
+from perfgate.scenario.kernel_names import RoleRule
 from perfgate.trace.assembly import NoKernelError
 from perfgate.trace.chrome_events import STOPPED, begins_json
 from perfgate.trace.event_formats import read_events
-from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import NONE, Trace
 from perfgate.trace.limits import MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO, SMALL_BYTES
 from perfgate.trace.nsys import read_nsys

@@ -68,7 +68,6 @@ def test_gates_on_kernels_and_counters(tmp_path: Path) -> None:
     assert [said(one) for one in same.gates] == ["pass", "pass", "pass"]
     assert [one.visits.visits for one in same.gates if one.visits] == [4, 4, 4]
     assert [said(one) for one in slower.gates] == ["pass", "regressed", "regressed"]
-    assert slower.counters is not None
     assert slower.counters.rows[0].launches == {"base": 4, "head": 32}
 
 
@@ -227,6 +226,6 @@ def test_a_baseline_keeps_no_ranks(tmp_path: Path) -> None:
         collector=_OfTwoRanks(FakeSpec(restart_sd=0.001), 1),
     )
 
-    found = only(finished).ranks
+    found = only(finished).fact("ranks")
     assert found is not None
     assert [*found.skew_s] == ["head"]

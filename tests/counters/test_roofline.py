@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.counters.gpu_roofs import GPUS, GpuRoof, find_gpu, gpu_called
 from perfgate.counters.launch_table import Device, KernelLaunch
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.roofline import kernel_roof
-from perfgate.counters.roofline_bound import Floor
-from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import UsageError
+from perfgate.metrics.gpu_roofs import GPUS, GpuRoof, find_gpu, gpu_called
+from perfgate.metrics.roofline_bound import Floor
+from perfgate.metrics.transformer import read_config, step_demand
 from perfgate.trace.decode_step import KernelKey
 
 ROOT = Path(__file__).parents[2]

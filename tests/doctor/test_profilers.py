@@ -25,7 +25,6 @@ from hand_made import scenario_file
 from perfgate_process import DEADLINE_S
 from stub_engine import write_stub
 
-from perfgate.capture import commands
 from perfgate.cli.main import main
 from perfgate.doctor import profilers
 from perfgate.doctor.profilers import (
@@ -40,6 +39,7 @@ from perfgate.doctor.profilers import (
     try_ncu,
     try_nsys,
 )
+from perfgate.trace import profiler_commands
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 needs_nsys = pytest.mark.skipif(
@@ -132,8 +132,8 @@ def test_an_answer_of_a_probe_that_is_no_answer(place: Path, tmp_path: Path, ans
 
 def test_a_second_run_answers_for_itself(place: Path) -> None:
     """What a program printed in an earlier run in the same folder is no part of its next answer."""
-    first = commands.run(["echo", "Version 1"], os.environ, place, 10.0)
-    second = commands.run(["echo", "Version 2"], os.environ, place, 10.0)
+    first = profiler_commands.run(["echo", "Version 1"], os.environ, place, 10.0)
+    second = profiler_commands.run(["echo", "Version 2"], os.environ, place, 10.0)
     assert (first.text, second.text, second.end) == ("Version 1", "Version 2", "Version 2")
 
 

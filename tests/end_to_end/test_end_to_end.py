@@ -182,7 +182,6 @@ def assert_every_step_is_traced(record: Record) -> None:
     """On the CPU operators are the kernels: all steps of two iterations run the same ones, attention in each layer."""
     ((trial, _),) = record.pairs("traced")
     assert [iteration.probe_ns for iteration in trial.iterations] == [None, None]
-    assert trial.decode is not None
     (pattern,) = trial.decode.patterns
     assert pattern.steps == 2 * (OUTPUT_TOKENS - 1)
     names = [trial.decode.keys[key].name for key in pattern.kernels]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand_made import decode, scenario_file
+from decode_steps import decode
+from hand_made import scenario_file
 from stub_engine import bare_python
 from toy_driver import ToyDriver
 

@@ -34,7 +34,7 @@ from perfgate.errors import ExitStatus, PerfgateError
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.versioned_json import validated
-from perfgate.metrics.catalogue import COUNTER_METRICS, LOAD_METRICS, METRICS, ROLE_METRICS
+from perfgate.metrics.catalogue import LOAD_METRICS, METRICS, PART_METRICS
 from perfgate.metrics.trial import Iteration
 from perfgate.record.run_record import Record, Run
 
@@ -129,7 +129,11 @@ def _surfaces() -> Iterator[tuple[str, Entry]]:
         yield f"schema {schema}", partial(_schema, schema)
     yield "python", lambda _: {name: signature(getattr(api, name)) for name in api.__all__}
     yield "action", lambda _: action()
-    for table in (METRICS, ROLE_METRICS, COUNTER_METRICS, LOAD_METRICS):
+    by_role: list[Mapping[str, Any]] = [
+        {name: one for name, one in PART_METRICS.items() if one.kind == kind} for kind in ("traced", "counted")
+    ]
+    tables: tuple[Mapping[str, Any], ...] = (METRICS, *by_role, LOAD_METRICS)
+    for table in tables:
         yield f"metrics from {next(iter(table))}", partial(_units, table)
     yield "exit statuses", lambda _: {status.name: status.value for status in ExitStatus}
 

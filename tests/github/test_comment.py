@@ -23,7 +23,8 @@ from perfgate.github.github_markdown import COMMENT_BYTES
 from perfgate.github.verdict import read_verdict
 from perfgate.github.workflow_job import JobPlan
 from perfgate.judge.cell_facts import BaselineOutcome
-from perfgate.judge.outcome import CellOutcome, CounterRow, CountersOutcome, GateOutcome, Outcome, verdict_json
+from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, verdict_json
+from perfgate.kernels.outcomes import CounterRow, CountersOutcome
 from perfgate.models import Note
 from perfgate.report.formats import render
 from perfgate.report.interval_strip import interval_lines

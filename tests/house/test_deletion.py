@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from decode_steps import decode, traces
+from hand_made import cell, record, scenario_file, spread, trials
 from perfgate_process import PROGRAM, stub_words
 from removed_rooms import ROOT, called, without
 from test_rooms import CORE, OPTIONAL
 
+from perfgate.record.run_record import write_record
 from perfgate.rooms import SHIPPED
 
 LOOK = """
@@ -69,6 +73,33 @@ def test_the_core_alone_measures_and_judges(tmp_path: Path) -> None:
     ):
         ended = called(tree, "-m", "perfgate", *words, here=tmp_path)
         assert ended.returncode == 0, (words, ended.stderr)
+
+
+@pytest.mark.parametrize("room", ["trace", "counters", "kernels"])
+def test_what_traces_and_counters_are_for_is_refused_by_name(room: str, tmp_path: Path) -> None:
+    """Without the room scenarios and records that need it end with 2; a record of timed trials alone is compared."""
+    tree, gated = without([room], tmp_path / "tree"), "{{metric: {}, role: gemm, ignorable: 1%, must_catch: 3%}}"
+    declared = {
+        "traced": scenario_file(tmp_path, "traced", more="kernels: {traced: {iterations: 2}}"),
+        "counted": scenario_file(tmp_path, "counted", more="counters: [{role: gemm, metrics: {registers: same}}]"),
+        "by-role": scenario_file(tmp_path, "by-role", gates=gated.format("kernel_time_per_step")),
+        "by-counter": scenario_file(tmp_path, "by-counter", gates=gated.format("dram_bytes")),
+    }
+    (tmp_path / "perfgate.toml").unlink()
+    step = [decode([("gemm", "a", 4000)])]
+    for name, taken in (("timed", trials(spread(0.0, 0.0002, 4))), ("traced", traces(step, step))):
+        write_record(tmp_path / f"{name}.json", record(cell(), taken))
+
+    def ended(*words: str) -> subprocess.CompletedProcess[str]:
+        return called(tree, "-m", "perfgate", *words, here=tmp_path)
+
+    refused = {name: ended("check", str(file)) for name, file in declared.items()}
+    refused["traced record"] = ended("compare", "traced.json:base", "traced.json:head")
+    kept = ended("compare", "timed.json:base", "timed.json:head", "--exit-zero")
+
+    assert kept.returncode == 0, kept.stderr
+    for name, process in refused.items():
+        assert (process.returncode, f"room '{room}' is not here" in process.stderr) == (2, True), (name, process.stderr)
 
 
 def test_a_run_goes_on_without_shards(tmp_path: Path) -> None:

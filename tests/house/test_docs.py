@@ -13,7 +13,7 @@ from stub_engine import bare_python
 
 from perfgate import __version__, gate, rooms
 from perfgate.scenario.declaration import load
-from perfgate.trace.families import ROLES
+from perfgate.scenario.kernel_names import ROLES
 
 ROOT = Path(__file__).parents[2]
 README_LINES = 150

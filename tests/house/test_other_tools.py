@@ -11,8 +11,8 @@ from perfgate.kernels.commands import kernels
 from perfgate.kernels.kernel_report import FIGURES
 from perfgate.machine.telemetry import GpuTelemetry
 from perfgate.metrics.catalogue import METRICS
+from perfgate.scenario.kernel_names import COPY_KINDS
 from perfgate.trace.idle_gaps import GAPS
-from perfgate.trace.kernel_table import COPY_KINDS
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,20 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from decode_steps import decode, traces
 from fake_collector import FakeCollector
-from hand_made import (
-    BOTH,
-    MACHINE,
-    cell,
-    decode,
-    gate,
-    record,
-    scenario_file,
-    spread,
-    traces,
-    trial,
-    trials,
-)
+from hand_made import BOTH, MACHINE, cell, gate, record, scenario_file, spread, trial, trials
 from scipy import stats as scipy_stats
 
 from perfgate import gate as use_cases

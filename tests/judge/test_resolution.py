@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hand_made import BOTH, cell, codes, decode, gate, iteration, judged, only, record, run, traces, trial, trials
+from decode_steps import decode, traces
+from hand_made import BOTH, cell, codes, gate, iteration, judged, only, record, run, trial, trials
 
 from perfgate import gate as use_cases
 from perfgate.judge.cell_verdict import judge

@@ -21,12 +21,12 @@ from perfgate.cli.main import main
 from perfgate.counters.launch_table import KernelLaunch, NcuReport
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.trace_join import Identity, Join, Row, join
-from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import NotComparableError
 from perfgate.kernels.joined_counters import COLUMNS
+from perfgate.metrics.transformer import read_config, step_demand
 from perfgate.report.formats import render
+from perfgate.scenario.kernel_names import UNLISTED
 from perfgate.trace.decode_step import KernelKey
-from perfgate.trace.families import UNLISTED
 from perfgate.trace.selection import Selection, by_kernel, select
 from perfgate.trace.trace_file import read_trace
 

@@ -13,10 +13,10 @@ from recorded_runs import RANKS, recorded
 
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import CellOutcome, Outcome, verdict_json
+from perfgate.kernels.causes import attribution_sentence
 from perfgate.kernels.envelope import judge_envelope, learn
 from perfgate.kernels.ranks import with_waits_apart
 from perfgate.metrics.sides import Side
-from perfgate.report.causes import attribution_sentence
 from perfgate.trace.attribution import GRAPH_IDLE, WAITING, attribute
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.trace.rank_steps import RankSteps, waits_as_idle
@@ -27,9 +27,8 @@ def test_another_all_reduce_is_blocked_and_named() -> None:
     (found,) = other_collective().cells
     (reason,) = (reason for reason in found.reasons if reason.code == "outside-envelope")
     assert "cross_device_reduce_1stage -> ncclDevKernel_AllReduce_Sum_bf16_RING_LL" in reason.text
-    assert found.ranks is not None
-    assert found.ranks.worst == "rank 1"
-    first, second = found.ranks.ranks
+    assert found.fact("ranks").worst == "rank 1"
+    first, second = found.fact("ranks").ranks
     assert first.figures["waiting_s"] == pytest.approx({"base": LAYERS * 400e-9, "head": LAYERS * 900e-9})
     assert second.figures["waiting_s"] == {"base": 0, "head": 0}
     assert second.figures["transfer_s"] == pytest.approx({"base": LAYERS * 2e-6, "head": LAYERS * 2.6e-6})
@@ -59,8 +58,9 @@ def test_a_trace_in_which_one_side_waits_for_its_host_tells_the_cause_all_the_sa
     assert transfer.difference_s == pytest.approx(186e-6, rel=0.01)
     assert waiting.difference_s == pytest.approx(-220e-6, rel=0.01)
     assert change.host_s == 0.0
-    assert found.ranks is not None
-    moved = [rank.figures["transfer_s"]["head"] - rank.figures["transfer_s"]["base"] for rank in found.ranks.ranks]
+    moved = [
+        rank.figures["transfer_s"]["head"] - rank.figures["transfer_s"]["base"] for rank in found.fact("ranks").ranks
+    ]
     assert moved == pytest.approx([transfer.difference_s] * 2, rel=0.01)
 
 
@@ -116,8 +116,7 @@ def test_waits_that_one_trial_does_not_tell_are_taken_apart_in_none(lacks: str, 
     assert WAITING not in {part.name for part in change.parts}
     own = tuple(part.model_copy(update={"difference_s": 1e-3}) for part in change.parts if part.name == "communication")
     assert not change.model_copy(update={"residual_s": 1e-3, "measured_s": 1e-3, "parts": own}).misled
-    assert found.ranks is not None
-    grown = {name: seconds for name, seconds in found.ranks.ranks[0].parts.items() if seconds > 0}
+    grown = {name: seconds for name, seconds in found.fact("ranks").ranks[0].parts.items() if seconds > 0}
     late_s = pytest.approx(LAYERS * 2600e-9)
     if lacks == "waits":
         assert grown == {"communication": late_s}
@@ -155,7 +154,7 @@ def test_a_step_that_does_not_tell_waits_takes_no_other_with_it() -> None:
     assert measured.run is not None
     ((name, taken),) = measured.records.items()
     trials_ = [
-        one.model_copy(update={"ranks": silenced(one.ranks, 3)}) if one.kind == "traced" else one
+        one.model_copy(update={"ranks": silenced(one.payload("ranks"), 3)}) if one.kind == "traced" else one
         for one in taken.trials
     ]
     again = judge(measured.run, {name: taken.model_copy(update={"trials": tuple(trials_)})})
@@ -166,9 +165,7 @@ def test_a_step_that_does_not_tell_waits_takes_no_other_with_it() -> None:
         assert found.misled
         assert found.device_s == pytest.approx(told.device_s, abs=10e-6)
         assert found.device_s != told.device_s
-        assert before.ranks is not None
-        assert after.ranks is not None
-        for one, other in zip(before.ranks.ranks, after.ranks.ranks, strict=True):
+        for one, other in zip(before.fact("ranks").ranks, after.fact("ranks").ranks, strict=True):
             assert other.parts.keys() == one.parts.keys()
             assert other.parts["communication"] == pytest.approx(one.parts["communication"], rel=0.01)
 
@@ -195,7 +192,6 @@ def test_the_untraced_step_of_drafts_is_whole() -> None:
         measured = cell("llama-8b-tp2", [gate("itl_median", "1%", "3%")])
         taken = record(measured, [*timed, *pair(engine(), engine())])
         (found,) = judge(run([measured]), {measured.cell_id: taken}).cells
-        assert found.attribution is not None
         assert found.attribution.measured_s == measured_s
 
 
@@ -222,7 +218,7 @@ def test_an_a_a_of_two_ranks_passes() -> None:
 
 def test_an_engine_of_one_rank_has_no_table() -> None:
     """Nothing is written about ranks where there is but one."""
-    assert _only(judged([])).ranks is None
+    assert _only(judged([])).fact("ranks") is None
     assert '"ranks"' not in verdict_json(judged([]))
 
 
@@ -232,7 +228,7 @@ def test_sides_of_other_numbers_of_ranks_are_shown_rank_by_rank() -> None:
     three = traced_ranks(*(dict.fromkeys(range(8), step_of(rank, REDUCE, 2000, 400)) for rank in (0, 1, 1)))
     measured = cell()
     outcome = judge(run([measured]), {measured.cell_id: record(measured, pair(two, three))})
-    found = _only(outcome).ranks
+    found = _only(outcome).fact("ranks")
     assert found is not None
     assert [[*rank.figures["slowest"]] for rank in found.ranks] == [["base", "head"], ["base", "head"], ["head"]]
     assert [rank.change_s is None for rank in found.ranks] == [False, False, True]
@@ -257,11 +253,9 @@ def test_launches_are_those_of_one_stage() -> None:
     taken = record(measured, pair(stages(4000), stages(12_000, odd)))
     found = _only(judge(run([measured]), {measured.cell_id: taken}))
 
-    assert found.attribution is not None
     kernels = [part for part in found.attribution.parts if part.kind == "kernels"]
     assert [part.name for part in kernels if part.base_launches != part.head_launches] == []
-    assert found.ranks is not None
-    assert found.ranks.worst == "rank 1"
-    first, second = found.ranks.ranks
+    assert found.fact("ranks").worst == "rank 1"
+    first, second = found.fact("ranks").ranks
     assert first.figures["own_s"] == pytest.approx({"base": 7e-6, "head": 7e-6})
     assert second.figures["own_s"] == pytest.approx({"base": 9e-6, "head": 17e-6})

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hand_made import BASE, STEP_S, cell, codes, decode, gate, judged, record, spread, traces, trial, trials
+from decode_steps import decode, traces
+from hand_made import BASE, STEP_S, cell, codes, gate, judged, record, spread, trial, trials
 from scipy import stats as scipy_stats
 
 from perfgate.judge.cell_verdict import compare_sides
@@ -314,7 +315,6 @@ def host_outcome(
 
 def changed(one: Trial, **changes: object) -> Trial:
     """A traced trial with other figures."""
-    assert one.decode is not None
     return one.model_copy(update={"decode": one.decode.model_copy(update=changes)})
 
 
@@ -425,7 +425,6 @@ def test_attribution_of_a_cell() -> None:
     """With traces a cell says where the step's difference comes from, beside the one measured without a tracer."""
     found = judged([*trials([0.01] * 4), *traced([math.log(1.05)] * 4)], cell()).cells[0]
 
-    assert found.attribution is not None
     assert found.attribution.parts[0].name == "attention"
     assert found.attribution.difference_s == pytest.approx(50e-6)
     assert found.attribution.measured_s == pytest.approx(STEP_S * math.expm1(0.01), rel=1e-3)

@@ -13,8 +13,8 @@ import pytest
 from stub_engine import TRACE, leave_two_traces, write_stub
 
 from perfgate.capture.job import Job
-from perfgate.capture.pinning import Steady
 from perfgate.capture.trial_taking import EngineCollector
+from perfgate.kernels.tracing import Steady
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import Artifact, Trial
 from perfgate.scenario.plan import Cell
@@ -64,11 +64,10 @@ def test_every_rank_counts(prepare: Callable[[str], Job], tmp_path: Path) -> Non
     trial = collect(job)
 
     assert trial.failure is None
-    assert trial.decode is not None
     assert trial.decode.steps == 2 * 7
     assert trial.decode.held == ()
     assert [pattern.steps for pattern in trial.decode.patterns] == [2 * 7]
-    assert [rank.decode.steps for rank in trial.ranks] == [7, 7]
+    assert [rank.decode.steps for rank in trial.payload("ranks")] == [7, 7]
     assert len(trial.decode.span_ns) == 7
     folder, digest = job.folder.relative_to(job.run_folder), sha256_hex(TRACE.read_bytes())
     assert trial.traces == tuple(
@@ -175,5 +174,4 @@ def test_a_report_says_what_was_held(
 
     trial = collect(job, gpu=True)
 
-    assert trial.decode is not None
     assert trial.decode.held == ("hashes", "cores 4,5,6,7")

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from stored import lineage
 
 from perfgate.baseline.lineage import parse
-from perfgate.counters.transformer import read_config
 from perfgate.errors import RecordError
 from perfgate.machine.json_text import (
     BASELINE,
@@ -28,6 +27,7 @@ from perfgate.machine.json_text import (
     read_json,
 )
 from perfgate.machine.versioned_json import read_model, write_model
+from perfgate.metrics.transformer import read_config
 from perfgate.record.run_record import read_run, write_run
 
 SMALL = Size(1, 10)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.machine.telemetry import GpuTelemetry
-from perfgate.metrics.catalogue import COLD_START, METRICS, ROLE_METRICS, find_metric, metric_names, trial_value
+from perfgate.metrics.catalogue import COLD_START, METRICS, PART_METRICS, find_metric, metric_names, trial_value
 from perfgate.metrics.summaries import step_median
 from perfgate.metrics.trial import Iteration, Startup, Trial
 from perfgate.trace.decode_step import DecodeSteps
@@ -305,7 +305,7 @@ def test_a_written_time_reads_back_within_its_four_digits(value: float) -> None:
 
 def test_each_metric_has_a_meaning_a_unit_and_a_direction() -> None:
     """The table is complete, keyed by name, and promises nothing twice."""
-    families = {name: family.of("gemm") for name, family in ROLE_METRICS.items()}
+    families = {name: family.of("gemm") for name, family in PART_METRICS.items()}
     for name, metric in (METRICS | families).items():
         assert metric.name == (f"{name}[gemm]" if name in families else name)
         assert metric.meaning

@@ -11,43 +11,30 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from decode_steps import decode, traces
 from fake_collector import FakeCollector
-from hand_made import (
-    cell,
-    decode,
-    failed,
-    gate,
-    iteration,
-    judged,
-    record,
-    run,
-    scenario_file,
-    spread,
-    traces,
-    trial,
-    trials,
-)
+from hand_made import cell, failed, gate, iteration, judged, record, run, scenario_file, spread, trial, trials
 from hostile_run import hostile
 from pydantic import ValidationError
 from rank_traces import other_collective
 from recorded_runs import RUNS, fp32_logits_worked_out, recorded, recorded_together
 
 from perfgate.cli.main import main
-from perfgate.counters.gpu_roofs import find_gpu
 from perfgate.counters.launch_table import COUNTERS, Device, KernelLaunch
 from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cell_verdict import evidence_of_run, judge
 from perfgate.judge.evidence import Evidence
 from perfgate.kernels.counter_charts import roofline
 from perfgate.kernels.kernel_evidence import kernels_section
-from perfgate.kernels.step_charts import layers_chart, step_bars
+from perfgate.kernels.step_charts import layers_chart, step_bars, waterfall
 from perfgate.load.shape import Load
+from perfgate.metrics.gpu_roofs import find_gpu
 from perfgate.metrics.sides import SIDES
 from perfgate.report.chart import Scale
 from perfgate.report.explanation import commands, steps, three_sentences
 from perfgate.report.formats import render
 from perfgate.report.html import run_html
-from perfgate.report.outcome_charts import forest, waterfall
+from perfgate.report.outcome_charts import forest
 from perfgate.report.record_charts import iterations_chart, pairs_chart, tokens_chart
 from perfgate.report.run_page import MeasuredRun
 from perfgate.report.setting_lines import same_again
@@ -362,7 +349,6 @@ def test_a_gate_without_a_lower_bound_has_an_open_interval() -> None:
 def test_the_waterfall_ends_where_the_head_is() -> None:
     """The bars add up: the last part ends at the head's difference."""
     (found,) = recorded("regressed").outcome.cells
-    assert found.attribution is not None
 
     bars = [mark.at for mark in waterfall(found.attribution).marks if mark.look.startswith("bar")]
 
@@ -379,7 +365,6 @@ def test_the_layers_add_up_to_the_step() -> None:
     """Stretches of layers and idle time are as long as the step; layers that are alike share a row."""
     measured = fp32_logits_worked_out()
     (found,) = measured.outcome.cells
-    assert found.attribution is not None
     chart = layers_chart(evidence_of(measured), found.attribution)
     assert chart is not None
 

@@ -10,23 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from fake_collector import H200
-from hand_made import (
-    BASE,
-    Kernel,
-    cell,
-    decode,
-    failed,
-    gate,
-    iteration,
-    judged,
-    record,
-    run,
-    spread,
-    traces,
-    trial,
-    trials,
-)
+from decode_steps import Kernel, decode, traces
+from fake_kernels import H200
+from hand_made import BASE, cell, failed, gate, iteration, judged, record, run, spread, trial, trials
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rank_traces import other_collective
@@ -35,20 +21,20 @@ from stored import alone, lineage
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.visit_comparison import judge_against
 from perfgate.counters.launch_table import COUNTERS, KernelLaunch
-from perfgate.counters.roofline_bound import Floor
 from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import UsageError
 from perfgate.github.github_markdown import annotate, render_github, render_within
 from perfgate.judge.cell_verdict import compare_sides, judge, judge_advisory
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, MetricOutcome, Outcome, verdict_json
+from perfgate.kernels.causes import COUNTED
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.catalogue import METRICS
+from perfgate.metrics.roofline_bound import Floor
 from perfgate.metrics.sides import SIDES, Side
 from perfgate.metrics.trial import Failure, Trial
 from perfgate.models import Note
 from perfgate.reasons import REASONS
-from perfgate.report.causes import COUNTED
 from perfgate.report.closing_sentence import closing
 from perfgate.report.document import printable
 from perfgate.report.explanation import causes

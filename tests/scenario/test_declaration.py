@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from perfgate.errors import ScenarioError
 from perfgate.metrics.catalogue import PART_METRICS, metric_family, metric_names
+from perfgate.scenario import kernel_names
 from perfgate.scenario.declaration import (
     LoadedScenario,
     Scenario,
@@ -27,7 +28,6 @@ from perfgate.scenario.local_files import repository_root
 from perfgate.scenario.served import OF_SERVERS
 from perfgate.scenario.yaml_document import MAX_BYTES
 from perfgate.stats.sequential import Schedule
-from perfgate.trace import families
 from perfgate.units import LARGEST_PERCENTAGE, format_percent, parse_percent, parse_quantity
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ KNOWN = ", ".join(metric_names())
 BY_ROLE = ", ".join(PART_METRICS)
 TRACED = "kernels: {traced: {iterations: 2}}"
 GEMM = "{metric: kernel_throughput, role: gemm, ignorable: 1%, must_catch: 3%}"
-ROLES = ", ".join(families.ROLES)
+ROLES = ", ".join(kernel_names.ROLES)
 BATCH = "batch: 4, input_tokens: 16, output_tokens: 4"
 SIZE = "width: 8, height: 8"
 LARGE = "width: 8192, height: 8192"

@@ -14,11 +14,11 @@ from ruamel.yaml import YAML
 from perfgate.errors import ScenarioError
 from perfgate.scenario.declaration import LoadedScenario, dump, json_schema, loads, with_kernels
 from perfgate.scenario.expected_kernels import Bound, Expectation
+from perfgate.scenario.kernel_names import RoleRule
 from perfgate.scenario.plan import Cell, Plan, make_plan, resolve_cells
 from perfgate.scenario.yaml_document import read_document
 from perfgate.scenario.yaml_writing import replace_block
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
-from perfgate.trace.families import RoleRule
 
 SCENARIO = """schema: 1
 name: x

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from perfgate.cli.main import main
-from perfgate.counters.transformer import StepDemand, read_config, step_demand
+from perfgate.metrics.transformer import StepDemand, read_config, step_demand
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import Cell, resolve_cells
 

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from perfgate.errors import UsageError
+from perfgate.scenario.kernel_names import ROLES, UNLISTED, RoleRule
 from perfgate.trace.families import (
-    ROLES,
     SHIPPED,
-    UNLISTED,
-    RoleRule,
     classify,
     normalised_name,
     short_name,

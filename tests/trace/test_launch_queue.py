@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nsys_builder import PID, ExportBuilder
 
-from perfgate.trace.kernel_table import COPY_KINDS, Trace
+from perfgate.scenario.kernel_names import COPY_KINDS
+from perfgate.trace.kernel_table import Trace
 from perfgate.trace.launch_queue import WORK, find_launches
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.trace_file import read_trace

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nsys_builder import ExportBuilder
 
+from perfgate.scenario.kernel_names import PLACES
 from perfgate.trace.families import classify
 from perfgate.trace.kernel_table import NONE, Kernels, Names, filled
 from perfgate.trace.layers import assign_layers
 from perfgate.trace.nsys import read_nsys
-from perfgate.trace.places import PLACES
 
 HEAD = ["_prepare_inputs", "indexSelectSmallIndex"]
 TAIL = ["vllm::fused_add_rms_norm_kernel", "nvjet_lm_head", "_gumbel_sample_kernel"]

@@ -16,11 +16,10 @@ import pytest
 from nsys_builder import PID, VERSIONS, ExportBuilder, global_id
 
 from perfgate.errors import RecordError
+from perfgate.scenario.kernel_names import COPY_KINDS, PLACES, RoleRule
 from perfgate.trace.breakdown import figures
-from perfgate.trace.families import RoleRule
-from perfgate.trace.kernel_table import COPY_KINDS, NONE, STEP_KINDS, Trace
+from perfgate.trace.kernel_table import NONE, STEP_KINDS, Trace
 from perfgate.trace.nsys import read_nsys
-from perfgate.trace.places import PLACES
 from perfgate.trace.scrub import scrub
 from perfgate.trace.selection import by_kernel, patterns, select
 from perfgate.trace.trace_file import read_trace

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from perfgate.errors import RecordError
+from perfgate.scenario.kernel_names import COPY_KINDS
 from perfgate.trace.breakdown import figures
-from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, STEP_KINDS
+from perfgate.trace.kernel_table import NO_TIME, NONE, STEP_KINDS
 from perfgate.trace.scrub import scrub
 from perfgate.trace.selection import by_kernel, by_role, select
 from perfgate.trace.torch_profiler import read_torch

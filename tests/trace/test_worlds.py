@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from test_families import BY_NAME, NAMED
 
-from perfgate.trace.families import ROLES, SHIPPED, UNLISTED, classify
+from perfgate.scenario.kernel_names import ROLES, UNLISTED
+from perfgate.trace.families import SHIPPED, classify
 from perfgate.trace.trace_file import read_trace
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perfgate.counters.gpu_roofs import Precision
-from perfgate.counters.model_shape import expert_count
 from perfgate.errors import UsageError
+from perfgate.metrics.gpu_roofs import Precision
+from perfgate.metrics.model_shape import expert_count
 
 WIDTHS = {"bfloat16": 2.0, "float16": 2.0, "half": 2.0}
 """Bytes of the data types that decode runs in unquantised; float32 runs on other pipes, and no roof is known for it."""
@@ -108,7 +108,7 @@ def checkpoint_quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
     producer.
 
     Args:
-        config: As :func:`perfgate.counters.model_shape.text_part` returns it.
+        config: As :func:`perfgate.metrics.model_shape.text_part` returns it.
     """
     found = config.get("quantization_config")
     found = config.get("compression_config") if found is None else found

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from perfgate.counters.model_shape import head_width, key_value_heads
-from perfgate.counters.transformer import step_demand
+from perfgate.metrics.model_shape import head_width, key_value_heads
+from perfgate.metrics.transformer import step_demand
 
 GEMMA_3_12B: dict[str, Any] = {
     "model_type": "gemma3", "torch_dtype": "bfloat16",

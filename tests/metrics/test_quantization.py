@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from perfgate.counters.roofline_bound import find_floor
-from perfgate.counters.transformer import StepDemand, read_config, step_demand
 from perfgate.errors import UsageError
+from perfgate.metrics.roofline_bound import find_floor
+from perfgate.metrics.transformer import StepDemand, read_config, step_demand
 
 MODEL = Path(__file__).parents[2] / "scenarios/models/llama-8b"
 LLAMA = read_config(MODEL)

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from perfgate.counters.launch_table import COUNTERS
 from perfgate.errors import NotMeasuredError
-from perfgate.kernels.launch_window import choose_window
-from perfgate.scenario.counter_trials import Condition, CounterTrials, Launches, metrics_to_read
+from perfgate.kernels.launch_window import choose_window, includes, metrics_to_read
+from perfgate.scenario.counter_trials import Condition, CounterTrials, Launches
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern, summarise
 from perfgate.trace.trace_file import read_trace
 
@@ -81,7 +81,7 @@ def test_a_window_holds_what_it_was_chosen_for(layers: int, asked: list[Launches
 
     def holds(begin: int, count: int) -> bool:
         inside = {(begin + n) % len(keys) for n in range(count)}
-        return all(sum(one.includes(keys[n], None) for n in inside) >= int(one.profile) for one in asked)
+        return all(sum(includes(one, keys[n], None) for n in inside) >= int(one.profile) for one in asked)
 
     if not holds(0, len(keys)):
         with pytest.raises(NotMeasuredError) as caught:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
-from perfgate.judge.outcome import EXACT_ENDS, CellOutcome, CounterRow, CountersOutcome
-from perfgate.metrics.catalogue import METRICS, split_name
+from perfgate.judge.outcome import CellOutcome
+from perfgate.kernels.outcomes import CounterRow, CountersOutcome
+from perfgate.metrics.catalogue import split_name
 from perfgate.metrics.sides import SIDES
 from perfgate.report.document import Section
+from perfgate.report.explanation import OF_THE_STEP
 from perfgate.trace.attribution import GRAPH_IDLE, OF_NO_HOST, SHARED, WAITING, Attribution, Part
 from perfgate.units import format_si, format_value, percent, plural
 
-CAUSES = (*EXACT_ENDS, "one-sided-failures", "preempted")
-"""Reasons that say what is different about the head; others may quote a log or a traceback, which names anything."""
 ATTRIBUTED = ("decode step", "base us", "head us", "difference us", "share")
 COUNTED = ("counted kernel", "role", "launches", "bytes", "DRAM", "SM", "occupancy", "times its roof", "bound")
 COUNTED_GIVE_WAY = (6, 5, 4, 8, 2)
@@ -211,20 +212,26 @@ def why_slower(cell: CellOutcome) -> list[str]:
     if cell.counters is None:
         return []
     blocked = [split_name(gate.metric) for gate in cell.gates if gate.verdict == "regressed"]
-    of_the_step = {name for name, metric in METRICS.items() if metric.kind == "timed" and metric.decode != "none"}
-    parts = [part or (_largest_part(cell) if metric in of_the_step else None) for metric, part in blocked]
+    parts = [part or (_largest_part(cell) if metric in OF_THE_STEP else None) for metric, part in blocked]
     sentences = (cell.counters.sentences.get(part) for part in dict.fromkeys(parts) if part)
     return [text for text in sentences if text]
 
 
-def told_causes(cell: CellOutcome) -> Iterator[str]:
-    """Every sentence that says why a cell is slower, and what blocked it."""
-    yield from (gate.metric for gate in cell.gates if gate.verdict == "regressed")
-    if cell.attribution is not None:
-        yield attribution_sentence(cell.attribution, grown=True)
+def _of_attribution(sentence: Callable[[Attribution], str]) -> Callable[[CellOutcome], list[str]]:
+    return lambda cell: [sentence(cell.attribution)] if cell.attribution else []
+
+
+why_longer = _of_attribution(why_in_words)
+difference = _of_attribution(attribution_sentence)
+beside_no_cause = _of_attribution(of_the_step)
+grown = _of_attribution(partial(attribution_sentence, grown=True))
+"""What the table of the room names, of a cell that has traced pairs."""
+
+
+def counters_changed(cell: CellOutcome) -> Iterator[str]:
+    """What ncu counted otherwise."""
     if cell.counters is not None:
         yield from (text for text in cell.counters.sentences.values() if not text.endswith(SAME_BYTES))
-    yield from (note.text for note in cell.reasons if note.code in CAUSES)
 
 
 def _largest_part(cell: CellOutcome) -> str | None:

@@ -6,11 +6,11 @@ import gzip
 from pathlib import Path
 
 import pytest
-from hand_made import Kernel, decode
+from decode_steps import Kernel, decode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.report.causes import attribution_section, attribution_sentence, of_the_step, why_in_words
+from perfgate.kernels.causes import attribution_section, attribution_sentence, of_the_step, why_in_words
 from perfgate.trace.attribution import BETWEEN, COPIES, Attribution, Part, attribute
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern, summarise
 from perfgate.trace.idle_gaps import GAPS

@@ -13,8 +13,8 @@ from fake_nvml import FakeMachine
 from hand_made import BOTH, cell, codes, gate, judged, only, scenario_file, spread, trials
 
 from perfgate import gate as use_cases
-from perfgate.counters.roofline_bound import Floor, find_floor
 from perfgate.metrics.catalogue import trial_value
+from perfgate.metrics.roofline_bound import Floor, find_floor
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, read_record
 from perfgate.report.outcome_lines import floor_line, ungated_line

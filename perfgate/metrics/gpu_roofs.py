@@ -15,6 +15,8 @@ from perfgate.errors import UsageError
 
 Precision = Literal["fp16", "fp8", "int8", "fp4"]
 """What the tensor cores multiply: ``fp16`` represents BF16 too, which runs at the same rate."""
+Bound = Literal["memory", "compute", "latency", "unknown"]
+"""What a kernel, or a step, is nearest to."""
 
 
 @dataclass(frozen=True)

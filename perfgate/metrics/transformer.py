@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfgate.counters.gpu_roofs import Precision
-from perfgate.counters.model_shape import is_tied, layer_count, require_known, spans, text_part, vocabulary, whole
-from perfgate.counters.quantization import WIDTHS, Formats, checkpoint_quantisation, weight_formats
-from perfgate.counters.weight_matrices import ABSORBED, attention, matrices
 from perfgate.errors import UsageError
 from perfgate.machine.json_text import read_json
+from perfgate.metrics.gpu_roofs import Precision
+from perfgate.metrics.model_shape import is_tied, layer_count, require_known, spans, text_part, vocabulary, whole
+from perfgate.metrics.quantization import WIDTHS, Formats, checkpoint_quantisation, weight_formats
+from perfgate.metrics.weight_matrices import ABSORBED, attention, matrices
 
 REFUSED_SIZES = (
     "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size",

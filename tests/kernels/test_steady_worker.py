@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.capture.pinning import steady_worker
+from perfgate.kernels.tracing import steady_worker
 
 SHELL = {"PATH": os.environ["PATH"]}
 Programs = Callable[..., Mapping[str, str]]
@@ -78,7 +78,7 @@ def test_what_is_missing_or_forbidden_is_not_held(
 
 def test_a_tool_that_hangs_is_not_held(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried for a while only."""
-    monkeypatch.setattr("perfgate.capture.pinning.TRY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("perfgate.kernels.tracing.TRY_TIMEOUT_S", 0.05)
     assert steady_worker(programs(setarch="exec /bin/sleep 5")).wrapper == ()
 
 

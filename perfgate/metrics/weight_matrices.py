@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perfgate.counters.model_shape import (
+from perfgate.errors import UsageError
+from perfgate.metrics.model_shape import (
     LATENT,
     expert_count,
     head_width,
@@ -20,7 +21,6 @@ from perfgate.counters.model_shape import (
     vocabulary,
     whole,
 )
-from perfgate.errors import UsageError
 
 ABSORBED = "absorbed"
 """The family of the matrix that makes keys and values of latents. vLLM's decode multiplies queries and outputs with its

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from perfgate.counters.gpu_roofs import GpuRoof, gpu_called
-from perfgate.counters.roofline import Bound
-from perfgate.counters.transformer import StepDemand, read_config, step_demand
 from perfgate.errors import UsageError
+from perfgate.metrics.gpu_roofs import Bound, GpuRoof, gpu_called
+from perfgate.metrics.transformer import StepDemand, read_config, step_demand
 from perfgate.models import Frozen
 from perfgate.units import format_value
 
@@ -31,7 +30,7 @@ class Floor(Frozen):
     """What the mean decode step must move and do on one GPU, what that GPU can, and the time it takes at least.
 
     Integers, as all that is measured; the mean is over the context lengths of the decode steps, which grow by a token
-    a step (:func:`perfgate.counters.transformer.step_demand`).
+    a step (:func:`perfgate.metrics.transformer.step_demand`).
 
     Args:
         gpu: As its driver calls it.

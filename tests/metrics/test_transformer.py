@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.counters.model_shape import is_tied
-from perfgate.counters.transformer import REFUSED_ARGS, REFUSED_SIZES, StepDemand, read_config, step_demand
 from perfgate.errors import UsageError
+from perfgate.metrics.model_shape import is_tied
+from perfgate.metrics.transformer import REFUSED_ARGS, REFUSED_SIZES, StepDemand, read_config, step_demand
 
 LLAMA = read_config(Path(__file__).parents[2] / "scenarios/models/llama-8b")
 MIXTRAL = {
