@@ -72,6 +72,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.needs("calls", "kernels")
 def test_every_problem_of_a_badly_broken_scenario_is_listed() -> None:
     """The golden file holds one line a mistake, in file order."""
     text = (GOLDEN / "broken-scenario.yaml").read_text()
@@ -97,6 +98,7 @@ PERCENT = 'expected a percentage from 0% to 1000% with its % sign, like "0.5%"'
 DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
 
 
+@pytest.mark.needs("calls", "kernels")
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
@@ -706,6 +708,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
+@pytest.mark.needs("calls", "kernels")
 @given(scenarios())
 def test_a_dumped_scenario_loads_to_the_same(scenario: Scenario) -> None:
     """Whatever a valid scenario says comes back from its dump, names of words like no and numbers as text included."""
@@ -727,6 +730,7 @@ def as_json(text: str) -> Any:
     return YAML(typ="safe", pure=True).load(text)
 
 
+@pytest.mark.needs("calls", "kernels")
 def test_the_committed_schema_is_current() -> None:
     """docs/schema holds what this version generates; mend it with: perfgate schema."""
     assert SCHEMA_FILE.read_text() == json.dumps(json_schema(), indent=2) + "\n"
@@ -749,6 +753,7 @@ def test_shipped_scenarios_are_valid(file: Path) -> None:
     assert loaded.scenario.name == file.stem
 
 
+@pytest.mark.needs("calls", "kernels")
 @pytest.mark.parametrize(
     "lines",
     [
