@@ -44,6 +44,8 @@ REMOVED = {room for room in SHIPPED if not (FOLDER / room).is_dir()}
 """Optional rooms that are not here; elsewhere than in a copy that a test made there are none."""
 SHARED = ("tests", "benchmarks", "research", "docs")
 """Folders whose modules tests import."""
+NEEDED = re.compile(r'^pytestmark = pytest\.mark\.needs\("(\w+)"\)', re.MULTILINE)
+"""How a file says that it cannot even be collected without a room."""
 ENGINE_PYTHON = "PERFGATE_ENGINE_PYTHON"
 nvml_of_the_machine = vars(nvml)["pynvml"]
 
@@ -83,9 +85,11 @@ def _needs_a_removed_room(file: Path) -> bool:
     """Whether a file imports a room that was removed, or something that the tests share does for it."""
     files, needed = [file], set[str]()
     for each in files:
-        modules = re.findall(r"^ *(?:from|import) ([\w.]+)", each.read_text(encoding="utf-8"), re.MULTILINE)
-        needed |= {name.split(".")[1] for name in modules if name.startswith("perfgate.")}
-        shared = (FOLDER.parent / folder / f"{name}.py" for folder in SHARED for name in modules)
+        text = each.read_text(encoding="utf-8")
+        modules = re.findall(r"^ *(?:from|import) ([\w.]+)", text, re.MULTILINE)
+        needed |= {*NEEDED.findall(text)} | {name.split(".")[1] for name in modules if name.startswith("perfgate.")}
+        folders = (each.parent, *(FOLDER.parent / folder for folder in SHARED))
+        shared = (folder / f"{name}.py" for folder in folders for name in modules)
         files += [place for place in shared if place.is_file() and place not in files]
     return bool(needed & REMOVED)
 
@@ -94,8 +98,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that need an engine begin the parts that pytest-xdist hands its workers, those with most starts first.
 
     They take longest, and other tests fill the cores beside them. Where no engine is named they are skipped, with the
-    way to run them.
+    way to run them. A test goes with an optional room that it says it needs.
     """
+    if REMOVED:
+        items[:] = [one for one in items if not any(REMOVED & {*mark.args} for mark in one.iter_markers("needs"))]
     engine = sorted(filter(engine_starts, items), key=engine_starts, reverse=True)
     if not os.environ.get(ENGINE_PYTHON):
         for item in engine:

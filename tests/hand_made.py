@@ -15,6 +15,7 @@ from perfgate.metrics.trial import Failure, Iteration, Startup, Trial
 from perfgate.models import Note
 from perfgate.record.manifest import SCENARIOS
 from perfgate.record.run_record import Record, Run, Visit
+from perfgate.rooms import FOLDER
 from perfgate.scenario.declaration import Clocks, Measure, Scenario, dump, parse
 from perfgate.scenario.margins import Gate
 from perfgate.scenario.plan import Cell, GatePlan, Plan, resolve_cells
@@ -111,11 +112,17 @@ def spread(mean: float, half_width: float, count: int) -> list[float]:
     return [mean + half_width * (-1) ** n for n in range(count)]
 
 
+def begin_project(folder: Path) -> None:
+    """Make a folder the root of a project: without the room that reads its ``perfgate.toml`` commands refuse one."""
+    if (FOLDER / "project").is_dir():
+        (folder / "perfgate.toml").touch()
+
+
 def scenario_file(folder: Path, name: str = "tiny", gates: str = "", more: str = "") -> Path:
     """A scenario on disk, with a model beside it, whose trials a fake takes in milliseconds."""
     (folder / "model").mkdir(exist_ok=True)
     (folder / "model" / "config.json").write_text("{}")
-    (folder / "perfgate.toml").touch()
+    begin_project(folder)
     file = folder / f"{name}.yaml"
     file.write_text(f"""schema: 1
 name: {name}

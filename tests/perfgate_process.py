@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
+from hand_made import begin_project
 from stub_engine import bare_python, write_stub
 
 from perfgate.machine.processes import OWNER
@@ -177,5 +178,5 @@ def stub_words(folder: Path, mode: str = "none") -> list[str]:
 def _write(folder: Path, scenario: str) -> None:
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text("{}")
-    (folder / "perfgate.toml").touch()
+    begin_project(folder)
     (folder / "scenario.yaml").write_text(scenario)

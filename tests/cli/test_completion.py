@@ -14,7 +14,7 @@ from perfgate.cli.main import main
     ("line", "offered"),
     [
         ("perfgate explain outputs-d", ["outputs-differ"]),
-        ("perfgate run --base pa", ["patched", "path="]),
+        pytest.param("perfgate run --base pa", ["patched", "path="], marks=pytest.mark.needs("project")),
         ("perfgate check --head re", ["ref="]),
         ("perfgate judge la", ["latest"]),
         ("perfgate judge mine", ["mine-20261122T000000Z-abcdef"]),

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 SLOWER = FakeSpec(head_ratio={"step": 1.01}, restart_sd=0.0003)
 SAME = FakeSpec(restart_sd=0.0003)
 NOISY = FakeSpec(restart_sd=0.02)
+PROFILES = ("baseline", "calls", "kernels")
 TWO_SIDES = ("--base", "python=/bin/true", "--head", "env.BUILD=new", "--seed", "1")
 
 Invoke = Callable[..., Result]
@@ -184,6 +185,7 @@ def test_internal_error(invoke: Invoke) -> None:
     assert (result.exit_code, "ValueError: no such thing" in result.stdout) == (1, True)
 
 
+@pytest.mark.needs("project")
 def test_subjects_of_the_project(invoke: Invoke) -> None:
     """Subjects named in perfgate.toml can be named on the command line."""
     Path("perfgate.toml").write_text('[subjects.main]\npython = "/bin/true"\n[subjects.pr]\npath = "new"\n')
@@ -201,7 +203,9 @@ def test_subjects_of_the_project(invoke: Invoke) -> None:
     [
         (("run", "none.yaml", *TWO_SIDES), "none.yaml"),
         (("run", "tiny.yaml", "--base", "nobody"), "--base nobody: no such subject"),
-        (("run", "tiny.yaml", "--base", "ref=main"), "ref=main needs [build]"),
+        pytest.param(
+            ("run", "tiny.yaml", "--base", "ref=main"), "ref=main needs [build]", marks=pytest.mark.needs("project")
+        ),
         (("run", "tiny.yaml", "tiny.yaml", *TWO_SIDES), "tiny.yaml has the same name, tiny"),
         (("run",), "nothing to measure: scenarios/ holds no scenario"),
         (("run", "tiny.yaml", "--seed", "-1"), "--seed"),
@@ -218,12 +222,17 @@ def test_subjects_of_the_project(invoke: Invoke) -> None:
         (("compare", "t.csv", "--gate", "itl_median"), "expected METRIC:IGNORABLE:MUST_CATCH"),
         (("schema", "record"), "record"),
         (("run", "tiny.yaml", *TWO_SIDES, "--head", "env.CUDA_VISIBLE_DEVICES=1"), "env.CUDA_VISIBLE_DEVICES: set it"),
-        (("envelope", "check", "tiny.yaml", *TWO_SIDES[:4]), "perfgate envelope learn tiny.yaml --base"),
-        (("profile", "learn", "tiny.yaml", "--base", "python=/bin/true"), "a profile needs a reason"),
-        (("profile", "learn", "--reason", "why"), "name a scenario, or a run with --from"),
-        (("profile", "learn", "tiny.yaml", "--from", "latest", "--reason", "why"), "name a scenario, or a run"),
-        (("run", "tiny.yaml", "--profile-only", "--against", "baseline"), "no times to hold against a baseline"),
-        (("run", "--resume", "latest", "--profile-only"), "--profile-only cannot be given"),
+        *(
+            pytest.param(words, text, marks=pytest.mark.needs(*rooms))
+            for words, text, rooms in (
+                (("envelope", "check", "tiny.yaml", *TWO_SIDES[:4]), "envelope learn tiny.yaml --base", ("kernels",)),
+                (("profile", "learn", "tiny.yaml", "--base", "python=/bin/true"), "a profile needs a reason", PROFILES),
+                (("profile", "learn", "--reason", "why"), "name a scenario, or a run with --from", PROFILES),
+                (("profile", "learn", "tiny.yaml", "--from", "latest", "--reason", "why"), "or a run", PROFILES),
+                (("run", "tiny.yaml", "--profile-only", "--against", "baseline"), "no times to hold", PROFILES),
+                (("run", "--resume", "latest", "--profile-only"), "--profile-only cannot be given", PROFILES),
+            )
+        ),
     ],
 )
 def test_usage_errors(invoke: Invoke, words: tuple[str, ...], says: str) -> None:
@@ -236,6 +245,7 @@ def test_usage_errors(invoke: Invoke, words: tuple[str, ...], says: str) -> None
     assert not Path("runs").exists()
 
 
+@pytest.mark.needs("project")
 def test_gpus_are_chosen_for_all_of_perfgate(invoke: Invoke) -> None:
     """Engines cannot be sent to GPUs that are not guarded: neither by a scenario nor by a subject of the project."""
     file = Path("tiny.yaml")
@@ -252,6 +262,7 @@ def test_gpus_are_chosen_for_all_of_perfgate(invoke: Invoke) -> None:
     assert "perfgate.toml: subjects.main.env.CUDA_DEVICE_ORDER: " in in_subject.stderr
 
 
+@pytest.mark.needs("kernels")
 def test_an_envelope_check_needs_a_head(invoke: Invoke) -> None:
     """One side alone cannot be checked, however well the envelope is declared."""
     scenario_file(Path(), more="kernels: {per_decode_step: {names: {attention: [FlashAttnFwdSm90]}}}")
@@ -262,6 +273,7 @@ def test_an_envelope_check_needs_a_head(invoke: Invoke) -> None:
     assert "no head to check" in result.stderr
 
 
+@pytest.mark.needs("kernels")
 def test_an_envelope_learnt_from_a_run_folder(invoke: Invoke) -> None:
     """``learn --from`` writes what the traced pairs of a finished run show, without an engine; without any it is 22."""
     file = Path("tiny.yaml")
@@ -285,6 +297,7 @@ def test_an_envelope_learnt_from_a_run_folder(invoke: Invoke) -> None:
     assert "launches: 326" in shown.stdout.removeprefix(before.rstrip())
 
 
+@pytest.mark.needs("baseline", "calls", "kernels")
 @pytest.mark.parametrize(("lines", "status", "written"), [(1.0, 0, 1), (1.03, 0, 1), (1.3, 10, 0)])
 def test_a_profile_is_learnt_of_engines_that_pass(invoke: Invoke, lines: float, status: int, written: int) -> None:
     """Where two engines of one build are not alike, no check could pass: the report says so, and nothing is written."""
@@ -299,6 +312,7 @@ def test_a_profile_is_learnt_of_engines_that_pass(invoke: Invoke, lines: float, 
     assert (accepted.exit_code, len([*Path().glob("profiles/*.json")])) == (0, 1)
 
 
+@pytest.mark.needs("baseline", "calls", "kernels")
 def test_no_profile_is_offered_of_engines_that_failed(invoke: Invoke) -> None:
     """There is nothing to accept: the report says what went wrong."""
     failing = replace(SAME, failures=dict.fromkeys(range(9), "engine-failed"))
@@ -369,7 +383,12 @@ def test_dump(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "title"), [((), "perfgate scenario"), (("verdict",), "perfgate verdict"), (("config",), "perfgate.toml")]
+    ("words", "title"),
+    [
+        ((), "perfgate scenario"),
+        (("verdict",), "perfgate verdict"),
+        pytest.param(("config",), "perfgate.toml", marks=pytest.mark.needs("project")),
+    ],
 )
 def test_schema(invoke: Invoke, words: tuple[str, ...], title: str) -> None:
     """Schema prints the JSON Schema asked for, that of scenarios by default."""
@@ -534,6 +553,7 @@ def test_compare_several_cells(invoke: Invoke) -> None:
     assert outcome.reasons[0].text.endswith("; not in both: both[batch=4]")
 
 
+@pytest.mark.needs("project")
 def test_folders_of_a_project_are_found_from_below(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder below, runs go to and are found beside perfgate.toml, as it is; without one they are where one is."""
     Path("perfgate.toml").touch()

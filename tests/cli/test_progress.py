@@ -39,6 +39,8 @@ from perfgate.metrics.trial import SETTLED, Kind, Startup, Trial
 from perfgate.record.run_record import read_records, read_run
 from perfgate.run_steps import RunStep
 
+pytestmark = pytest.mark.needs("kernels")
+
 
 def step(
     phase: str = "iteration 3 of 10",

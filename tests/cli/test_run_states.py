@@ -80,6 +80,7 @@ def test_a_run_that_failed_at_its_start(invoke: Invoke, passed: Path, failed: Pa
     assert "FAILED before its end" in invoke("explain", failed.name).stdout
 
 
+@pytest.mark.needs("verify")
 def test_no_run_has_measured_anything(invoke: Invoke, failed: Path) -> None:
     """Then there is no latest run, and whatever asks for it says what became of the newest."""
     for words in (("judge",), ("explain", "latest"), ("report",), ("verify", "latest")):
@@ -123,6 +124,7 @@ def test_what_cannot_be_read_is_not_passed_over(passed: Path) -> None:
         assert measured_anything(passed), broken
 
 
+@pytest.mark.needs("verify")
 def test_a_run_that_is_being_measured(invoke: Invoke, passed: Path) -> None:
     """While a process holds its lock it is running, has figures and no verdict, and its verdict.json is left alone."""
     kept = (passed / "verdict.json").read_text()
@@ -172,7 +174,7 @@ def piped(words: list[str]) -> tuple[int, str]:
         (["explain", "RUN"], 141),
         (["explain", "no-such-code"], 2),
         (["judge", "RUN"], 0),
-        (["verify", "RUN"], 0),
+        pytest.param(["verify", "RUN"], 0, marks=pytest.mark.needs("verify")),
         pytest.param(["judge", "RUN", "--format", "json"], 0, marks=pytest.mark.slow),
         *(
             pytest.param(words, 141, marks=pytest.mark.slow)
@@ -191,6 +193,7 @@ def test_a_closed_pipe_ends_quietly(passed: Path, words: list[str], status: int)
     assert "roken pipe" not in said
 
 
+@pytest.mark.needs("verify")
 def test_a_closed_pipe_takes_no_verdict_away(passed: Path) -> None:
     """A run that is broken ends as that, however much of the checks was read."""
     (passed / "verdict.json").write_text("{}")

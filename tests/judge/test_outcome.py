@@ -105,6 +105,7 @@ def test_schema_is_draft_07() -> None:
     assert schema["additionalProperties"] is False
 
 
+@pytest.mark.needs("calls", "kernels")
 def test_schema_is_current() -> None:
     """docs/schema/verdict.schema.json is what ``perfgate schema verdict`` prints."""
     assert json.loads(SCHEMA_FILE.read_text()) == verdict_schema()

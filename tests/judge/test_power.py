@@ -50,6 +50,7 @@ def with_kernels(*gates: str, **expected: Any) -> Cell:
     return expecting(gates=[plans[name] for name in gates], **expected).model_copy(update={"kernels": block})
 
 
+@pytest.mark.needs("calls", "kernels")
 def test_a_step_of_the_instrument_is_in_the_price() -> None:
     """Where one step of the GPU's clock is more than must_catch no number of pairs passes, and the price says so."""
     steps = [decode([("gemm", "nvjet", 32 * 100 + 32 * n), ("norm", "rms", 32 * 77)]) for n in (0, 1, 0, 0, 1, 0)]
@@ -95,6 +96,7 @@ def test_detectable_effect_is_that_of_the_noncentral_t() -> None:
 TIMED = ((4, 6, 8, 12), (10, 14, 18, 26))
 
 
+@pytest.mark.needs("calls", "kernels")
 @pytest.mark.parametrize(
     ("planned", "kinds"),
     [
@@ -112,6 +114,7 @@ def test_each_kind_of_pairs_has_its_own_looks(
     assert {kind.kind: (kind.looks, kind.starts) for kind in cell_power(planned, {}, 2).kinds} == kinds
 
 
+@pytest.mark.needs("calls", "kernels")
 @pytest.mark.parametrize("gates", [("itl_median",), ("itl_median", "gemm"), ("gemm",)])
 def test_a_run_takes_as_many_engine_starts_as_priced(tmp_path: Path, gates: tuple[str, ...]) -> None:
     """An unchanged build ends each kind of pairs at a look of it, after the engine starts named for that look."""
@@ -125,6 +128,7 @@ def test_a_run_takes_as_many_engine_starts_as_priced(tmp_path: Path, gates: tupl
     assert taken == {kind.kind: kind.starts[0] for kind in cell_power(planned, {}, 2).kinds}
 
 
+@pytest.mark.needs("calls", "kernels")
 def test_each_kind_has_the_figures_of_its_own_trials() -> None:
     """Spread and minutes of traced pairs are those of traced trials, and those of timed pairs of timed ones."""
     measured = with_kernels("itl_median", "gemm")
@@ -147,6 +151,7 @@ def test_each_kind_has_the_figures_of_its_own_trials() -> None:
     assert "detectable at 4, 6 traced pairs: cannot block, " in to_text(power_document(measured, found))
 
 
+@pytest.mark.needs("calls", "kernels")
 def test_what_is_expected_of_timed_trials_says_nothing_of_traced_ones() -> None:
     """A spread for all gates, and the seconds of a trial, are meant for timed ones; kernel times must be named."""
     planned = [with_kernels("itl_median", "gemm", pair_sd=sd) for sd in ("0.07%", {"kernel_time_per_step[gemm]": "1%"})]
@@ -157,6 +162,7 @@ def test_what_is_expected_of_timed_trials_says_nothing_of_traced_ones() -> None:
     assert [kind.minutes for kind in found[0].kinds] == [(5.0, 7.0, 9.0, 13.0), None]
 
 
+@pytest.mark.needs("calls", "kernels")
 def test_check_shows_each_kind_that_a_run_takes() -> None:
     """A scenario gated by kernels alone shows no timed pairs, and one traced pair for an envelope is no look."""
     gated, envelope = with_kernels("gemm"), with_kernels("itl_median")
@@ -173,6 +179,7 @@ def test_check_shows_each_kind_that_a_run_takes() -> None:
     ]
 
 
+@pytest.mark.needs("calls", "kernels")
 @pytest.mark.parametrize(
     ("minutes", "enough"), [(4.9, "not enough for a look"), (9, "enough for the looks at 4, 6, 8 pairs")]
 )
@@ -239,6 +246,7 @@ def test_a_record_beats_the_expectation() -> None:
     assert "; pair spread 0.115 % (from the record of run before); " in told
 
 
+@pytest.mark.needs("calls", "kernels")
 def test_the_newest_records_of_the_same_cell(tmp_path: Path) -> None:
     """Each kind has the newest record with its pairs, two for a gate; what is no record of the cell is passed over."""
     planned = with_kernels("itl_median")

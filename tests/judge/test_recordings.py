@@ -121,6 +121,7 @@ def test_pairs_of_different_states_decide_nothing() -> None:
     assert {caution.code for caution in judged.cautions} >= {"times-uneven"}
 
 
+@pytest.mark.needs("kernels")
 def test_kernel_times_of_one_build_repeat_to_parts_in_ten_thousand() -> None:
     """Eight traced pairs of an H200 pass margins of 0.05 and 0.2 % on gemm, and nine could block 0.08 %."""
     gates = [gate.parse_gate(f"kernel_time_per_step[{role}]:{margins}") for role, margins in

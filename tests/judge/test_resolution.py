@@ -39,6 +39,7 @@ def kernels(base: list[int], head: list[int], ignorable: str = "0.1%", must_catc
     return only(judge(run([measured]), {measured.cell_id: record(measured, traces(b, h))}))
 
 
+@pytest.mark.needs("kernels")
 def test_one_step_of_the_clock_in_six_pairs_is_no_regression() -> None:
     """Six pairs of ties, all of them one step of 0.3 % slower, are not above 0.1 %: the truth may be just below it."""
     found = kernels([0] * 6, [1] * 6)
@@ -50,6 +51,7 @@ def test_one_step_of_the_clock_in_six_pairs_is_no_regression() -> None:
     assert "one step of the instrument is 0.312 %" in found.cautions[0].text
 
 
+@pytest.mark.needs("kernels")
 def test_a_change_within_one_step_is_no_pass() -> None:
     """Identical medians do not exclude 0.5 %, of which a step is more than half."""
     found = kernels([0] * 4, [0] * 4)
@@ -59,6 +61,7 @@ def test_a_change_within_one_step_is_no_pass() -> None:
     assert found.change_high > 1 / 320
 
 
+@pytest.mark.needs("kernels")
 @pytest.mark.parametrize(("steps", "verdict"), [(0, "pass"), (20, "regressed")])
 def test_margins_much_wider_than_a_step_are_decided(steps: int, verdict: str) -> None:
     """With margins of 1 and 5 %, sixteen steps apart, ties pass where they are equal and block 6 % above."""
@@ -134,6 +137,7 @@ def test_resolution_of_every_metric() -> None:
     assert {name: share for name, share in found.items() if share} == pytest.approx(expected)
 
 
+@pytest.mark.needs("kernels")
 def test_resolution_of_traced_metrics() -> None:
     """Kernel times and rates made of them have the step of the device's clock, the host's work its own nanosecond."""
     steps = decode([("norm", "a", KERNEL_NS), ("gemm", "b", TICK_NS)], slack_ns=64_000, work_ns=2_000_000)

@@ -77,6 +77,7 @@ def test_one_side_has_no_other() -> None:
     assert overdrawn(alone, "timed") is None
 
 
+@pytest.mark.needs("calls", "kernels")
 def test_each_kind_has_its_own() -> None:
     """Dropped traced pairs take nothing from the timed ones."""
     none = Failure(code="evidence-missing", text="none")

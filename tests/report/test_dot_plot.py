@@ -33,6 +33,7 @@ def measured(changes: list[float], metric: str = "itl_median") -> MeasuredRun:
     return MeasuredRun(judge(run([one]), records), run([one]), records)
 
 
+@pytest.mark.needs("kernels")
 def test_plots(golden: Callable[[str, str], None]) -> None:
     """Pairs in order between no change and the margin, with the state of each where the machine had two."""
     narrow = plots(terminal_text(recorded("states"), 40))
@@ -40,6 +41,7 @@ def test_plots(golden: Callable[[str, str], None]) -> None:
     golden("dot-plots.txt", "\n".join([*(plots(terminal_text(recorded(name), 80)) for name in ON_GPU), narrow]))
 
 
+@pytest.mark.needs("kernels")
 @pytest.mark.parametrize("name", ON_GPU)
 def test_the_rest_of_the_report_is_as_everywhere(name: str) -> None:
     """A terminal gets the plot right under the table, and nothing else that a pipe does not get."""
@@ -51,6 +53,7 @@ def test_the_rest_of_the_report_is_as_everywhere(name: str) -> None:
     assert LEAD not in plain
 
 
+@pytest.mark.needs("kernels")
 def test_of_many_cells_those_that_did_not_pass() -> None:
     """A matrix that passes is no page of plots."""
     three = recorded_together()

@@ -14,6 +14,8 @@ from recorded_runs import FP32_LOGITS, RUNS, recorded
 
 from perfgate.report.html import run_html
 
+pytestmark = pytest.mark.needs("kernels")
+
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:

@@ -85,6 +85,7 @@ PERCENT = 'expected a percentage from 0% to 1000% with its % sign, like "0.5%"'
 DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
 
 
+@pytest.mark.needs("calls", "kernels")
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
@@ -693,6 +694,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
+@pytest.mark.needs("calls", "kernels")
 @given(scenarios())
 def test_a_dumped_scenario_loads_to_the_same(scenario: Scenario) -> None:
     """Whatever a valid scenario says comes back from its dump, names of words like no and numbers as text included."""
@@ -721,6 +723,7 @@ def test_the_schema_is_draft_07() -> None:
     jsonschema.Draft7Validator.check_schema(schema)
 
 
+@pytest.mark.needs("calls", "kernels")
 @pytest.mark.parametrize(
     "lines",
     [

@@ -20,6 +20,8 @@ from perfgate.scenario.yaml_document import read_document
 from perfgate.scenario.yaml_writing import replace_block
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
 
+pytestmark = pytest.mark.needs("kernels")
+
 SCENARIO = """schema: 1
 name: x
 engine: {model: {hub: a/b, revision: 0123abc}}

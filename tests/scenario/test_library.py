@@ -14,6 +14,8 @@ from perfgate.metrics.transformer import StepDemand, read_config, step_demand
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import Cell, resolve_cells
 
+pytestmark = pytest.mark.needs("kernels")
+
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "scenarios/library").glob("*.yaml"))
 CELLS = {cell.name: cell for file in FILES for cell in resolve_cells(load(file))}

@@ -133,6 +133,7 @@ def test_scaling_leaves_out_what_the_cache_cannot_hold(declared: LoadedScenario)
         assert (matrix["batch"], matrix.get("input_tokens")) == (batches, prompts)
 
 
+@pytest.mark.needs("kernels")
 def test_scaling_of_a_matrix_that_is_there(declared: LoadedScenario) -> None:
     """Where nothing is added the scenario is as it was, its envelope too."""
     own = "matrix: {batch: [2, 8], input_tokens: [4, 8]}\nkernels: {per_decode_step: {patterns: [{launches: 8}]}}"
@@ -142,6 +143,7 @@ def test_scaling_of_a_matrix_that_is_there(declared: LoadedScenario) -> None:
     assert with_preset(loaded, "scaling", 1) is loaded
 
 
+@pytest.mark.needs("kernels")
 def test_scaling_leaves_the_envelope_out(declared: LoadedScenario, tmp_path: Path) -> None:
     """It was learnt of one batch on one number of GPUs; how traced trials are taken stays."""
     file = tmp_path / "traced.yaml"
