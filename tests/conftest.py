@@ -35,13 +35,13 @@ from perfgate.machine.nvml import NoDriverError, Nvml
 from perfgate.machine.processes import owner_mark
 from perfgate.metrics.sides import Side
 from perfgate.metrics.trial import Kind
-from perfgate.rooms import FOLDER, SHIPPED
+from perfgate.rooms import FOLDER, SHIPPED, tables
 from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Subject
 
-REMOVED = {room for room in SHIPPED if not (FOLDER / room).is_dir()}
-"""Optional rooms that are not here; elsewhere than in a copy that a test made there are none."""
+REMOVED = {*SHIPPED} - {*tables()}
+"""Optional rooms that are not here, or need one that is not; none but in a copy that a test made."""
 SHARED = ("tests", "benchmarks", "research", "docs")
 """Folders whose modules tests import."""
 NEEDED = re.compile(r'^pytestmark = pytest\.mark\.needs\("(\w+)"\)', re.MULTILINE)
