@@ -86,18 +86,18 @@ def drawn_once(trials: Iterable[Trial]) -> bool:
     Caches that grew since they were filled hold what each side compiled on its own; of unknown ones nobody can say it.
     Who found them empty filled them: what that drew is told by the trials that ran it.
     """
-    found = {(trial.fill.draw, trial.startup and trial.startup.cache_files) if trial.fill else None
+    draws = {(trial.fill.draw, trial.startup and trial.startup.cache_files) if trial.fill else None
              for trial in trials if trial.fill or trial.pair is not None or not trial.startup
              or trial.startup.cache_files}  # fmt: skip
-    return len(found) == 1 and None not in found
+    return len(draws) == 1 and None not in draws
 
 
 def _fills_differ(sides: TrialsBySide) -> Note | None:
     """Says so where the sides' compilers and tuners drew in different occupations; one draw for both is none."""
     fills = {side: {trial.fill for trial in trials if trial.fill} for side, trials in sides.items()}
-    if not all(fills.values()) or len({fill.draw for own in fills.values() for fill in own}) == 1:
+    if not all(fills.values()) or len({fill.draw for side_fills in fills.values() for fill in side_fills}) == 1:
         return None
-    first = {side: min(own, key=lambda fill: fill.filled_utc) for side, own in fills.items()}
+    first = {side: min(side_fills, key=lambda fill: fill.filled_utc) for side, side_fills in fills.items()}
     base, head = (datetime.fromisoformat(first[side].filled_utc).astimezone(UTC) for side in SIDES)
     if abs(head - base) <= ONE_STATE:
         return None
@@ -180,14 +180,14 @@ def _sm_clocks(trials: Sequence[Trial]) -> list[int]:
 
 def _slowest(trials: Sequence[Trial], clock: Callable[[GpuTelemetry], int | None]) -> list[int]:
     """The clock of each trial's slowest GPU, which the others wait for."""
-    known = [[mhz for gpu in trial.telemetry if (mhz := clock(gpu)) is not None] for trial in trials]
-    return [min(clocks) for clocks in known if clocks]
+    readings = [[mhz for gpu in trial.telemetry if (mhz := clock(gpu)) is not None] for trial in trials]
+    return [min(clocks) for clocks in readings if clocks]
 
 
 def floor_by_side(sides: TrialsBySide) -> dict[Side, Floor]:
     """The floor of each side: that of its first trial that has one, since one build on one kind of GPU has one."""
-    known = {side: [trial.floor for trial in trials if trial.floor] for side, trials in sides.items()}
-    return {side: own[0] for side, own in known.items() if own}
+    floors = {side: [trial.floor for trial in trials if trial.floor] for side, trials in sides.items()}
+    return {side: side_floors[0] for side, side_floors in floors.items() if side_floors}
 
 
 def why_missing(metric: Metric, sides: TrialsBySide) -> Note | None:

@@ -38,15 +38,15 @@ from perfgate.units import plural
 
 def judge(run: Run, records: Mapping[str, Record]) -> Outcome:
     """Judge a run from its manifest and the records there are, by cell_id."""
-    own = {cell.name for cell in run.cells}
+    names = {cell.name for cell in run.cells}
     compared = [
-        evidence_of_run(run, cell, records.get(cell.cell_id) if cell.name in own else None, head)
+        evidence_of_run(run, cell, records.get(cell.cell_id) if cell.name in names else None, head)
         for cell in run.plan.cells
         for head in run.compared
     ]
     if run.part is not None:
         judged = judge_together(compared, run.plan, partial(judge_series, weights=_declared_shares(compared)))
-        cells = tuple(cell for cell, evidence in zip(judged, compared, strict=True) if evidence.cell.name in own)
+        cells = tuple(cell for cell, evidence in zip(judged, compared, strict=True) if evidence.cell.name in names)
         return _of_a_part(judge_cells(run.name, run.plan, cells), run, run.part, records)
     cells = judge_together(compared, run.plan)
     if run.of_running_servers and run.alone is None:
@@ -76,13 +76,15 @@ def _of_a_part(outcome: Outcome, run: Run, part: Part, records: Mapping[str, Rec
     missing = [number for number in range(1, len(part.shards) + 1) if number not in part.numbers]
     absent = {cell.name for cell in run.plan.cells if cell.cell_id not in records}
     notes = [
-        Note(code="shard-missing", text=f"shard {number} of {len(part.shards)}: {plural(len(own), 'cell')}, {own[0]}")
+        Note(
+            code="shard-missing", text=f"shard {number} of {len(part.shards)}: {plural(len(names), 'cell')}, {names[0]}"
+        )
         for number in missing
-        if (own := [name for name in part.shards[number - 1] if name in absent])
+        if (names := [name for name in part.shards[number - 1] if name in absent])
     ]
     verdict = worst((outcome.verdict, "not-measured")) if part.faults else outcome.verdict
-    told = {"verdict": verdict, "exit_status": WORST_FIRST[verdict], "reasons": (*part.faults, *notes, *part.aside)}
-    return outcome.model_copy(update={**told, "cells": tuple(_with_other_versions(outcome.cells))})
+    changes = {"verdict": verdict, "exit_status": WORST_FIRST[verdict], "reasons": (*part.faults, *notes, *part.aside)}
+    return outcome.model_copy(update={**changes, "cells": tuple(_with_other_versions(outcome.cells))})
 
 
 def _with_other_versions(cells: Iterable[CellOutcome]) -> Iterator[CellOutcome]:
@@ -97,9 +99,9 @@ def _with_other_versions(cells: Iterable[CellOutcome]) -> Iterator[CellOutcome]:
                 continue
             label = cell.head if cell.head and side == "head" else side
             # A server's packages are asked by other means, which write some versions otherwise.
-            where, known = first.setdefault((is_served, label), (cell.name, versions))
-            for package in sorted(known.keys() | versions.keys()):
-                here, there = versions.get(package, "none"), known.get(package, "none")
+            where, earlier = first.setdefault((is_served, label), (cell.name, versions))
+            for package in sorted(earlier.keys() | versions.keys()):
+                here, there = versions.get(package, "none"), earlier.get(package, "none")
                 if here != there:
                     others.append(f"{label}: {package} {here}, and {there} in {where}")
             files = cell.setting.subjects[side].files if cell.setting and side in cell.setting.subjects else ""
@@ -115,8 +117,8 @@ ONE_REPLICATE = Note(code="running-server", text="one trial a subject was measur
 
 def evidence_of_run(run: Run, cell: Cell, record: Record | None, head: str = "") -> Evidence:
     """What a run measured of a cell; of several heads that of one."""
-    one = record.of(head) if record else None
-    sides = {side: RecordSide(one, side) for side in one.subjects} if one else {}
+    comparison = record.of(head) if record else None
+    sides = {side: RecordSide(comparison, side) for side in comparison.subjects} if comparison else {}
     about: dict[str, Any] = {"run": run.name, "head": head, "kept": record, "exact": run.exact_only}
     return Evidence(cell=cell, sides=sides, paired=run.alone is None, quick=run.quick, **about)
 
@@ -168,7 +170,7 @@ def judge_advisory(name: str, plan: Plan, cells: tuple[CellOutcome, ...], reason
     """Wrap comparisons whose data were not taken in pairs: the verdict is printed and never blocks."""
     # No pair can be added to what was measured apart, so the way on is not that of a run.
     gates = (tuple(gate.recoded("undecided", "advisory-unpaired") for gate in cell.gates) for cell in cells)
-    cells = tuple(cell.model_copy(update={"gates": own}) for cell, own in zip(cells, gates, strict=True))
+    cells = tuple(cell.model_copy(update={"gates": outcomes}) for cell, outcomes in zip(cells, gates, strict=True))
     advisory = [c if c.verdict == "not-measured" else c.model_copy(update={"verdict": "advisory"}) for c in cells]
     return judge_cells(name, plan, tuple(advisory), (reason,), worst(cell.verdict for cell in cells))
 
@@ -217,7 +219,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], plan: Plan) 
         findings.append(Finding(cautions=tuple(cautions)))
     alike = next((same for of in of_kinds("alike").values() if (same := of(evidence)) is not None), None)
     idle = idle_plugins(evidence.sides, calls_alike=alike)
-    told = () if unjudged else chain(evidence.cautions(), *(finding.cautions for finding in findings))
+    notes = () if unjudged else chain(evidence.cautions(), *(finding.cautions for finding in findings))
     of_each: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
     made = {name: fact["of"] for kind in TRIAL_KINDS.values() for name, fact in kind.outcome.items() if "of" in fact}
     of_each |= {name: rooms.bring(of)(evidence) for name, of in made.items()}
@@ -241,7 +243,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], plan: Plan) 
         spent=_spent(evidence),
         setting=setting_of(evidence),
         reasons=tuple(chain.from_iterable(finding.reasons for finding in findings)),
-        cautions=tuple(chain(evidence.unused_paths(), idle, told)),
+        cautions=tuple(chain(evidence.unused_paths(), idle, notes)),
     )
     next_looks = {key_of(kind, "next_{}look"): _next_look(evidence, outcome, kind) for kind in KINDS}
     return outcome.model_copy(update=next_looks)
@@ -300,13 +302,13 @@ def _spent(evidence: Evidence) -> float:
     """What the looks of a cell to which some were added may use of either error rate."""
     added = [kind for kind in KINDS if evidence.sides and evidence.paired and evidence.record.looks_added(kind)]
     schedules = [evidence.record.schedule(kind) for kind in added]
-    return max((sum(weights) for own in schedules for weights in (own.block, own.pass_)), default=0.0)
+    return max((sum(weights) for schedule in schedules for weights in (schedule.block, schedule.pass_)), default=0.0)
 
 
 def _unmeasured(gate: GateOutcome) -> GateOutcome:
     """A gate of a cell that could not be measured: the cell's own reason says why, once."""
-    own = tuple(note for note in gate.reasons if note.code not in ("too-few-pairs", "not-started"))
-    return gate.model_copy(update={"verdict": "not-measured", "reasons": own})
+    reasons = tuple(note for note in gate.reasons if note.code not in ("too-few-pairs", "not-started"))
+    return gate.model_copy(update={"verdict": "not-measured", "reasons": reasons})
 
 
 def _next_look(evidence: Evidence, outcome: CellOutcome, kind: Kind) -> int | None:

@@ -139,8 +139,8 @@ class Evidence:
         """Packages of each side as measured; in a run those of a trial that failed, where no other tells."""
         versions: dict[Side, dict[str, str]] = {}
         for name, side in self.sides.items():
-            own = [trial for trial in side.record.trials if trial.subject == side.name]
-            seen = own if self.paired else [trial for kind in KINDS for trial in side.trials(kind)]
+            trials = [trial for trial in side.record.trials if trial.subject == side.name]
+            seen = trials if self.paired else [trial for kind in KINDS for trial in side.trials(kind)]
             versions[name] = next((dict(trial.versions) for trial in seen if trial.versions), {})
         return versions
 
@@ -175,8 +175,8 @@ class Evidence:
     def _started(self, kind: Kind) -> Iterator[Trial]:
         """Trials of a kind whose engine started, those of warm-up among them."""
         for name, side in self.sides.items():
-            own = (trial for trial in side.record.trials if trial.kind == kind and trial.startup)
-            yield from (trial for trial in own if trial.subject == name)
+            trials = (trial for trial in side.record.trials if trial.kind == kind and trial.startup)
+            yield from (trial for trial in trials if trial.subject == name)
 
     @property
     def heads(self) -> int:
@@ -199,7 +199,7 @@ class Evidence:
         series = [by_sign(self.series(gate)) for gate in self.cell.gates]
         if self.labeller is None:
             return (*series,)
-        gates = [own for one in series for own in by_state(one, self.labeller)]
+        gates = [part for whole in series for part in by_state(whole, self.labeller)]
         declared = self.record.cell.schedule("timed")
         share = slow_share(gates, self.labeller, declared, drawn=self.orders_drawn, heads=self.heads)
         return (*gates, *share)
@@ -265,16 +265,16 @@ class Evidence:
 
     def unused_paths(self) -> Iterator[Note]:
         """Which folders of ``path=`` nothing used, but for those that are why nothing is judged; told there, too."""
-        told = self.unused_apart is not None
-        return (note for note in unused_paths(self.sides) if not (told and note.code == UNUSED))
+        is_reason = self.unused_apart is not None
+        return (note for note in unused_paths(self.sides) if not (is_reason and note.code == UNUSED))
 
     def cautions(self) -> Iterator[Note]:
         """Everything about the trials that a reader of the verdict should know."""
         if self.paired:
             yield from record_cautions(self.record)
         yield from side_cautions(self.cell.work, self.trials("timed"), self.trials("traced"))
-        for told in of_kinds("cautions").values():
-            yield from told(self)
+        for cautions_of in of_kinds("cautions").values():
+            yield from cautions_of(self)
         yield from growth_cautions(self.read("timed", lambda trial: trial.memory))
 
 

@@ -92,8 +92,8 @@ class Found:
 
     def samples(self, metric: Metric, pairs: Pairs, chosen: Sequence[Sequence[State]]) -> list[Sample]:
         """The values of a metric for each choice of states: of each pair the mean over those that both trials have."""
-        known = [_common(own) for own in self._values(metric, pairs)]
-        return [_sample([[own.get(state) for state in states] for own in known]) for states in chosen]
+        common = [_common(pair) for pair in self._values(metric, pairs)]
+        return [_sample([[values.get(state) for state in states] for values in common]) for states in chosen]
 
     def with_those_apart(self, metric: Metric, pairs: Pairs) -> Sample:
         """The values over all states, with the pairs that have none in common: a slow head as if it had been fast."""
@@ -116,7 +116,7 @@ class Found:
     def _of_trials(self, metric: Metric, pairs: Pairs) -> Iterator[tuple[InStates, InStates]]:
         for pair, labels in zip(pairs, self.compared, strict=False):
             kept = {state: alike(labels == label) for state, label in STATES.items()}
-            base, head = (_in_states(metric, trial, {state: own[n] for state, own in kept.items()})
+            base, head = (_in_states(metric, trial, {state: masks[n] for state, masks in kept.items()})
                           for n, trial in enumerate(pair))  # fmt: skip
             yield base, head
 
@@ -128,8 +128,8 @@ class Found:
 
     def _placed(self, state: State) -> NDArray[np.bool_]:
         """Of each pair's base and head, whether enough of it is compared in a state."""
-        own: NDArray[np.int_] = (self.compared == STATES[state]).sum(axis=-1)
-        return own >= least_iterations(self.labels.shape[-1])
+        counts: NDArray[np.int_] = (self.compared == STATES[state]).sum(axis=-1)
+        return counts >= least_iterations(self.labels.shape[-1])
 
     @property
     def shares(self) -> list[tuple[float, float]]:
@@ -150,8 +150,8 @@ def follows_states(metric: Metric) -> bool:
 
 
 def _slow_share(labels: two_states.Labels) -> float | None:
-    known = labels[labels != two_states.CUT]
-    return float((known == two_states.SLOW).mean()) if len(known) else None
+    placed = labels[labels != two_states.CUT]
+    return float((placed == two_states.SLOW).mean()) if len(placed) else None
 
 
 def _sample(pairs: Iterable[Sequence[tuple[float, float] | None]]) -> Sample:
@@ -189,8 +189,8 @@ def alike(own: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def _in_states(metric: Metric, trial: Trial, in_state: dict[State, NDArray[np.bool_]]) -> InStates:
     """The value of a trial in each state of which it has enough iterations."""
     values: InStates = {}
-    for state, own in in_state.items():
-        kept = tuple(itertools.compress(trial.iterations, own.tolist()))
+    for state, mask in in_state.items():
+        kept = tuple(itertools.compress(trial.iterations, mask.tolist()))
         if len(kept) >= least_iterations(len(trial.iterations)):
             value = metric.summarise(trial.model_copy(update={"iterations": kept}))
             if value is not None:
@@ -267,12 +267,12 @@ class Labeller:
         cards = [base.gpus for base, _ in (*earlier, *self.pairs[:look])]
         trials = as_on_one_card(np.concatenate([before, self._marks[:look]]), cards, CARDS_APART[self.source])
         marks = trials.reshape(2 * len(trials), *trials.shape[2:])
-        found = two_states.states(marks, LEAST_GAP[self.source])
-        labels = found.labels.reshape(len(trials), 2, -1)[len(earlier) :]
+        states = two_states.states(marks, LEAST_GAP[self.source])
+        labels = states.labels.reshape(len(trials), 2, -1)[len(earlier) :]
         if not all((labels == state).any() for state in STATES.values()):
             return None  # none were seen, or the pairs are all in one
         windows = any(iteration.lengths for iteration in self.pairs[0][0].iterations)
-        gap = next(self._step_gaps(labels, windows=windows), float(found.gap))
+        gap = next(self._step_gaps(labels, windows=windows), float(states.gap))
         return Found(labels, gap, windows)
 
     def _step_gaps(self, labels: two_states.Labels, *, windows: bool) -> Iterator[float]:
@@ -285,8 +285,8 @@ class Labeller:
         rows = [slice(n, n + 1) for n in range(logs.shape[-1])] if windows else [slice(None)]
         for n in range(len(SIDES)):
             gaps = [gap_between(logs[:, n, row], labels[:, n, row]) for row in rows]
-            if known := [gap for gap in gaps if gap is not None]:
-                yield float(np.median(known))
+            if measured := [gap for gap in gaps if gap is not None]:
+                yield float(np.median(measured))
 
 
 def gap_between(logs: stats.Floats, labels: two_states.Labels) -> float | None:

@@ -42,8 +42,8 @@ def growth_cautions(sides: Mapping[Side, Sequence[Memory]]) -> Iterator[Note]:
 def _p_no_more(base: _Rows, head: _Rows) -> float:
     """One-sided p of H0 "the head grows no more than the base"."""
     before, after = ([_growth(row) for row in rows if len(row) > 1] for rows in (base, head))
-    known = min(len(before), len(after)) >= FEWEST
-    return float(difference_estimate(before, after, 1).p_above(0.0)) if known else 1.0
+    enough = min(len(before), len(after)) >= FEWEST
+    return float(difference_estimate(before, after, 1).p_above(0.0)) if enough else 1.0
 
 
 def _growth(row: Sequence[int]) -> float:

@@ -47,7 +47,7 @@ class _Gate:
         if sd is None:
             return None
         ignorable, must_catch = map(math.log1p, self.margins)
-        found = {}
+        chances = {}
         for look, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
             if look <= self.pairs:
                 continue
@@ -56,8 +56,8 @@ class _Gate:
             moves = max(sd * math.sqrt((1 / self.pairs - 1 / look) if self.pairs else 1 / look), ROUNDING)
             passes = (must_catch - then.upper(BETA * passing)) / moves
             blocks = (then.lower(self.level * block) - ignorable) / moves
-            found[look] = (float(special.ndtr(passes)), float(special.ndtr(blocks)))
-        return found
+            chances[look] = (float(special.ndtr(passes)), float(special.ndtr(blocks)))
+        return chances
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ class _Stretch:
         if self.gates is None:
             return 1 / max(first_s, ROUNDING)
         chances = [gate.chances(self.cell, history, self.schedule) for gate in self.gates]
-        known = [own for own in chances if own is not None]
-        if not known or len(known) < len(chances):
+        known_chances = [gate_chances for gate_chances in chances if gate_chances is not None]
+        if not known_chances or len(known_chances) < len(chances):
             return None
         *_, kind = self.lacking
         first = self.taken + self.lacking[kind]
         return max(
-            _decides([own[look] for own in known])
+            _decides([gate_chances[look] for gate_chances in known_chances])
             / max(first_s + self.builds * (look - first) * trial_s[kind], ROUNDING)
             for look in self.schedule.looks
             if look >= first
@@ -145,7 +145,7 @@ class CellOrder:
         self._last: Due | None = None
         self._begun: set[str] = set()
         self._gates = sum(len(cell.gates) for cell in run.plan.cells) * len(run.compared)
-        cells = {one.cell.cell_id: one.cell for one in due(run, records)}
+        cells = {entry.cell.cell_id: entry.cell for entry in due(run, records)}
         # A run of a fixed size has no look to reach soonest, and of one cell there is nothing to choose.
         self._chooses = len(cells) > 1 and not (run.quick or run.fixed)
         self._history = {name: newest_records(runs, cell) for name, cell in cells.items()} if self._chooses else {}
@@ -153,31 +153,31 @@ class CellOrder:
     def next(self, records: Mapping[str, Record]) -> tuple[Due, Kind | None] | None:
         """What is to be measured now, and the kind of trial that comes after it in any case; ``None`` at the end."""
         dues: dict[str, list[Due]] = {}
-        for one in due(self._run, records):
-            dues.setdefault(one.cell.cell_id, []).append(one)
+        for entry in due(self._run, records):
+            dues.setdefault(entry.cell.cell_id, []).append(entry)
         if not dues:
             return None
         last = self._last
-        if last is not None and (own := dues.get(last.cell.cell_id)) and _stays(last, own[0]):
-            chosen = own
+        if last is not None and (rest := dues.get(last.cell.cell_id)) and _stays(last, rest[0]):
+            chosen = rest
         else:
             chosen = self._soonest([*dues.values()], records) if self._chooses else next(iter(dues.values()))
         now = self._last = chosen[0]
         self._begun.add(now.cell.cell_id)
-        return now, None if now.decides else next((one.kind for one in chosen[1:]), None)
+        return now, None if now.decides else next((entry.kind for entry in chosen[1:]), None)
 
     def _soonest(self, dues: Sequence[list[Due]], records: Mapping[str, Record]) -> list[Due]:
         """What is due of the cell that comes next."""
         rated = []
-        for own in dues:
-            cell_id = own[0].cell.cell_id
-            stretch = self._stretch(own, records.get(cell_id))
+        for cell_dues in dues:
+            cell_id = cell_dues[0].cell.cell_id
+            stretch = self._stretch(cell_dues, records.get(cell_id))
             history = {**self._history.get(cell_id, {}), **_own_history(self._run, records.get(cell_id))}
-            rated.append((_looked(own[0]), -(stretch.decisions_a_second(history) or 0.0), own))
-        ranked = sorted(rated, key=lambda one: one[:2])
+            rated.append((_looked(cell_dues[0]), -(stretch.decisions_a_second(history) or 0.0), cell_dues))
+        ranked = sorted(rated, key=lambda rating: rating[:2])
         looked, _, chosen = ranked[0]
         if self._last is None:
-            self._tell_first([own[0].cell for looked, _, own in ranked if not looked])
+            self._tell_first([cell_dues[0].cell for looked, _, cell_dues in ranked if not looked])
         elif looked and len(dues) > 1 and chosen[0].cell != self._last.cell:
             what = "pair" if chosen[0].kind == "timed" else f"{chosen[0].kind} pair"
             where = f"{chosen[0].cell.name}, for the look at {plural(chosen[0].target, what)}"
@@ -192,14 +192,14 @@ class CellOrder:
         now = dues[0]
         if record is None:
             return _fresh(now.cell, self._gates, 1 + len(self._run.compared))
-        looks_at = next((n for n, one in enumerate(dues) if one.decides), None)
+        looks_at = next((n for n, entry in enumerate(dues) if entry.decides), None)
         ahead = dues[: None if looks_at is None else looks_at + 1]
-        own = {one.kind: record.of(one.heads[0]).measured(one.kind) for one in ahead}
+        taken = {entry.kind: record.of(entry.heads[0]).measured(entry.kind) for entry in ahead}
         return _Stretch(
             now.cell,
-            {one.kind: one.target - own[one.kind] for one in ahead},
+            {entry.kind: entry.target - taken[entry.kind] for entry in ahead},
             _gates(ahead[-1], self._gates) if looks_at is not None else None,
-            own[ahead[-1].kind],
+            taken[ahead[-1].kind],
             record.schedule(ahead[-1].kind),
             builds=1 + len(now.heads),
             cold=now.cell.cell_id not in self._begun,
@@ -219,8 +219,8 @@ def _looked(now: Due) -> bool:
 
 def _own_history(run: Run, record: Record | None) -> dict[Kind, Earlier]:
     """What a run knows of a cell by itself; of several heads the first will do."""
-    own = next(iter(record.comparisons().values())) if record else None
-    return {kind: Earlier(run.name, own) for kind in own.cell.kinds if len(own.pairs(kind)) > 1} if own else {}
+    first = next(iter(record.comparisons().values())) if record else None
+    return {kind: Earlier(run.name, first) for kind in first.cell.kinds if len(first.pairs(kind)) > 1} if first else {}
 
 
 def _fresh(cell: Cell, gates_in_run: int, builds: int) -> _Stretch:
@@ -239,8 +239,8 @@ def _fresh(cell: Cell, gates_in_run: int, builds: int) -> _Stretch:
 
 
 def _unseen(cell: Cell, kind: Kind, gates_in_run: int) -> list[_Gate]:
-    own = [plan for plan in cell.gates if plan.gate.measured.kind == kind]
-    return [_Gate(plan, ALPHA / gates_in_run, (plan.gate.ignorable, plan.gate.must_catch)) for plan in own]
+    plans = [plan for plan in cell.gates if plan.gate.measured.kind == kind]
+    return [_Gate(plan, ALPHA / gates_in_run, (plan.gate.ignorable, plan.gate.must_catch)) for plan in plans]
 
 
 def _gates(now: Due, gates_in_run: int) -> list[_Gate]:
@@ -248,7 +248,7 @@ def _gates(now: Due, gates_in_run: int) -> list[_Gate]:
     if not _looked(now):
         return _unseen(now.cell, now.kind, gates_in_run)
     plans = {plan.gate.measured.name: plan for plan in now.cell.gates}
-    found = [gate for gate in now.judged.gates if gate.kind == now.kind and gate.verdict == "inconclusive"]
+    gates = [gate for gate in now.judged.gates if gate.kind == now.kind and gate.verdict == "inconclusive"]
     return [
         _Gate(
             plans[gate.metric],
@@ -258,6 +258,6 @@ def _gates(now: Due, gates_in_run: int) -> list[_Gate]:
             math.log1p(gate.slowdown(gate.change or 0.0)),
             gate.pair_sd,
         )
-        for gate in found
+        for gate in gates
         if gate.metric in plans
     ]

@@ -320,12 +320,12 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
     ``improved`` counts only beside other passes: one improvement among passes makes the whole improved.
     """
-    known = set(verdicts)
-    if not known:
+    distinct = set(verdicts)
+    if not distinct:
         return "not-measured"
-    if known <= {"pass", "improved"}:
-        return "improved" if "improved" in known else "pass"
-    return next(verdict for verdict in WORST_FIRST if verdict in known)
+    if distinct <= {"pass", "improved"}:
+        return "improved" if "improved" in distinct else "pass"
+    return next(verdict for verdict in WORST_FIRST if verdict in distinct)
 
 
 def verdict_schema() -> dict[str, Any]:

@@ -71,8 +71,8 @@ def looks_of_table(pairs: int, gates: int = 1, margins: int = 1) -> stats.Schedu
 
 def shown_of_table(metric: Metric, values: Values, *, drawn: bool, paired: bool) -> Shown:
     """The values of a metric that no gate judges: in an unknown order nothing is said of their difference."""
-    known = paired and len(values.base) > 1 and not why_unknown(values.head_first, drawn=drawn)
-    return Shown(metric, values.base, values.head, int(known), values.resolution, by_signs=True)
+    ordered = paired and len(values.base) > 1 and not why_unknown(values.head_first, drawn=drawn)
+    return Shown(metric, values.base, values.head, int(ordered), values.resolution, by_signs=True)
 
 
 def why_unknown(head_first: Sequence[bool], *, drawn: bool) -> str:
@@ -175,18 +175,18 @@ class Unordered(OfTable):
 
     def outcome(self, decision: Decision) -> GateOutcome:
         """What was decided in figures and words, and what it would be in a known order."""
-        found = super().outcome(decision)
+        outcome = super().outcome(decision)
         if not decision.looks:
-            return found
-        found = found.model_copy(update={"detectable": None, "detectable_at": None})
-        if found.verdict in PASSED:
+            return outcome
+        outcome = outcome.model_copy(update={"detectable": None, "detectable_at": None})
+        if outcome.verdict in PASSED:
             text = f"{self.why}; what the place in a pair costs would not be seen"
-            return found.model_copy(update={"cautions": (*found.cautions, Note(code=CODE, text=text))})
+            return outcome.model_copy(update={"cautions": (*outcome.cautions, Note(code=CODE, text=text))})
         if would_be := self._would_be(decision):
             note = Note(code=CODE, text=f"would {would_be}, but {self.why}, and {self._drift_told()}")
-            return found.model_copy(update={"reasons": (note,)})
+            return outcome.model_copy(update={"reasons": (note,)})
         note = Note(code=CODE, text=f"{self.why}, so no number of pairs blocks")
-        return found.model_copy(update={"reasons": (*found.reasons, note)})
+        return outcome.model_copy(update={"reasons": (*outcome.reasons, note)})
 
     def _would_be(self, decision: Decision) -> str:
         """What the same values would be, were the order of each pair drawn."""
@@ -204,8 +204,8 @@ class Unordered(OfTable):
         """The mean, moved by what both sides moved from one trial to the next, and known as badly as that is."""
         levels, steps = self._levels(), len(d) - 1
         moved, error = abs(levels[-1] - levels[0]) / (2 * steps), night_sd(levels.tolist()) / (math.sqrt(2) * steps)
-        own = stats.flipped_estimate(d + way * float(moved), self.resolution)
-        return replace(own, standard_error=math.hypot(own.standard_error, error))
+        estimate = stats.flipped_estimate(d + way * float(moved), self.resolution)
+        return replace(estimate, standard_error=math.hypot(estimate.standard_error, error))
 
     def _drift_told(self) -> str:
         levels = self._levels()

@@ -100,12 +100,12 @@ def pair_spread(cell: Cell, metric: Metric, history: Earlier | None) -> tuple[fl
     """
     if history is not None:
         pairs = history.record.pairs(metric.kind)
-        known = metric.known_pairs(pairs)
-        if len(known) > 1:
-            d = log_ratios([base for _, base, _ in known], [head for *_, head in known], metric.sign)
+        pair_values = metric.known_pairs(pairs)
+        if len(pair_values) > 1:
+            d = log_ratios([base for _, base, _ in pair_values], [head for *_, head in pair_values], metric.sign)
             resolution = max(metric.resolution(trial) for pair in pairs for trial in pair)
-            spread = float(mean_estimate(d, resolution).standard_error) * math.sqrt(len(known))
-            return spread, len(known) - 1, resolution, history.source
+            spread = float(mean_estimate(d, resolution).standard_error) * math.sqrt(len(pair_values))
+            return spread, len(pair_values) - 1, resolution, history.source
     expected = cell.measure.expect.sd_of(metric) if cell.measure.expect else None
     return expected, math.inf, 0.0, "" if expected is None else "measure.expect"
 
@@ -119,9 +119,9 @@ def _problem(plan: GatePlan, block: tuple[float, ...], effects: list[float | Non
         likely = max((chance for chance in passes if chance is not None), default=1.0)
         if likely < USUALLY:
             yield f"an unchanged build would pass in only {likely * 100:.0f} % of runs"
-        known = [effect for effect in effects if effect is not None]
-        if known and min(known) > plan.gate.must_catch:
-            must_catch, least = plan.gate.must_catch, bounded_percent(min(known), plan.gate.must_catch)
+        limits = [effect for effect in effects if effect is not None]
+        if limits and min(limits) > plan.gate.must_catch:
+            must_catch, least = plan.gate.must_catch, bounded_percent(min(limits), plan.gate.must_catch)
             yield (f"a slowdown of {percent(must_catch)}, which must be caught, would often not be blocked: the least "
                    f"that these looks block as often as promised is {least}; measure on a quieter machine, with more "
                    "iterations or pairs (measure.iterations, measure.looks), or raise must_catch")  # fmt: skip

@@ -296,8 +296,8 @@ def _detectable(series: Series, decision: Decision, look: stats.Look) -> dict[st
         other, weight = series.schedule.first_blocking
         estimate = estimate.with_pairs(look.pairs, other)
     level = decision.block_level * weight
-    found = stats.detectable(estimate, level, series.ignorable, 1 - decision.beta, look.over_ignorable.df)
-    return {"detectable": found, "detectable_at": other}
+    effect = stats.detectable(estimate, level, series.ignorable, 1 - decision.beta, look.over_ignorable.df)
+    return {"detectable": effect, "detectable_at": other}
 
 
 def _undecided(series: Series, low: float, high: float) -> Note:

@@ -98,9 +98,9 @@ class SignSeries(Series):
             f"(q = {look.p_equivalent:.2g}, passes at {decision.beta:.2g})"
         )
         note = Note(code="counted-by-sign", text=text)
-        told = {"reasons": (note,)} if decision.verdict == "inconclusive" else {"cautions": (note,)}
+        notes = {"reasons": (note,)} if decision.verdict == "inconclusive" else {"cautions": (note,)}
         figures = {"pairs": look.pairs, "p": look.p_slower, "q": look.p_equivalent}
-        return blank.model_copy(update={**figures, **told})
+        return blank.model_copy(update={**figures, **notes})
 
 
 def by_sign(series: Series) -> Series:

@@ -127,9 +127,9 @@ def slow_share(
     first = next((series for series in gates if isinstance(series, StateSeries)), None)
     if first is None or first.schedule is None:
         return ()
-    found = [labeller.at(look) for look in labeller.reached(first.schedule)]
-    shares = tuple(own.shares if own else [] for own in found)
-    unplaced = tuple(own.unplaced if own else 0 for own in found)
+    by_look = [labeller.at(look) for look in labeller.reached(first.schedule)]
+    shares = tuple(states.shares if states else [] for states in by_look)
+    unplaced = tuple(states.unplaced if states else 0 for states in by_look)
     return (SlowShare(first.gate, shares, first.schedule, declared, drawn, unplaced, heads),)
 
 
@@ -137,16 +137,16 @@ def states_outcome(
     family: Sequence[Judged], gates: Sequence[GateOutcome], labeller: Labeller, beta: float
 ) -> StatesOutcome | None:
     """What was seen of states; ``None`` where no gate was compared within them."""
-    share = next((one for one in family if isinstance(one, SlowShare)), None)
+    share = next((judged for judged in family if isinstance(judged, SlowShare)), None)
     if share is None:
         return None
-    found = labeller.at(labeller.reached(share.schedule)[-1])
-    if found is None:
+    states = labeller.at(labeller.reached(share.schedule)[-1])
+    if states is None:
         return None
     least = min(gate.must_catch for gate in gates if gate.state or gate.metric != SLOW_SHARE)
-    common = {state: found.pairs(state) for state in STATES}
+    common = {state: states.pairs(state) for state in STATES}
     blocks_from = share.blocks_from(next(gate for gate in gates if gate.metric == SLOW_SHARE).block_level or 0.0)
-    return describe_states(labeller, found, common, least, beta, blocks_from)
+    return describe_states(labeller, states, common, least, beta, blocks_from)
 
 
 def describe_states(

@@ -27,10 +27,10 @@ def state_cautions(
         gates: As they were judged.
         bound: By what a p value of drawn orders is multiplied; nothing leans where orders were not drawn for each pair.
     """
-    told = states_told(gates)
+    judged = states_told(gates)
     passed = any(gate.state and gate.verdict in PASSED for gate in gates)
-    if seen and passed and not (seen.everywhere and len(told) == len(STATES)):
-        yield within_states(seen, told)
+    if seen and passed and not (seen.everywhere and len(judged) == len(STATES)):
+        yield within_states(seen, judged)
     if ignored is not None:
         yield _ignored(ignored)
     yield from _many_levels(labeller)
@@ -98,7 +98,7 @@ def _probe_apart(labeller: Labeller, bound: float) -> Iterator[Note]:
     base, head = ([_reading(pair[n]) for pair in labeller.pairs] for n in range(2))
     for side, slow, fast in (("head", head, base), ("base", base, head)):
         if bound * two_states.sign_test(len(slow), 0) <= LEANS and min(slow) > SLOWER * max(fast):
-            longer, shorter = (format_ns(median(own)) for own in (slow, fast))
+            longer, shorter = (format_ns(median(readings)) for readings in (slow, fast))
             text = f"the probe takes {longer} beside each trial of the {side}, and {shorter} beside the other: "
             text += "all is compared as it is"
             yield Note(code="two-states", text=text)
@@ -106,5 +106,5 @@ def _probe_apart(labeller: Labeller, bound: float) -> Iterator[Note]:
 
 def _reading(trial: Trial) -> float:
     """The median reading of the slowest rank, in nanoseconds."""
-    probes = [own.probe_ns for own in trial.iterations if own.probe_ns]
-    return median(max(ranks) for own in probes for ranks in (own.before, own.after))
+    probes = [iteration.probe_ns for iteration in trial.iterations if iteration.probe_ns]
+    return median(max(ranks) for probe in probes for ranks in (probe.before, probe.after))

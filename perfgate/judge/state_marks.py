@@ -39,8 +39,8 @@ def around_the_jump(trial: Trial, number: int) -> Trial:
         trial: It has at least so many iterations.
         number: How many are wanted.
     """
-    read = [probe_marks(one) for one in trial.iterations]
-    logs = np.log([own or (1.0, 1.0) for own in read]).mean(axis=-1)
+    read = [probe_marks(iteration) for iteration in trial.iterations]
+    logs = np.log([marks or (1.0, 1.0) for marks in read]).mean(axis=-1)
     before = np.arange(1, len(logs))
     sums = np.cumsum(logs - logs.mean())[:-1]
     between = sums**2 / (before * (len(logs) - before))  # of the two parts, as a split in time (Fisher 1958)
@@ -60,7 +60,7 @@ def as_on_one_card(marks: stats.Floats, cards: Sequence[Hashable], apart: float)
         cards: On which card each pair was taken.
         apart: How far cards may be apart, a ratio.
     """
-    least = {card: min(float(own.min()) for own, other in zip(marks, cards, strict=True) if other == card)
+    least = {card: min(float(pair_marks.min()) for pair_marks, other in zip(marks, cards, strict=True) if other == card)
              for card in dict.fromkeys(cards)}  # fmt: skip
     fastest = min(least.values())
     scale = np.array([fastest / least[card] if least[card] <= apart * fastest else 1.0 for card in cards])

@@ -81,10 +81,10 @@ class StateSeries(Series):
                 if look is self.compared[-1]:
                     return ()
                 continue
-            found, *whole = (self._look(sample, block, passing if look.passes else 0.0) for sample in samples)
+            first, *whole = (self._look(sample, block, passing if look.passes else 0.0) for sample in samples)
             if whole:
-                found = replace(found, p_slower=whole[0].p_slower)
-            seen.append(found.after(seen))
+                first = replace(first, p_slower=whole[0].p_slower)
+            seen.append(first.after(seen))
         return tuple(seen)
 
     def _look(self, sample: Sample, block: float, passing: float = 0.0) -> stats.Look:
@@ -110,8 +110,8 @@ class StateSeries(Series):
         That is where those of a state that has too few, or all with those that have none in common, exceed
         ``must_catch`` in the mean.
         """
-        found = super().verdict(decision)
-        return "inconclusive" if found in PASSED and self._slower is not None else found
+        verdict = super().verdict(decision)
+        return "inconclusive" if verdict in PASSED and self._slower is not None else verdict
 
     def outcome(self, decision: Decision) -> GateOutcome:
         """See :class:`Series`; the change and its bounds are those of pairs that have a state in common.
@@ -121,22 +121,22 @@ class StateSeries(Series):
         last, verdict = self.compared[-1] if self.compared else None, super().verdict(decision)
         if last is None or not decision.looks:
             return super().outcome(decision).model_copy(update={"state": self.state})
-        told: dict[str, object] = {"state": self.state}
+        changes: dict[str, object] = {"state": self.state}
         if last.whole is not None and (verdict == "regressed" or len(last.common.base) < 2):  # noqa: PLR2004
             block = self.schedule.block[len(self.compared) - 1] if self.schedule else 0.0
             look = replace(self._look(last.whole, block), p_slower=decision.looks[-1].p_slower)
             shown = replace(self, base=last.whole.base, head=last.whole.head)
-            found = Series.outcome(shown, replace(decision, looks=(*decision.looks[:-1], look)))
-            told["state"] = ""
+            outcome = Series.outcome(shown, replace(decision, looks=(*decision.looks[:-1], look)))
+            changes["state"] = ""
         else:
-            found = super().outcome(decision)
+            outcome = super().outcome(decision)
         if last.whole is not None:
-            told |= {"cautions": (*found.cautions, self._as_measured(verdict))}
+            changes |= {"cautions": (*outcome.cautions, self._as_measured(verdict))}
         if verdict == "inconclusive" and not last.passes:
-            told |= {"reasons": (self._too_few(),)}
+            changes |= {"reasons": (self._too_few(),)}
         if (slower := self._slower) and verdict in PASSED:
-            told |= {"reasons": (slower,), "passed_at": None, "change_high": None, "q": 1.0}
-        return found.model_copy(update=told)
+            changes |= {"reasons": (slower,), "passed_at": None, "change_high": None, "q": 1.0}
+        return outcome.model_copy(update=changes)
 
     def _log_ratios(self, sample: Sample) -> stats.Floats:
         return stats.log_ratios(sample.base, sample.head, self.metric.sign)
@@ -146,7 +146,7 @@ class StateSeries(Series):
         """Why nothing passes although the pairs compared would let it; ``None`` where nothing speaks so."""
         for where, sample in self.compared[-1].beside if self.compared else ():
             d = self._log_ratios(sample)
-            if min(float((d - own).mean()) for own in self.slower_by(self.gate.gate.must_catch, sample.base)) > 0:
+            if min(float((d - margin).mean()) for margin in self.slower_by(self.gate.gate.must_catch, sample.base)) > 0:
                 text = f"{where} {'is' if len(d) == 1 else 'are'} slower by {percent(stats.to_ratio(float(d.mean())))}"
                 excluded = f"pairs with a state in common exclude {percent(self.must_catch)}"
                 return Note(code="slower-apart", text=f"{excluded}; {text}")
@@ -182,25 +182,25 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     if series.schedule is None or series.fault or not follows_states(series.metric):
         return (series,)
     looks = labeller.reached(series.schedule)
-    found = [labeller.at(look) for look in looks]
-    if not found or found[-1] is None or found[-1].gap <= math.log1p(series.ignorable):
+    by_look = [labeller.at(look) for look in looks]
+    if not by_look or by_look[-1] is None or by_look[-1].gap <= math.log1p(series.ignorable):
         return (series,)
-    samples = [_samples(series, labeller, look, own) for look, own in zip(looks, found, strict=True)]
+    samples = [_samples(series, labeller, look, states) for look, states in zip(looks, by_look, strict=True)]
     # What was measured has a ratio, and what of it was measured in one state may have none.
-    every = (sample for own in samples for sample in own.values())
+    every = (sample for look_samples in samples for sample in look_samples.values())
     faults = (replace(series, base=sample.base, head=sample.head).fault for sample in every)
     if (fault := next(filter(None, faults), None)) is not None:
         return (replace(series, missing=fault),)
-    rows = _rows(found[-1])
+    rows = _rows(by_look[-1])
     split = []
     for row in rows:
         compared = [
-            _at_look(row, rows, own, Sample(series.base[:look], series.head[:look]), told=seen is not None)
-            for look, own, seen in zip(looks, samples, found, strict=True)
+            _at_look(row, rows, look_samples, Sample(series.base[:look], series.head[:look]), told=seen is not None)
+            for look, look_samples, seen in zip(looks, samples, by_look, strict=True)
         ]
         common = compared[-1].common
-        own = vars(replace(series, base=common.base, head=common.head))
-        split.append(StateSeries(**own, state=row, compared=tuple(compared)))
+        fields = vars(replace(series, base=common.base, head=common.head))
+        split.append(StateSeries(**fields, state=row, compared=tuple(compared)))
     return tuple(split)
 
 
@@ -210,7 +210,7 @@ def _rows(found: Found) -> list[State | Literal["both"]]:
     Where one state alone is common it is that one, however few pairs have it: the mean would be the same once more.
     """
     common = [state for state in STATES if found.pairs(state)]
-    return [*common] if len(common) == 1 else [*(own for own in common if found.pairs(own) >= OWN_PAIRS), BOTH]
+    return [*common] if len(common) == 1 else [*(state for state in common if found.pairs(state) >= OWN_PAIRS), BOTH]
 
 
 def ignored_states(family: Sequence[Judged], labeller: Labeller) -> Found | None:
@@ -221,8 +221,8 @@ def ignored_states(family: Sequence[Judged], labeller: Labeller) -> Found | None
         if not isinstance(series, Series) or series.fault or series.schedule is None:
             continue
         looks = labeller.reached(series.schedule) if follows_states(series.metric) else []
-        if looks and (found := labeller.at(looks[-1])) is not None:
-            return found
+        if looks and (states := labeller.at(looks[-1])) is not None:
+            return states
     return None
 
 
@@ -243,11 +243,11 @@ def _at_look(row: str, rows: Sequence[str], samples: dict[str, Sample], whole: S
     """A row's look, from the samples of all states and of their mean."""
     if not told:
         return StateLook(samples[row])
-    own: dict[str, int] = {state: len(samples[state].base) for state in STATES}
+    counts: dict[str, int] = {state: len(samples[state].base) for state in STATES}
     enough = len(samples[BOTH].base) >= stats.FIRST_PASSING_PAIRS
-    passes = enough and (max(own.values()) if row == BOTH else own[row]) >= OWN_PAIRS
-    few_of = [state for state in STATES if own[state] and state not in rows]
-    beside = [(f"the {plural(own[state], 'pair')} in the {state} state", samples[state]) for state in few_of]
+    passes = enough and (max(counts.values()) if row == BOTH else counts[row]) >= OWN_PAIRS
+    few_of = [state for state in STATES if counts[state] and state not in rows]
+    beside = [(f"the {plural(counts[state], 'pair')} in the {state} state", samples[state]) for state in few_of]
     if (every := len(samples[EVERY].base)) > len(samples[BOTH].base):
         beside.append((f"with those that have none all {every}", samples[EVERY]))
     pairs = len(samples[row].base)

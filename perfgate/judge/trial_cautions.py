@@ -53,8 +53,8 @@ def trial_cautions(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
 def _weights_apart(sides: Mapping[Side, Sequence[Trial]]) -> Iterator[Note]:
     """Says what an engine loaded and what is counted, of each side where these are apart."""
     for side, trials in sides.items():
-        if own := [trial.no_floor for trial in trials if WEIGHTS_APART in trial.cautions]:
-            yield Note(code=WEIGHTS_APART, text=f"{side}, in {plural(len(own), 'trial')}: {own[0]}")
+        if reasons := [trial.no_floor for trial in trials if WEIGHTS_APART in trial.cautions]:
+            yield Note(code=WEIGHTS_APART, text=f"{side}, in {plural(len(reasons), 'trial')}: {reasons[0]}")
 
 
 def _stalls(sides: Sequence[Sequence[Trial]]) -> Iterator[Note]:

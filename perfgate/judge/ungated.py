@@ -36,8 +36,8 @@ class Shown:
         sign = self.metric.sign
         d = stats.log_ratios(self.base, self.head, sign)
         estimated = stats.flipped_estimate if self.by_signs else stats.mean_estimate
-        estimate, own = estimated(d, self.resolution), level / self.looks
-        low, high = sorted((sign * estimate.lower(own), sign * estimate.upper(own)))
+        estimate, share = estimated(d, self.resolution), level / self.looks
+        low, high = sorted((sign * estimate.lower(share), sign * estimate.upper(share)))
         if math.isinf(low):  # too few pairs for any bound
             return row
         return row.model_copy(update={"change_low": stats.to_ratio(low), "change_high": stats.to_ratio(high)})
@@ -50,8 +50,8 @@ def rows(shown: Sequence[Shown], alpha: float) -> tuple[MetricOutcome, ...]:
         shown: What no gate judges.
         alpha: With what probability any interval of the cell leaves its true change out, at any look (Bonferroni).
     """
-    tested = sum(one.looks > 0 for one in shown)
-    return tuple(one.row(alpha / (2 * max(tested, 1))) for one in shown)
+    tested = sum(entry.looks > 0 for entry in shown)
+    return tuple(entry.row(alpha / (2 * max(tested, 1))) for entry in shown)
 
 
 def ungated(evidence: Evidence, alpha: float, *, judged: bool) -> tuple[MetricOutcome, ...]:

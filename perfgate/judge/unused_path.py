@@ -38,7 +38,7 @@ Sides = Mapping[Side, OfARecord]
 
 def not_measured(sides: Sides) -> Note | None:
     """Why nothing is judged: all that base and head differ by is folders that nothing used; ``None`` elsewhere."""
-    text = only_unused_differ({side: (own.record, own.name) for side, own in sides.items()})
+    text = only_unused_differ({side: (record_side.record, record_side.name) for side, record_side in sides.items()})
     return Note(code=UNUSED, text=text) if text else None
 
 
@@ -51,7 +51,7 @@ def alone_unused(record: Record, side: Side, stored: Iterable[Mapping[str, str]]
     unused = [seen for seen in folders_seen(record, side) if seen.state == "unused"]
     left = without(subject, [seen.folder for seen in unused])
     versions = next((trial.versions for trial in record.trials if trial.subject == side and trial.versions), {})
-    if not unused or left.path or left.env or left.args or not any(versions and versions == own for own in stored):
+    if not unused or left.path or left.env or left.args or not any(versions and versions == build for build in stored):
         return None
     folders = ", ".join(f"path={seen.folder} ({seen.engines_seen})" for seen in unused)
     return Note(code=UNUSED, text=f"it is the build that is stored but for what no process used: {folders}")
@@ -62,18 +62,18 @@ def unused_paths(sides: Sides) -> Iterator[Note]:
 
     Of a record that was taken before folders were told apart it is said where nothing of any was imported.
     """
-    for side, own in sides.items():
-        subject = own.record.subjects[own.name]
-        beside = [other.record.subjects[other.name].path for other in sides.values() if other is not own]
+    for side, record_side in sides.items():
+        subject = record_side.record.subjects[record_side.name]
+        beside = [other.record.subjects[other.name].path for other in sides.values() if other is not record_side]
         shared = {folder for path in beside for folder in path}
-        for seen in folders_seen(own.record, own.name):
+        for seen in folders_seen(record_side.record, record_side.name):
             if seen.state == "unused":
                 text = f"{side}: no process used anything of path={seen.folder} ({seen.engines_seen})"
                 yield Note(code=UNUSED, text=text)
             elif seen.state == "unknown" and seen.folder not in shared:
                 many = plural(seen.engines, "engine")
                 yield Note(code=UNPROVEN, text=f"{side}: path={seen.folder}: no process of {many} told what it used")
-        trials = _trials(own)
+        trials = _trials(record_side)
         if trials and all(UNUSED in trial.cautions for trial in trials):
             path = os.pathsep.join(subject.path)
             yield Note(
