@@ -106,19 +106,19 @@ def course(levels: ArrayLike) -> Course:
     Args:
         levels: Of each night, in order of time, finite; logarithms of ratios to an anchor.
     """
-    own = np.asarray(levels, dtype=np.float64)
-    if len(own) < FEWEST_NIGHTS:
-        return Course((), (float(np.median(own)),) * len(own) if len(own) else (), 0.0, looked=False)
-    nights = _without_outliers(own)
+    series = np.asarray(levels, dtype=np.float64)
+    if len(series) < FEWEST_NIGHTS:
+        return Course((), (float(np.median(series)),) * len(series) if len(series) else (), 0.0, looked=False)
+    nights = _without_outliers(series)
     # Around the best single place the noise is not that of a change: with it in, a large one would hide itself.
     search = ruptures.KernelCPD(kernel="linear", min_size=FEWEST_AFTER).fit(nights[:, None])
     places = _found(search.predict(n_bkps=1))
     for _ in range(10):
         noise = _noise(nights, places)
-        found = _found(search.predict(pen=noise.penalty))
-        if found == places:
+        next_places = _found(search.predict(pen=noise.penalty))
+        if next_places == places:
             break
-        places = found
+        places = next_places
     parts = [*_merged(nights, places, noise)]
     fitted = np.full(len(nights), nights[: places[0]].mean() if places else nights.mean())
     for change in parts:
@@ -164,8 +164,8 @@ def _merged(levels: Floats, places: Sequence[int], noise: _Noise) -> Iterator[Ch
     while at < len(places):
         upto, change = at + 1, _step(levels, places, at, noise)
         for further in range(at + 1, len(places) + 1):
-            if (found := _drift(levels, places, at, further, noise)) is not None:
-                upto, change = further, found
+            if (drift := _drift(levels, places, at, further, noise)) is not None:
+                upto, change = further, drift
         yield change
         at = upto
 
@@ -188,13 +188,13 @@ def _drift(levels: Floats, places: Sequence[int], at: int, upto: int, noise: _No
     steps = np.array([part.mean() for part in np.split(levels[begin:end], [p - begin for p in places[at:upto]])])
     if (np.diff(steps) > 0).any() == (np.diff(steps) < 0).any():
         return None
-    own = levels[begin:end]
+    stretch = levels[begin:end]
     stepwise = np.repeat(steps, np.diff([begin, *places[at:upto], end]))
-    bound = float(((own - stepwise) ** 2).sum()) + (upto - at) * noise.penalty
-    last = len(own) - 1
+    bound = float(((stretch - stepwise) ** 2).sum()) + (upto - at) * noise.penalty
+    last = len(stretch) - 1
     ends = np.unique(np.linspace(0, last, min(PLACES, last + 1)).round().astype(int)).tolist()
     cost, size, spread, first, until = min(
-        (*_fitted(own, _ramp(len(own), low, high)), low, high) for low in ends for high in ends if high > low
+        (*_fitted(stretch, _ramp(len(stretch), low, high)), low, high) for low in ends for high in ends if high > low
     )
     if until - first < FEWEST_AFTER or cost + 2 * noise.penalty >= bound:
         return None
@@ -210,7 +210,7 @@ def _ramp(nights: int, low: int, high: int) -> Floats:
 
 def _fitted(levels: Floats, shape: Floats) -> tuple[float, float, float]:
     """By least squares, a level and so much of a shape: squared error, how much, and what that much is worth."""
-    off, own = shape - shape.mean(), levels - levels.mean()
+    off, deviations = shape - shape.mean(), levels - levels.mean()
     spread = float(off @ off)
-    size = float(off @ own) / spread
-    return float(((own - size * off) ** 2).sum()), size, spread
+    size = float(off @ deviations) / spread
+    return float(((deviations - size * off) ** 2).sum()), size, spread

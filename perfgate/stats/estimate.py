@@ -83,8 +83,8 @@ class Estimate:
 
     def with_pairs(self, before: int, pairs: int) -> Estimate:
         """What the same spread would be worth at another number of pairs; ``before`` is the number behind this one."""
-        own = np.maximum(self.standard_error**2 - self.carried, 0.0) * before / pairs
-        return replace(self, standard_error=np.sqrt(own + self.carried), df=pairs - 1)
+        variance = np.maximum(self.standard_error**2 - self.carried, 0.0) * before / pairs
+        return replace(self, standard_error=np.sqrt(variance + self.carried), df=pairs - 1)
 
     def times_detectable(self, level: float) -> float:  # noqa: ARG002 (for those of which it depends)
         """By how much what else must agree raises what is detectable at a level; 1 where nothing must."""
@@ -280,10 +280,10 @@ def _shift(level: float, power: float, spread_df: float, df: float) -> float:
     def blocks(shift: float) -> float:
         if math.isinf(spread_df):
             return power_at(shift, level, df)
-        seen, own = _root_chi_square(spread_df), _root_chi_square(df)
-        reached = special.ndtr(shift * seen[0][:, None] - _t_quantile(level, df) * own[0][None, :])
+        seen, at_look = _root_chi_square(spread_df), _root_chi_square(df)
+        reached = special.ndtr(shift * seen[0][:, None] - _t_quantile(level, df) * at_look[0][None, :])
         # No BLAS: on a host with many cores its threads would spin beside whatever is being measured there.
-        return float(np.einsum("i,ij,j", seen[1], reached, own[1], optimize=False))
+        return float(np.einsum("i,ij,j", seen[1], reached, at_look[1], optimize=False))
 
     while blocks(high) < power:
         low, high = high, 2 * high

@@ -109,8 +109,8 @@ class Prediction:
         now = self.detectable(level, margin, power)
 
         def halves(more: int) -> bool:
-            found = self.detectable(level, margin, power, more)
-            return now is not None and found is not None and found <= now / 2
+            then = self.detectable(level, margin, power, more)
+            return now is not None and then is not None and then <= now / 2
 
         enough = bisect.bisect_left(range(MANY_VISITS + 1), x=True, lo=1, key=halves)
         return enough if enough <= MANY_VISITS else None
@@ -148,11 +148,11 @@ def predict(
     if not all(row.shape[-1] for row in [new, *(row for rows in sets for row in rows)]) or not len(visits):
         raise ValueError("expected a restart in every visit")
     means = [np.stack([row.mean(axis=-1) for row in rows], axis=-1) for rows in sets]
-    numbers = [own.shape[-1] for own in means]
+    numbers = [row.shape[-1] for row in means]
     df = max(numbers) - 1
     if df < 1:
         raise ValueError("expected at least two visits")
-    squares = sum(np.where(stats.all_equal(own), 0.0, own.var(axis=-1) * own.shape[-1]) for own in means)
+    squares = sum(np.where(stats.all_equal(row), 0.0, row.var(axis=-1) * row.shape[-1]) for row in means)
     spread = np.maximum(np.sqrt(squares / (sum(numbers) - len(numbers))), resolution / math.sqrt(12))
     rows = sets[0]
     restarts = [row.shape[-1] for row in rows]

@@ -241,7 +241,7 @@ def look_at(
         carried: Added to the variance of every estimate's error, see :meth:`~Estimate.carrying`.
         binds: Which margins of either list bind, shape (k, ...); without it all do.
     """
-    estimate, *both = (one.carrying(carried) for one in (estimate, *over, *under))
+    estimate, *both = (raw.carrying(carried) for raw in (estimate, *over, *under))
     over, under = both[: len(over)], both[len(over) :]
     hard, easy = binds or (np.ones(len(over), bool), np.ones(len(under), bool))
     exceeds, above = _smallest(over, [-np.asarray(excess.p_above(0.0)) for excess in over], hard)
@@ -257,12 +257,12 @@ def _smallest(estimates: Sequence[Estimate], p: Sequence[Figure], binds: Bools) 
     if len(estimates) == 1:
         return p[0], estimates[0]
     ordered = np.where(binds, np.stack(p), np.inf)
-    which = np.lexsort((np.stack([one.mean for one in estimates]), ordered), axis=0)[0]
+    which = np.lexsort((np.stack([estimate.mean for estimate in estimates]), ordered), axis=0)[0]
     least = ordered.min(axis=0)
     if not which.ndim:
         return least, estimates[which]
-    figures = ([getattr(one, part.name) for one in estimates] for part in fields(Estimate))
-    return least, Estimate(*(np.choose(which, np.broadcast_arrays(which, *own)[1:]) for own in figures))
+    figures = ([getattr(estimate, part.name) for estimate in estimates] for part in fields(Estimate))
+    return least, Estimate(*(np.choose(which, np.broadcast_arrays(which, *column)[1:]) for column in figures))
 
 
 def _weighted(p: Figure, weight: Figure) -> Figure:

@@ -74,8 +74,8 @@ class FlippedEstimate(Estimate):
 
 def flipped_estimate(d: ArrayLike, resolution: float = 0.0) -> FlippedEstimate:
     """The mean of paired log ratios as :func:`mean_estimate` has it, proved by their signs, too."""
-    own = mean_estimate(d, resolution)
-    return FlippedEstimate(**vars(own), d=tuple(floats(d).tolist()))
+    estimate = mean_estimate(d, resolution)
+    return FlippedEstimate(**vars(estimate), d=tuple(floats(d).tolist()))
 
 
 @lru_cache(maxsize=64)

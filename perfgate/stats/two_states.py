@@ -75,11 +75,11 @@ def states(marks: Floats, least_gap: float = 0.0) -> States:
     gaps = slow - fast
     away = np.minimum(*(np.abs(builds - level[..., None, None, None]) for level in (fast, slow)))
     off = (away > NEAR * gaps[..., None, None, None]).mean(axis=(-4, -3, -2, -1))
-    told = (np.abs(gaps[..., 0] - gaps[..., 1]) <= ALIKE * gaps.min(axis=-1)) & (off <= MOST_OFF)
+    valid = (np.abs(gaps[..., 0] - gaps[..., 1]) <= ALIKE * gaps.min(axis=-1)) & (off <= MOST_OFF)
     position = (middles - fast[..., None, None]) / gaps[..., None, None]
     labels = np.where(np.abs(position - 1) <= NEAR, SLOW, np.where(np.abs(position) <= NEAR, FAST, CUT))
-    labels = np.where(told[..., None, None, None], labels, CUT).swapaxes(-3, -2).reshape(*runs, trials, iterations)
-    return States(labels.astype(np.int8), np.where(told, gaps.mean(axis=-1), np.nan))
+    labels = np.where(valid[..., None, None, None], labels, CUT).swapaxes(-3, -2).reshape(*runs, trials, iterations)
+    return States(labels.astype(np.int8), np.where(valid, gaps.mean(axis=-1), np.nan))
 
 
 def levels(marks: Floats, apart: float) -> list[tuple[float, int]]:
@@ -96,14 +96,14 @@ def levels(marks: Floats, apart: float) -> list[tuple[float, int]]:
     ordered = np.sort(readings, axis=None)
     edges = ordered[:-1][np.diff(ordered) >= apart]
     level = np.searchsorted(edges, readings)
-    found = []
+    levels = []
     for n in range(len(edges) + 1):
         counts = (level == n).sum(axis=-1)
         if 2 * counts.max() >= readings.shape[-1]:
-            found.append(
+            levels.append(
                 (float(np.exp(np.median(readings[level == n]))), int((2 * counts > readings.shape[-1] / 2).sum()))
             )
-    return found
+    return levels
 
 
 def _noise(builds: Floats) -> Floats:
@@ -141,8 +141,8 @@ def _two_levels(y: Floats, noise: Floats, least: int, least_gap: float) -> tuple
     near, below = away <= NEAR * (high - low)[:, None], place < cut[:, None]
     enough = np.minimum((near & below).sum(axis=-1), (near & ~below).sum(axis=-1)) >= least
     spread = np.maximum(noise, NORMAL_MAD * _median(np.sort(away)))
-    told = enough & (high - low > np.maximum(GAP_SDS * spread, least_gap))
-    fast[wide], slow[wide] = np.where(told, low, np.nan), np.where(told, high, np.nan)
+    apart = enough & (high - low > np.maximum(GAP_SDS * spread, least_gap))
+    fast[wide], slow[wide] = np.where(apart, low, np.nan), np.where(apart, high, np.nan)
     return fast, slow
 
 
