@@ -38,8 +38,8 @@ def closing(outcome: Outcome) -> str:
     apart = "each trial had started a server of its own" if running else "the trials had been taken in pairs"
     lacking = f"the baseline had {FIRST_PASSING_VISITS} visits" if stored else apart
     if outcome.verdict in ("advisory", "inconclusive") and (worse := [*_would_regress(outcome)]):
-        told = f"{', '.join(worse)} would regress by the baseline's visits, which never block; pairs decide"
-        return f"{outcome.verdict.upper()}: {told}."
+        clause = f"{', '.join(worse)} would regress by the baseline's visits, which never block; pairs decide"
+        return f"{outcome.verdict.upper()}: {clause}."
     heads = len({cell.head for cell in outcome.cells})
     each = f" of each of {heads} heads, not of all together" if heads > 1 else ""
     rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate{each}"
@@ -77,8 +77,8 @@ def _within(outcome: Outcome) -> str:
 
 def _alone(outcome: Outcome) -> str:
     """In which state a pass holds, where that is one: the other has too few pairs for a word about it."""
-    told = {cell.name: [*states_told(cell.gates)] for cell in outcome.cells if cell.states}
-    alone = {name: states[0] for name, states in told.items() if len(states) == 1}
+    by_cell = {cell.name: [*states_told(cell.gates)] for cell in outcome.cells if cell.states}
+    alone = {name: states[0] for name, states in by_cell.items() if len(states) == 1}
     if not alone:
         return ""
     if len(outcome.cells) == 1:

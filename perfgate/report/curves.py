@@ -44,11 +44,11 @@ class Curve:
     def of(self, metric: str) -> list[tuple[float, MetricOutcome]]:
         """A metric along the curve, where it was measured."""
         rows = [(value, row) for value, cell in self.points for row in (*cell.gates, *cell.ungated)]
-        known: dict[float, MetricOutcome] = {}
+        points: dict[float, MetricOutcome] = {}
         for value, row in rows:
             if row.metric == metric and (row.base is not None or row.head is not None):
-                known.setdefault(value, row)
-        return [*known.items()]
+                points.setdefault(value, row)
+        return [*points.items()]
 
 
 def curves(outcome: Outcome) -> list[Curve]:
@@ -60,7 +60,7 @@ def curves(outcome: Outcome) -> list[Curve]:
         owner = f"{cell.head}: {scenario}" if cell.head else scenario
         for key, value in point.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                rest = ", ".join(f"{other}={json.dumps(own)}" for other, own in point.items() if other != key)
+                rest = ", ".join(f"{other}={json.dumps(setting)}" for other, setting in point.items() if other != key)
                 groups.setdefault((owner, key, rest), {}).setdefault(float(value), cell)
     return [
         Curve(owner, key, rest, tuple(sorted(points.items(), key=lambda pair: pair[0])))
@@ -86,24 +86,24 @@ def _point(name: str) -> tuple[str, dict[str, object]]:
 def curve_sections(outcome: Outcome, *, charts: bool = False) -> Iterator[Section]:
     """A table a curve, or on pages a chart a metric; nothing where fewer than two of its cells were measured."""
     for curve in curves(outcome):
-        known = {name: rows for name in SHOWN if len(rows := curve.of(name)) > 1}
-        if not known:
+        by_metric = {name: rows for name in SHOWN if len(rows := curve.of(name)) > 1}
+        if not by_metric:
             continue
         title, table = (
             f"Curve: {curve.title}",
-            [row for name, rows in known.items() for row in _rows(curve, name, rows)],
+            [row for name, rows in by_metric.items() for row in _rows(curve, name, rows)],
         )
         if not charts:
             yield Section(title=title, rows=[(curve.key, *HEADINGS), *table], give_way=GIVE_WAY, importance=2)
             continue
         yield Section(title=title)
-        for name, rows in known.items():
+        for name, rows in by_metric.items():
             yield Section(lead=name, chart=_chart(curve, name, rows))
 
 
 def _rows(curve: Curve, name: str, rows: Sequence[tuple[float, MetricOutcome]]) -> Iterator[tuple[str, ...]]:
     for value, row in rows:
-        sides = ["-" if own is None else format_value(own, row.unit) for own in (row.base, row.head)]
+        sides = ["-" if reading is None else format_value(reading, row.unit) for reading in (row.base, row.head)]
         change = "-" if row.change is None else signed_percent(row.change)
         ideal = ["-" if share is None else percent(share) for share in efficiency(curve.key, rows, (value, row))]
         yield f"{value:g}", name, *sides, change, row.verdict if isinstance(row, GateOutcome) else "-", *ideal
@@ -138,17 +138,17 @@ def efficiency(
 def _chart(curve: Curve, name: str, rows: Sequence[tuple[float, MetricOutcome]]) -> Chart:
     """A metric along the curve, base and head; values are as far from each other as their order says."""
     unit = rows[0][1].unit
-    known = [own for _, row in rows for own in (row.base, row.head) if own is not None]
-    x, y = Scale(-0.3, len(rows) - 0.7, LEFT, RIGHT), Scale.around([0.0, *known], HEIGHT - 30, 12)
+    readings = [reading for _, row in rows for reading in (row.base, row.head) if reading is not None]
+    x, y = Scale(-0.3, len(rows) - 0.7, LEFT, RIGHT), Scale.around([0.0, *readings], HEIGHT - 30, 12)
     marks: list[Mark] = []
     for tick in y.ticks(4):
         marks += [line("grid", (LEFT, y(tick)), (RIGHT, y(tick))),
                   label("tick", LEFT - 6, y(tick) + 4, format_value(tick, unit), "end")]  # fmt: skip
     for side in ("base", "head"):
-        own = [(x(n), y(getattr(row, side))) for n, (_, row) in enumerate(rows) if getattr(row, side) is not None]
-        if own:
-            told = f"{name} of {side}"
-            marks += [polyline(side, own, told), dots(f"{side} large", own, told)]
+        points = [(x(n), y(getattr(row, side))) for n, (_, row) in enumerate(rows) if getattr(row, side) is not None]
+        if points:
+            caption = f"{name} of {side}"
+            marks += [polyline(side, points, caption), dots(f"{side} large", points, caption)]
     marks += [label("tick", x(n), HEIGHT - 12, f"{value:g}", "middle") for n, (value, _) in enumerate(rows)]
     marks.append(label("axis-title", (LEFT + RIGHT) / 2, HEIGHT + 6, curve.key, "middle"))
     table: Rows = [(curve.key, *HEADINGS), *_rows(curve, name, rows)]

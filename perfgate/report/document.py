@@ -28,8 +28,8 @@ class NoteLine:
     @classmethod
     def of(cls, kind: str, about: str, note: Note) -> NoteLine:
         """A note with the remedy of its code."""
-        known = REASONS.get(note.code)
-        remedy = known.remedy if known else "This version does not know this reason; the perfgate that measured does."
+        reason = REASONS.get(note.code)
+        remedy = reason.remedy if reason else "This version does not know this reason; the perfgate that measured does."
         return cls(kind, note.code, printable(about), printable(note.text), remedy)
 
 

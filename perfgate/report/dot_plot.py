@@ -47,12 +47,16 @@ def pairs_section(evidence: Evidence, cell: CellStory, width: int) -> Section | 
     if len(pairs) < 2:  # noqa: PLR2004 (one alone shows no spread)
         return None
     states = states_of(evidence, cell.outcome) if gate.kind == "timed" else None
-    own = {n: [usual_state(side) for side in sides] for n, sides in enumerate(states or ())}
+    looks = {n: [usual_state(side) for side in sides] for n, sides in enumerate(states or ())}
     dots = [
-        (n + 1, head / base - 1, SIGNS[own[n][0] if own[n][0] == own[n][1] else "mixed"] if n in own else SIGNS["fast"])
+        (
+            n + 1,
+            head / base - 1,
+            SIGNS[looks[n][0] if looks[n][0] == looks[n][1] else "mixed"] if n in looks else SIGNS["fast"],
+        )
         for n, base, head in pairs
     ]
-    lines = (*_plot(dots, gate.limit, width), *([LEGEND] if own else []))
+    lines = (*_plot(dots, gate.limit, width), *([LEGEND] if looks else []))
     lead = f"  {gate_name(gate)}, head beside base, pair by pair"
     return Section(lead=lead, lines=tuple(f"  {line}" for line in lines), style="commands", importance=2)
 

@@ -53,15 +53,15 @@ def formats() -> dict[str, Format]:
 
 def writers(report: str) -> dict[str, Renderer]:
     """What writes a report, by format, and its ``document``."""
-    known = REPORTS.get(report) or rooms.entry("reports", report)
+    renderers = REPORTS.get(report) or rooms.entry("reports", report)
     brought = rooms.entries("formats").items()
-    return known | {name: entry["of"][report] for name, entry in brought if report in entry.get("of", {})}
+    return renderers | {name: entry["of"][report] for name, entry in brought if report in entry.get("of", {})}
 
 
 def formats_of(report: str) -> tuple[str, ...]:
     """The names of the formats that a report can have."""
-    own = writers(report)
-    return tuple(name for name, entry in formats().items() if entry.document is not None or name in own)
+    renderers = writers(report)
+    return tuple(name for name, entry in formats().items() if entry.document is not None or name in renderers)
 
 
 def render(report: str, form: str, about: object, width: int | None = None) -> str:
@@ -76,13 +76,13 @@ def render(report: str, form: str, about: object, width: int | None = None) -> s
     Raises:
         UsageError: The report has no such format.
     """
-    known = writers(report)
-    if form in known:
-        return str(_function(known[form])(about))
+    renderers = writers(report)
+    if form in renderers:
+        return str(_function(renderers[form])(about))
     renderer = formats().get(form, Format()).document
     if renderer is None:
         raise UsageError(f"--format {form}: this report has only {', '.join(formats_of(report))}")
-    return str(_function(renderer)(replace(_function(known["document"])(about), width=width)))
+    return str(_function(renderer)(replace(_function(renderers["document"])(about), width=width)))
 
 
 def _function(renderer: Renderer) -> Callable[[Any], Any]:

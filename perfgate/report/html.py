@@ -61,7 +61,7 @@ def to_html(document: Document) -> str:
     """The page of any report."""
     style = _environment().get_template("page.css").render()
     scripts = ["page.js", *(["compare.js"] if document.comparable else [])]
-    script = "".join(_environment().get_template(own).render() for own in scripts)
+    script = "".join(_environment().get_template(name).render() for name in scripts)
     return _environment().get_template("page.html").render(
         document=document,
         tone=TONES.get(document.verdict, "warn" if document.verdict else ""),

@@ -56,8 +56,8 @@ def _suite(root: ET.Element, cell: CellStory) -> None:
         _case(suite, "envelope", shown[-1], cell.title, outside)
     if counted := outcome.counters:
         shown.append(counted.verdict)
-        told = {(note.code, printable(note.text)) for note in (*counted.reasons, *counted.cautions)}
-        _case(suite, "counters", counted.verdict, cell.title, [n for n in of_cell if (n.code, n.text) in told])
+        notes = {(note.code, printable(note.text)) for note in (*counted.reasons, *counted.cautions)}
+        _case(suite, "counters", counted.verdict, cell.title, [n for n in of_cell if (n.code, n.text) in notes])
     if not shown or worst((outcome.verdict, worst(shown))) != worst(shown):
         _case(suite, "cell", outcome.verdict, cell.title, of_cell)
     elif of_cell:

@@ -55,17 +55,17 @@ def _forest(gates: Sequence[GateOutcome], layout: Layout) -> tuple[float, tuple[
     scale = margin_scale(spans, layout.left, layout.right)
     bottom = 22 + layout.row * len(gates)
     marks = _margins(scale, bottom, layout)
-    for n, (gate, own) in enumerate(zip(gates, spans, strict=True)):
+    for n, (gate, interval) in enumerate(zip(gates, spans, strict=True)):
         top = 22 + layout.row * n
-        marks += _gate_marks(gate, own, scale, top + (layout.row + layout.words) / 2)
+        marks += _gate_marks(gate, interval, scale, top + (layout.row + layout.words) / 2)
         marks += _gate_words(gate, layout, top)
     return bottom + 40, tuple(marks)
 
 
 def drawable(cell: CellOutcome) -> list[GateOutcome]:
     """The gates that have an interval to draw, those that need reading first."""
-    shown = [[gate for gate in own if gate.change is not None and gate.must_catch > 0] for own in by_metric(cell)]
-    return [own[0] for own in shown if own]
+    shown = [[gate for gate in gates if gate.change is not None and gate.must_catch > 0] for gates in by_metric(cell)]
+    return [gates[0] for gates in shown if gates]
 
 
 def span(gate: GateOutcome) -> tuple[float, float, float]:
@@ -77,15 +77,15 @@ def span(gate: GateOutcome) -> tuple[float, float, float]:
 
 def margin_scale(spans: Sequence[tuple[float, float, float]], begin: float, end: float) -> Scale:
     """For the asinh of slowdowns in margins: linear near 0, and what is 50 margins away still has its place."""
-    known = [value for own in spans for value in own if math.isfinite(value)]
-    slow = min(max([2.5, *(1.15 * value for value in known)]), FURTHEST)
-    fast = min(max([1.5, *(-1.15 * value for value in known)]), FURTHEST)
+    ends = [value for interval in spans for value in interval if math.isfinite(value)]
+    slow = min(max([2.5, *(1.15 * value for value in ends)]), FURTHEST)
+    fast = min(max([1.5, *(-1.15 * value for value in ends)]), FURTHEST)
     return Scale(-math.asinh(fast), math.asinh(slow), begin, end)
 
 
 def _margins(scale: Scale, bottom: float, layout: Layout) -> list[Mark]:
-    one, zero = scale(math.asinh(1)), scale(0.0)
-    marks = [rect("zone-bad", one, 22, (layout.right - one, bottom - 22))]
+    must, zero = scale(math.asinh(1)), scale(0.0)
+    marks = [rect("zone-bad", must, 22, (layout.right - must, bottom - 22))]
     for tick in TICKS:
         for side in {tick, -tick}:
             x = scale(math.asinh(side))
@@ -94,26 +94,29 @@ def _margins(scale: Scale, bottom: float, layout: Layout) -> list[Mark]:
                 marks.append(line("grid", (x, 22), (x, bottom)))
                 if abs(x - zero) > 18 or not side:  # noqa: PLR2004 (labels would touch)
                     marks.append(label("tick", x, bottom + 15, text, "middle"))
-    marks += [line("axis", (zero, 18), (zero, bottom)), line("must", (one, 18), (one, bottom))]
+    marks += [line("axis", (zero, 18), (zero, bottom)), line("must", (must, 18), (must, bottom))]
     middle = (layout.left + layout.right) / 2
-    marks += [label("axis-title", middle, bottom + 33, layout.axis, "middle"), label("note", one + 4, 14, "must catch")]
+    marks += [
+        label("axis-title", middle, bottom + 33, layout.axis, "middle"),
+        label("note", must + 4, 14, "must catch"),
+    ]
     return [*marks, label("note", max(zero - 4, WIDE_NOTE), 14, "no change", "end")]
 
 
 def _gate_marks(gate: GateOutcome, own: tuple[float, float, float], scale: Scale, y: float) -> list[Mark]:
     tone = TONES.get(gate.verdict, "warn")
     middle, low, high = map(math.asinh, own)
-    zero, ignorable, one = (scale(math.asinh(v)) for v in (0.0, gate.ignorable / gate.must_catch, 1.0))
+    zero, ignorable, must = (scale(math.asinh(v)) for v in (0.0, gate.ignorable / gate.must_catch, 1.0))
     x, begin, end = scale(middle), scale(low), scale(high)
-    told = f"{gate_name(gate)}: {gate_sentence(gate)}: {loudly(gate.verdict)}"
+    caption = f"{gate_name(gate)}: {gate_sentence(gate)}: {loudly(gate.verdict)}"
     marks = [rect("zone-good", zero, y - 13, (ignorable - zero, 26)),
-             rect("zone-warn", ignorable, y - 13, (one - ignorable, 26)),
-             line(f"interval {tone}", (begin, y), (end, y), told)]  # fmt: skip
+             rect("zone-warn", ignorable, y - 13, (must - ignorable, 26)),
+             line(f"interval {tone}", (begin, y), (end, y), caption)]  # fmt: skip
     for value, at, direction in ((low, begin, -1), (high, end, 1)):
         outside = not scale.low <= value <= scale.high
         marks.append(arrow(f"fill {tone}", at - 8 * direction, y, direction) if outside
                      else line(f"interval {tone}", (at, y - 5), (at, y + 5)))  # fmt: skip
-    return [*marks, diamond(f"fill {tone}", x, y, told)]
+    return [*marks, diamond(f"fill {tone}", x, y, caption)]
 
 
 def _gate_words(gate: GateOutcome, layout: Layout, top: float) -> list[Mark]:

@@ -114,4 +114,4 @@ def commands(story: Story, place: str = "", *, go_on: bool = False) -> tuple[str
     if not place:
         return chosen
     words = [shlex.split(command) for command in chosen]
-    return tuple(shlex.join([*own[:2], *(place if word == name else word for word in own[2:])]) for own in words)
+    return tuple(shlex.join([*parts[:2], *(place if word == name else word for word in parts[2:])]) for parts in words)

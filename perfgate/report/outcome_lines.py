@@ -100,12 +100,12 @@ def states_line(cell: CellOutcome) -> str:
         return ""
     slow = [f"{seen.slow[side]} of {seen.trials[side]} restarts of {side}" for side in SIDES]
     common = " and ".join(f"{plural(pairs, 'pair')} in the {state} one" for state, pairs in seen.common.items())
-    told = {"probe": "told by the probe", "steps": "told by the steps' own times"}[seen.told_by]
+    source = {"probe": "told by the probe", "steps": "told by the steps' own times"}[seen.told_by]
     share = (
         f"being slow more often blocks from {plural(seen.blocks_from, 'one-way pair')} on" if seen.blocks_from else ""
     )
     costs = f"it costs {percent(seen.at_most)} at most, less than must_catch" if seen.everywhere else ""
-    facts = (f"two states {percent(seen.gap)} apart, {told}", f"{' and '.join(slow)} slow",
+    facts = (f"two states {percent(seen.gap)} apart, {source}", f"{' and '.join(slow)} slow",
              f"compared within states, {common}", share, costs)  # fmt: skip
     return "; ".join(filter(None, facts))
 
@@ -128,12 +128,12 @@ def by_metric(cell: CellOutcome) -> list[list[GateOutcome]]:
     rows: dict[tuple[str, str], list[GateOutcome]] = {}
     for gate in ordered_gates(cell):
         rows.setdefault((gate.metric, gate.where), []).append(gate)
-    return [sorted(own, key=lambda gate: (urgency(gate), -gate.pairs, gate.state != "both")) for own in rows.values()]
+    return [sorted(row, key=lambda gate: (urgency(gate), -gate.pairs, gate.state != "both")) for row in rows.values()]
 
 
 def other_states(cell: CellOutcome) -> tuple[str, ...]:
     """A line for each metric that was compared in several states: what was found in those that its row is not of."""
-    rows = ((own[0].metric, [f"{_state(gate)} {in_brief(gate)}" for gate in own[1:]]) for own in by_metric(cell))
+    rows = ((gates[0].metric, [f"{_state(gate)} {in_brief(gate)}" for gate in gates[1:]]) for gates in by_metric(cell))
     return tuple(f"{metric}: {', '.join(others)}" for metric, others in rows if others)
 
 
@@ -272,12 +272,12 @@ def baseline_line(cell: CellOutcome) -> str:
 
 
 def _halving(gate: GateOutcome) -> str:
-    known = gate.visits
-    if known is None or known.least_detectable is None:
+    visits = gate.visits
+    if visits is None or visits.least_detectable is None:
         return "unknown"
-    if known.visits_to_halve is None:
-        return f"no number of visits (at best {percent(known.least_detectable)})"
-    return f"{plural(known.visits_to_halve, 'nightly visit')} more"
+    if visits.visits_to_halve is None:
+        return f"no number of visits (at best {percent(visits.least_detectable)})"
+    return f"{plural(visits.visits_to_halve, 'nightly visit')} more"
 
 
 def gate_notes(cell: CellOutcome, gate: GateOutcome) -> tuple[NoteLine, ...]:

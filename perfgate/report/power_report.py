@@ -60,7 +60,9 @@ def _detectable(cell: Cell, gate: Gate, price: GatePower) -> str:
         return "detectable unknown"
     kind = gate.measured.kind
     at = f"{_list(cell.schedule(kind).looks)}{'' if kind == 'timed' else f' {kind}'} pairs"
-    effects = ("cannot block" if one is None else bounded_percent(one, gate.must_catch) for one in price.detectable)
+    effects = (
+        "cannot block" if effect is None else bounded_percent(effect, gate.must_catch) for effect in price.detectable
+    )
     return f"detectable at {at}: {_list(effects)}"
 
 

@@ -42,27 +42,27 @@ def states_of(evidence: Evidence, cell: CellOutcome) -> Looks | None:
     labeller = evidence.labeller
     if cell.states is None or labeller is None or not evidence.cell.gates:
         return None
-    found = labeller.at(len(labeller.pairs))
-    if found is None:
+    states = labeller.at(len(labeller.pairs))
+    if states is None:
         return None
-    return [tuple([STATES[int(one)] for one in side] for side in pair) for pair in found.labels]  # type: ignore[misc]
+    return [tuple([STATES[int(state)] for state in side] for side in pair) for pair in states.labels]  # type: ignore[misc]
 
 
 def usual_state(looks: Sequence[str]) -> str:
     """The state of a trial: that of most of its iterations that have one."""
-    known = [look for look in looks if look != "cut"]
-    return max(("fast", "slow"), key=known.count) if known else "cut"
+    placed = [look for look in looks if look != "cut"]
+    return max(("fast", "slow"), key=placed.count) if placed else "cut"
 
 
 def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> Chart | None:
     """Base and head of each pair in the order they were taken, and their difference below against the margins."""
     metric = find_metric(gate.metric)
-    known = metric.known_pairs(evidence.pairs(metric.kind))[-MOST_TRIALS:]
-    if not known:
+    pairs = metric.known_pairs(evidence.pairs(metric.kind))[-MOST_TRIALS:]
+    if not pairs:
         return None
-    x = Scale(-0.6, len(known) - 0.4, LEFT, RIGHT)
-    y = Scale.around([value for _, *pair in known for value in pair], 190, 16)
-    changes = [head / base - 1 for _, base, head in known]
+    x = Scale(-0.6, len(pairs) - 0.4, LEFT, RIGHT)
+    y = Scale.around([value for _, *pair in pairs for value in pair], 190, 16)
+    changes = [head / base - 1 for _, base, head in pairs]
     below = Scale.around([*changes, 0.0, gate.limit], 330, 232)
     marks = [*_grid(y, lambda v: format_value(v, gate.unit)), *_grid(below, lambda v: signed_percent(v, 1), 6)]
     marks += [
@@ -71,25 +71,25 @@ def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> 
         label("panel", LEFT, 222, "head beside base"),
     ]
     table: list[tuple[str, ...]] = [("pair", "base", "head", "change", *(["states"] if states else []))]
-    for n, (pair, base, head) in enumerate(known):
-        own = states[pair] if states and gate.kind == "timed" and pair < len(states) else None
-        looks = [usual_state(side) for side in own] if own else ["", ""]
-        told = f"pair {pair + 1}: {format_value(base, gate.unit)} to {format_value(head, gate.unit)}, "
-        told += signed_percent(changes[n]) + (f", {looks[0]} and {looks[1]}" if own else "")
-        marks += [line("link", (x(n), y(base)), (x(n), y(head)), told),
-                  dots(f"head {looks[1]} large", [(x(n), y(head))], told),
-                  *_hollow(f"base {looks[0]} large", x(n), y(base), told),
-                  line("stem", (x(n), below(0)), (x(n), below(changes[n])), told),
-                  dots(f"head {looks[0] if looks[0] == looks[1] else 'mixed' if own else ''} large",
-                       [(x(n), below(changes[n]))], told)]  # fmt: skip
-        if len(known) <= 24 or n % 5 == 0:  # noqa: PLR2004 (labels would touch)
+    for n, (pair, base, head) in enumerate(pairs):
+        sides = states[pair] if states and gate.kind == "timed" and pair < len(states) else None
+        looks = [usual_state(side) for side in sides] if sides else ["", ""]
+        caption = f"pair {pair + 1}: {format_value(base, gate.unit)} to {format_value(head, gate.unit)}, "
+        caption += signed_percent(changes[n]) + (f", {looks[0]} and {looks[1]}" if sides else "")
+        marks += [line("link", (x(n), y(base)), (x(n), y(head)), caption),
+                  dots(f"head {looks[1]} large", [(x(n), y(head))], caption),
+                  *_hollow(f"base {looks[0]} large", x(n), y(base), caption),
+                  line("stem", (x(n), below(0)), (x(n), below(changes[n])), caption),
+                  dots(f"head {looks[0] if looks[0] == looks[1] else 'mixed' if sides else ''} large",
+                       [(x(n), below(changes[n]))], caption)]  # fmt: skip
+        if len(pairs) <= 24 or n % 5 == 0:  # noqa: PLR2004 (labels would touch)
             marks.append(label("tick", x(n), 348, str(pair + 1), "middle"))
-        told_states = [" and ".join(looks) if own else "-"] if states else []
+        told_states = [" and ".join(looks) if sides else "-"] if states else []
         table.append((str(pair + 1), format_value(base, gate.unit), format_value(head, gate.unit),
                       signed_percent(changes[n]), *told_states))  # fmt: skip
     marks.append(label("axis-title", (LEFT + RIGHT) / 2, 366, "pair, in the order they were taken", "middle"))
     slower = sum(change > 0 if gate.better == "lower" else change < 0 for change in changes)
-    seen = f"{gate.metric} in {len(known)} pairs; the head is worse than its base in {slower} of them."
+    seen = f"{gate.metric} in {len(pairs)} pairs; the head is worse than its base in {slower} of them."
     legend = (STATE_LEGEND if states else SIDE_LEGEND) + (("line must", "must_catch margin"),)
     return Chart(f"Pairs in order: {gate.metric}", seen, 372, tuple(marks), legend, table)
 
@@ -108,8 +108,8 @@ def _grid(scale: Scale, show: Callable[[float], str], most: int = 4) -> list[Mar
 
 def _trials_in_order(evidence: Evidence) -> list[tuple[Trial, int, int]]:
     """Timed trials of valid pairs as they were taken, with pair and side."""
-    own = [(trial, n, side) for n, pair in enumerate(evidence.pairs("timed")) for side, trial in enumerate(pair)]
-    return sorted(own, key=lambda one: one[0].index)[-MOST_TRIALS:]
+    trials = [(trial, n, side) for n, pair in enumerate(evidence.pairs("timed")) for side, trial in enumerate(pair)]
+    return sorted(trials, key=lambda row: row[0].index)[-MOST_TRIALS:]
 
 
 def iterations_chart(evidence: Evidence, states: Looks | None) -> Chart | None:
@@ -129,15 +129,15 @@ def iterations_chart(evidence: Evidence, states: Looks | None) -> Chart | None:
     for n, (trial, pair, side, medians) in enumerate(rows):
         begin = LEFT + n * width
         ends = _lowest_median_highest([value for value in medians if value])
-        told = f"trial {trial.index}, {SIDES[side]}, pair {pair + 1}"
-        told += f": {ends[0]} to {ends[2]}, median {ends[1]}" if ends else ""
-        marks.append(rect(("plain", "stripe")[side], begin, 16, (width, 194), told))
+        caption = f"trial {trial.index}, {SIDES[side]}, pair {pair + 1}"
+        caption += f": {ends[0]} to {ends[2]}, median {ends[1]}" if ends else ""
+        marks.append(rect(("plain", "stripe")[side], begin, 16, (width, 194), caption))
         if len(rows) <= MOST_LETTERS or n % 10 == 0:
             text = "BH"[side] if len(rows) <= MOST_LETTERS else str(trial.index)
             marks.append(label("tick", begin + width / 2, 226, text, "middle"))
-        own = states[pair][side] if states and pair < len(states) else []
+        trial_states = states[pair][side] if states and pair < len(states) else []
         for k, value in list(enumerate(medians))[::every]:
-            look = f"{SIDES[side]} {own[k] if k < len(own) else ''} small"
+            look = f"{SIDES[side]} {trial_states[k] if k < len(trial_states) else ''} small"
             if value:
                 points.setdefault(look, []).append((begin + width * (k + 1) / (len(medians) + 1), y(value)))
         if ends:
@@ -165,27 +165,28 @@ def tokens_chart(evidence: Evidence) -> Chart | None:
     if not pairs:
         return None
     chosen = [trial.iterations[len(trial.iterations) // 2] for trial in pairs[-1]]
-    if any(len(one.itl_ns) < 2 for one in chosen):  # noqa: PLR2004 (a line has two points)
+    if any(len(iteration.itl_ns) < 2 for iteration in chosen):  # noqa: PLR2004 (a line has two points)
         return None
     window = not evidence.cell.work.steps_in_order
-    x = Scale(1, max(len(one.itl_ns) for one in chosen), LEFT, RIGHT)
-    y = Scale.around([ns / 1e9 for one in chosen for ns in one.itl_ns], 190, 16)
+    x = Scale(1, max(len(iteration.itl_ns) for iteration in chosen), LEFT, RIGHT)
+    y = Scale.around([ns / 1e9 for iteration in chosen for ns in iteration.itl_ns], 190, 16)
     marks = _grid(y, lambda v: format_value(v, "s"))
     one_of = "gap" if window else "step"
     table: list[tuple[str, ...]] = [("side", "first token", *(f"{which} {one_of}" for which in EXTREMES))]
-    for side, one in zip(SIDES, chosen, strict=True):
-        steps = [ns / 1e9 for ns in one.itl_ns]
-        first = format_value(statistics.median(one.ttft_ns) / 1e9, "s")
+    for side, iteration in zip(SIDES, chosen, strict=True):
+        steps = [ns / 1e9 for ns in iteration.itl_ns]
+        first = format_value(statistics.median(iteration.ttft_ns) / 1e9, "s")
         marks.append(polyline(side, [(x(n), y(s)) for n, s in _thinned(steps)], f"{side}, first token {first}"))
         table.append((side, first, *_lowest_median_highest(steps)))
     for n in range(1, round(x.high) + 1) if x.high <= MOST_COLUMNS else ():
-        own = ", ".join(f"{side} {format_value(one.itl_ns[n - 1] / 1e9, 's')}"
-                        for side, one in zip(SIDES, chosen, strict=True) if n <= len(one.itl_ns))  # fmt: skip
-        marks.append(rect("plain", x(n - 0.5), 16, (x(n + 0.5) - x(n - 0.5), 174), f"{one_of} {n}: {own}"))
+        times = ", ".join(f"{side} {format_value(iteration.itl_ns[n - 1] / 1e9, 's')}"
+                          for side, iteration in zip(SIDES, chosen, strict=True)
+                          if n <= len(iteration.itl_ns))  # fmt: skip
+        marks.append(rect("plain", x(n - 0.5), 16, (x(n + 0.5) - x(n - 0.5), 174), f"{one_of} {n}: {times}"))
     for tick in x.ticks(8):
         marks.append(label("tick", x(tick), 208, f"{tick:.0f}", "middle"))
     words = "decode step of one iteration, the last pair's middle one"
-    words = f"{words}, its time divided by its tokens" if any(one.multi_token for one in chosen) else words
+    words = f"{words}, its time divided by its tokens" if any(iteration.multi_token for iteration in chosen) else words
     words = "gaps between tokens in the last pair's middle window, the shortest first" if window else words
     marks.append(label("axis-title", (LEFT + RIGHT) / 2, 226, words, "middle"))
     seen = "; ".join(f"{row[0]} median {row[3]}, longest {row[4]}" for row in table[1:])
@@ -226,10 +227,10 @@ def telemetry_chart(evidence: Evidence) -> Chart | None:
         for k, (spread, (trial, side)) in enumerate(zip(spreads, rows, strict=True)):
             low, middle, high = (v * scale for v in (spread.low, spread.median, spread.high))
             x = LEFT + (k + 0.5) * width
-            told = f"trial {trial.index}, {SIDES[side]}: {low:.4g} to {high:.4g} {unit}, median {middle:.4g}"
+            caption = f"trial {trial.index}, {SIDES[side]}: {low:.4g} to {high:.4g} {unit}, median {middle:.4g}"
             marks += [
-                line(f"range {SIDES[side]}", (x, y(low)), (x, y(high)), told),
-                dots(f"{SIDES[side]} medium", [(x, y(middle))], told),
+                line(f"range {SIDES[side]}", (x, y(low)), (x, y(high)), caption),
+                dots(f"{SIDES[side]} medium", [(x, y(middle))], caption),
             ]
             cells[k].append(f"{middle:.4g} ({low:.4g} to {high:.4g})")
         ends = min(s.low for s in spreads) * scale, max(s.high for s in spreads) * scale
@@ -244,8 +245,8 @@ def telemetry_chart(evidence: Evidence) -> Chart | None:
 
 def _over_gpus(trial: Trial, read: Callable[[GpuTelemetry], Spread | None]) -> Spread | None:
     """The range over a trial's GPUs, and the median of their medians; ``None`` where one of them was not read."""
-    known = [spread for gpu in trial.telemetry if (spread := read(gpu))]
-    if not known or len(known) < len(trial.telemetry):
+    spreads = [spread for gpu in trial.telemetry if (spread := read(gpu))]
+    if not spreads or len(spreads) < len(trial.telemetry):
         return None
-    middle = statistics.median_low([spread.median for spread in known])
-    return Spread(low=min(s.low for s in known), median=middle, high=max(s.high for s in known))
+    middle = statistics.median_low([spread.median for spread in spreads])
+    return Spread(low=min(s.low for s in spreads), median=middle, high=max(s.high for s in spreads))

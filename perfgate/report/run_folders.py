@@ -161,8 +161,8 @@ def _listed(folder: Path, runs: Path) -> ListedRun:
     except RecordError as error:
         fault = "verdict.json cannot be read" if subjects else error.finding
     stop = read_stop(folder)
-    told = measured or (verdict and stop is None) or measured_anything(folder)
-    state = "" if fault else state_of(folder, measured=bool(told))
+    is_measured = measured or (verdict and stop is None) or measured_anything(folder)
+    state = "" if fault else state_of(folder, measured=bool(is_measured))
     why = f"{'failed' if stop.failed else 'stopped'} ({stop.code.replace('-', ' ')})" if stop else ""
     return ListedRun(str(folder.relative_to(runs)), _begun(folder), subjects, heads, state, verdict, why, fault)
 

@@ -59,13 +59,13 @@ def next_steps(outcome: Outcome) -> list[str]:
 
 def same_again(outcome: Outcome, seed: int | None) -> Iterator[str]:
     """Commands that measure the same again, in the same order where the seed is known, check it and judge it again."""
-    own = [(cell, cell.setting) for cell in outcome.cells if cell.setting and cell.setting.run == outcome.run]
+    cells = [(cell, cell.setting) for cell in outcome.cells if cell.setting and cell.setting.run == outcome.run]
     order = [] if seed is None else [f"--seed {seed}"]
     yield from dict.fromkeys(
         " ".join([_run(setting, outcome), *(["--against baseline"] if cell.baseline else order)])
-        for cell, setting in own
+        for cell, setting in cells
     )
-    if own:
+    if cells:
         yield f"perfgate verify {shlex.quote(outcome.run)}"
         yield f"perfgate judge {shlex.quote(outcome.run)}"
 

@@ -79,11 +79,11 @@ class CellStory:
     def causes(self) -> tuple[str, ...]:
         """Which kernel, counter or change of the host explains the step's difference."""
         cell = self.outcome
-        told = [*sentences_of(cell, "moved"), *sentences_of(cell, "slower")]
-        told += [f"{note.code}: {first_line(note)}" for note in cell.cautions if note.code in CHANGED]
-        if not told and cell.verdict == "regressed":
-            told.append(_unknown(cell))
-        return (*told, *filter(None, [self.facts.get("states", "")]))
+        causes = [*sentences_of(cell, "moved"), *sentences_of(cell, "slower")]
+        causes += [f"{note.code}: {first_line(note)}" for note in cell.cautions if note.code in CHANGED]
+        if not causes and cell.verdict == "regressed":
+            causes.append(_unknown(cell))
+        return (*causes, *filter(None, [self.facts.get("states", "")]))
 
     @cached_property
     def lead(self) -> GateOutcome | None:
@@ -134,7 +134,7 @@ class Story:
 
 def sentences_of(cell: CellOutcome, place: str) -> list[str]:
     """The sentences about a cell that kinds of trials have for a place in its story."""
-    return [text for told in parts_of_kinds("told", place) for text in told(cell)]
+    return [text for writer in parts_of_kinds("told", place) for text in writer(cell)]
 
 
 def tell(outcome: Outcome) -> Story:
@@ -205,8 +205,8 @@ def _why(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
         unit = "Each visit counts once" if gate.visits else "Each pair is two fresh engines in random order"
         return f"{unit}, and {rates}."
     if outcome.verdict != "regressed":
-        told = [first_line(note) for note in (*gate.reasons, *cell.reasons)]
-        return f"Why it is open: {'; '.join(told[:2])}." if told else "It rests on data that cannot block."
+        lines = [first_line(note) for note in (*gate.reasons, *cell.reasons)]
+        return f"Why it is open: {'; '.join(lines[:2])}." if lines else "It rests on data that cannot block."
     why = sentences_of(cell, "longer") if split_name(gate.metric)[0] in OF_THE_STEP else []
     why += [f"{sentence}." for sentence in sentences_of(cell, "slower")]
     why += [

@@ -67,10 +67,10 @@ def wrapped(text: str, width: int | None) -> list[str]:
     """A paragraph in lines of so many columns, what follows the first indented two more; never broken in a word."""
     if width is None or len(text) <= width:
         return [text]
-    own = " " * (len(text) - len(text.lstrip()))
+    indent = " " * (len(text) - len(text.lstrip()))
     lines = textwrap.wrap(
-        re.sub(WITH_ITS_UNIT, UNBROKEN, text.lstrip()), max(width, len(own) + 20), initial_indent=own,
-        subsequent_indent=f"{own}  ", break_long_words=False, break_on_hyphens=False,
+        re.sub(WITH_ITS_UNIT, UNBROKEN, text.lstrip()), max(width, len(indent) + 20), initial_indent=indent,
+        subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
     return [line.replace(UNBROKEN, " ") for line in lines]
 
