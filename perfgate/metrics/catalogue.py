@@ -120,12 +120,12 @@ def _with_brought(declared: Iterable[Metric]) -> dict[str, Metric]:
         if entry["unit"] == "s":
             fields.setdefault("steps", in_steps(1, fields["summarise"]))
         after = entry.get("after", "")
-        if after not in {"", *(own.name for own in declared)}:
+        if after not in {"", *(metric.name for metric in declared)}:
             raise UsageError(f"a room is broken: metrics.{name}: after: there is no metric {after!r}")
         brought.setdefault(after, []).append(Metric(name=name, **fields))
     for behind in brought.values():
         behind.sort(key=lambda metric: KINDS.index(metric.kind))
-    ordered = [metric for own in declared for metric in (own, *brought.get(own.name, ()))]
+    ordered = [metric for leader in declared for metric in (leader, *brought.get(leader.name, ()))]
     return {metric.name: metric for metric in (*ordered, *brought.get("", ()))}
 
 
@@ -238,9 +238,9 @@ PLACED_METRICS: tuple[str, ...] = tuple(name for name, metric in PART_METRICS.it
 
 def by_role(kind: Kind, trials: Sequence[Trial]) -> Iterator[Metric]:
     """Those of a kind, for each role that trials have a value for."""
-    own = [metric for metric in PART_METRICS.values() if metric.kind == kind]
-    roles = {role for metric in own for trial in trials for role in metric.roles(trial)}
-    return (metric.of(role) for role in sorted(roles) for metric in own)
+    metrics = [metric for metric in PART_METRICS.values() if metric.kind == kind]
+    roles = {role for metric in metrics for trial in trials for role in metric.roles(trial)}
+    return (metric.of(role) for role in sorted(roles) for metric in metrics)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,8 +88,8 @@ def gpu_called(name: str) -> GpuRoof:
     """
     gpu = find_gpu(name)
     if gpu is None:
-        known = ", ".join(gpu.name for gpu in GPUS)
+        names = ", ".join(gpu.name for gpu in GPUS)
         raise UsageError(
-            f"peak bandwidth and FLOP/s of {name!r} are not in the table", remedy=f"The table has {known}."
+            f"peak bandwidth and FLOP/s of {name!r} are not in the table", remedy=f"The table has {names}."
         )
     return gpu

@@ -97,15 +97,15 @@ def expert_count(config: Mapping[str, Any]) -> int:
 
 def head_width(config: Mapping[str, Any]) -> int:
     """Elements of a head's query."""
-    told = config.get("head_dim") or _HEADS.get(str(config.get("model_type")))
-    return int(told or whole(config, "hidden_size") // whole(config, "num_attention_heads"))
+    width = config.get("head_dim") or _HEADS.get(str(config.get("model_type")))
+    return int(width or whole(config, "hidden_size") // whole(config, "num_attention_heads"))
 
 
 def key_value_heads(config: Mapping[str, Any]) -> int:
     """Heads of keys and values."""
     default = None if "num_key_value_heads" in config else _KEY_VALUE_HEADS.get(str(config.get("model_type")))
-    told = config.get("num_key_value_heads") or default
-    return whole({"num_key_value_heads": told or whole(config, "num_attention_heads")}, "num_key_value_heads")
+    heads = config.get("num_key_value_heads") or default
+    return whole({"num_key_value_heads": heads or whole(config, "num_attention_heads")}, "num_key_value_heads")
 
 
 def vocabulary(config: Mapping[str, Any]) -> int:

@@ -60,8 +60,8 @@ def read_uses(answers: object, folders: int) -> tuple[ProcessUse, ...]:
         answers: One answer a process; anything else is that of one process that does not tell.
         folders: How many folders were asked for.
     """
-    told: Sequence[Any] = answers if isinstance(answers, list) and answers else [None]
-    return tuple(_read(answer, folders) for answer in told[:MOST_PROCESSES])
+    replies: Sequence[Any] = answers if isinstance(answers, list) and answers else [None]
+    return tuple(_read(answer, folders) for answer in replies[:MOST_PROCESSES])
 
 
 def _read(answer: object, folders: int) -> ProcessUse:

@@ -92,13 +92,13 @@ def weight_formats(config: Mapping[str, Any], args: Mapping[str, Any]) -> Format
             return Formats(plain, online(plain), linear)
         raise UsageError(f"quantization {method!r} without a quantization_config in config.json is not counted")
     method = quantisation["quant_method"]
-    known = _METHODS.get(method)
-    if known is None:
+    reader = _METHODS.get(method)
+    if reader is None:
         raise UsageError(f"quant_method {method!r} is not counted", remedy=f"Counted are {', '.join(_METHODS)}.")
     if quantisation.get("modules_in_block_to_quantize") and (expert_count(config) or config.get("kv_lora_rank")):
         raise UsageError("modules_in_block_to_quantize of a model with experts or latent attention is not counted")
     families = (frozenset({"experts"}) if method == "mxfp4" else linear) - _ignored(quantisation)
-    return Formats(plain, known(quantisation, plain), families)
+    return Formats(plain, reader(quantisation, plain), families)
 
 
 def checkpoint_quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -110,16 +110,16 @@ def checkpoint_quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
     Args:
         config: As :func:`perfgate.metrics.model_shape.text_part` returns it.
     """
-    found = config.get("quantization_config")
-    found = config.get("compression_config") if found is None else found
-    if not found:
+    section = config.get("quantization_config")
+    section = config.get("compression_config") if section is None else section
+    if not section:
         return {}
-    method, inner = str(found.get("quant_method") or "").lower(), found.get("quantization")
+    method, inner = str(section.get("quant_method") or "").lower(), section.get("quantization")
     if isinstance(inner, dict) and inner.get("quant_algo") and (
-        (found.get("producer") or {}).get("name") == "modelopt" or "modelopt_quant_config" in inner
+        (section.get("producer") or {}).get("name") == "modelopt" or "modelopt_quant_config" in inner
     ):  # fmt: skip
         method = "modelopt"
-    return {**found, "quant_method": method.replace("compressed_tensors", "compressed-tensors")}
+    return {**section, "quant_method": method.replace("compressed_tensors", "compressed-tensors")}
 
 
 def _plain(config: Mapping[str, Any], args: Mapping[str, Any]) -> Format:
@@ -278,7 +278,7 @@ def _names(entry: str) -> list[str]:
     text = entry.removeprefix("re:").removeprefix("^").removesuffix("$")
     names = [_ANYTHING.sub("*", text).replace(r"\.", ".")]
     while len(names) <= MOST_ALTERNATIVES:
-        group = next((found for name in names if (found := _GROUP.search(name))), None)
+        group = next((match for name in names if (match := _GROUP.search(name))), None)
         if group is None:
             break
         names = [name.replace(group[0], part, 1) for name in names for part in group[1].split("|")]

@@ -130,7 +130,7 @@ def find_floor(
     counted = demand.weights_held * len(gpus)
     most = math.inf if args.get("enable_lora") or any(config.get(name) for name in _BESIDE) else MOST_APART
     if loaded and not 1 / MOST_APART <= loaded / counted <= most:
-        own, other = (format_value(of, "B") for of in (loaded, counted))
-        why_not = f"the engine loaded weights of {own}, and config.json is counted as {other}: it runs another model"
+        size, other = (format_value(of, "B") for of in (loaded, counted))
+        why_not = f"the engine loaded weights of {size}, and config.json is counted as {other}: it runs another model"
         return FloorFound(why_not=why_not, caution=WEIGHTS_APART)
     return FloorFound(Floor.of(demand, gpu, gpus[0]))

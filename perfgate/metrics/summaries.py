@@ -89,8 +89,8 @@ def energy_per_token(trial: Trial) -> float | None:
 
 def _energy_uj(trial: Trial) -> int | None:
     energies = [gpu.energy_uj for gpu in trial.telemetry]
-    known = [energy for energy in energies if energy is not None]
-    return sum(known) if energies and len(known) == len(energies) else None
+    readings = [energy for energy in energies if energy is not None]
+    return sum(readings) if energies and len(readings) == len(energies) else None
 
 
 def energy_steps(trial: Trial) -> float | None:

@@ -79,7 +79,7 @@ def is_slow(readings: Sequence[int], fastest: Sequence[int]) -> bool:
     """Whether some rank's reading is that of a slow GPU; never where the fastest are of other ranks, or unknown."""
     if len(readings) != len(fastest):
         return False
-    return any(own > SLOWER * least for own, least in zip(readings, fastest, strict=True))
+    return any(reading > SLOWER * least for reading, least in zip(readings, fastest, strict=True))
 
 
 def tells_states(gpus: Sequence[str], probed: tuple[str, ...] = PROBED_GPUS) -> bool:
@@ -315,4 +315,8 @@ def readings_of(one: Iteration) -> tuple[tuple[int, ...], ...]:
 
 def in_state(trial: Trial, fastest: Sequence[int], *, slow: bool) -> tuple[Iteration, ...]:
     """The iterations of a trial whose readings are all those of a slow GPU, or all of a fast one."""
-    return tuple(one for one in trial.iterations if all(is_slow(own, fastest) is slow for own in readings_of(one)))
+    return tuple(
+        iteration
+        for iteration in trial.iterations
+        if all(is_slow(reading, fastest) is slow for reading in readings_of(iteration))
+    )
