@@ -75,8 +75,8 @@ _RAW = re.compile(r"[a-z0-9]+__[a-z0-9_]+(\.[a-z0-9_]+)*")
 
 
 def _known_counter(name: str) -> str:
-    if name not in (known := rooms.use("counters")) and not _RAW.fullmatch(name):
-        raise ValueError(f"expected a metric of ncu, or one of {', '.join(known)}{did_you_mean(name, known)}")
+    if name not in (counters := rooms.use("counters")) and not _RAW.fullmatch(name):
+        raise ValueError(f"expected a metric of ncu, or one of {', '.join(counters)}{did_you_mean(name, counters)}")
     return name
 
 

@@ -189,10 +189,10 @@ class Scenario(Strict):
     @field_validator("drift")
     @classmethod
     def _metrics_that_drift(cls, drift: dict[str, Budget]) -> dict[str, Budget]:
-        known = [name for name, metric in METRICS.items() if not metric.signed]
+        metrics = [name for name, metric in METRICS.items() if not metric.signed]
         for name in drift:
-            if name not in known:
-                raise ValueError(f"{name}: expected one of {', '.join(known)}{did_you_mean(name, known)}")
+            if name not in metrics:
+                raise ValueError(f"{name}: expected one of {', '.join(metrics)}{did_you_mean(name, metrics)}")
         return drift
 
     @field_validator("matrix")
@@ -265,13 +265,13 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _roles_of_gates_exist(self) -> Scenario:
-        own = self.kernels.roles if self.kernels else {}
-        known = [*dict.fromkeys((*own, *ROLES, UNLISTED))]
+        declared = self.kernels.roles if self.kernels else {}
+        roles = [*dict.fromkeys((*declared, *ROLES, UNLISTED))]
         named = [(("gates", number, "role"), gate.role) for number, gate in enumerate(self.gates)]
         named += [(("counters", number, "role"), entry.role) for number, entry in enumerate(self.counters)]
         for path, role in named:
-            if role is not None and role not in known:
-                raise FieldError(path, f"expected one of {', '.join(known)}{did_you_mean(role, known)}")
+            if role is not None and role not in roles:
+                raise FieldError(path, f"expected one of {', '.join(roles)}{did_you_mean(role, roles)}")
         for number, gate in enumerate(self.gates):
             held = [
                 entry

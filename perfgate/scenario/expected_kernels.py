@@ -200,15 +200,15 @@ class Expectation(Strict):
     @field_validator("per_decode_step")
     @classmethod
     def _roles_exist(cls, expected: PerDecodeStep, info: ValidationInfo) -> PerDecodeStep:
-        known = {*info.data.get("roles", {}), *ROLES, UNLISTED}
+        roles = {*info.data.get("roles", {}), *ROLES, UNLISTED}
         spoken = [
             (f"patterns[{n}].roles", role)
             for n, pattern in enumerate(expected.patterns)
             for role in pattern.roles or {}
         ]
         for field, role in [*spoken, *(("names", role) for role in expected.names)]:
-            if "roles" in info.data and role not in known:
-                raise ValueError(f"{field} holds {role!r}, no role of this scenario{did_you_mean(role, known)}")
+            if "roles" in info.data and role not in roles:
+                raise ValueError(f"{field} holds {role!r}, no role of this scenario{did_you_mean(role, roles)}")
         return expected
 
     @model_validator(mode="after")

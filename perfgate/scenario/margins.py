@@ -125,8 +125,8 @@ class Gate(Strict):
     def _role_where_it_belongs(cls, role: str | None, info: ValidationInfo) -> str | None:
         metric = info.data.get("metric")
         if (metric in METRICS or metric in KEYED_METRICS) and role is not None:
-            known = ", ".join(PART_METRICS)
-            raise ValueError(f"{metric} is not a metric of a role, remove the role; metrics of roles are {known}")
+            names = ", ".join(PART_METRICS)
+            raise ValueError(f"{metric} is not a metric of a role, remove the role; metrics of roles are {names}")
         if metric in PART_METRICS and role is None:
             raise ValueError(f"{metric} needs the role whose kernels it measures, like role: attention")
         return role
@@ -144,7 +144,7 @@ class Gate(Strict):
         metric = info.data.get("metric", "")
         wanted = metric in KEYED_METRICS and KEYED_METRICS[metric].key == info.field_name
         if value is not None and not wanted:
-            names = [name for name, one in KEYED_METRICS.items() if one.key == info.field_name]
+            names = [name for name, entry in KEYED_METRICS.items() if entry.key == info.field_name]
             raise ValueError(f"{metric or 'the metric'} takes none, remove it; metrics that do are {', '.join(names)}")
         if value is None and wanted:
             raise ValueError(f"{metric} needs one, like {KEYED_METRICS[metric].like}")

@@ -59,8 +59,8 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, Mapping):
         yield from _texts([*value.values()])
     elif isinstance(value, Sequence):
-        for one in value:
-            yield from _texts(one)
+        for entry in value:
+            yield from _texts(entry)
 
 
 def _identity(file: Path, folder: Path) -> tuple[str, int, str]:

@@ -52,8 +52,8 @@ class Part(Frozen):
         if list(self.numbers) != sorted({*self.numbers} & {*range(1, len(self.shards) + 1)}):
             raise ValueError(f"numbers: expected some of 1 to {len(self.shards)}, in order")
         names = [*chain.from_iterable(self.again)]
-        own = {*chain.from_iterable(self.shards[number - 1] for number in self.numbers)}
-        if not {*names} <= own or len({*names}) < len(names) or (len(self.again) > 1 and not self.joined):
+        cells = {*chain.from_iterable(self.shards[number - 1] for number in self.numbers)}
+        if not {*names} <= cells or len({*names}) < len(names) or (len(self.again) > 1 and not self.joined):
             raise ValueError("again: expected cells of its shards, each once")
         return self
 
@@ -86,8 +86,8 @@ class Part(Frozen):
 
     def cells(self, plan: Plan) -> tuple[Cell, ...]:
         """The cells that it answers for, in the plan's order."""
-        own = {*chain.from_iterable(self.again or (self.shards[number - 1] for number in self.numbers))}
-        return tuple(cell for cell in plan.cells if self.joined or cell.name in own)
+        names = {*chain.from_iterable(self.again or (self.shards[number - 1] for number in self.numbers))}
+        return tuple(cell for cell in plan.cells if self.joined or cell.name in names)
 
     def fits(self, plan: Plan) -> bool:
         """Whether every cell of a plan is in one shard, and nothing else is."""

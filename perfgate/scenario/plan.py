@@ -189,8 +189,8 @@ def orders_bound(heads: int, orders: Orders = "coins") -> float:
     kept = 0.0
     for before, after in itertools.product(range(heads + 1), repeat=2):
         ways = math.comb(heads, before) * math.comb(heads - before, after)
-        one = math.factorial(before) * math.factorial(after) / math.factorial(before + after + 1)
-        kept += (-1) ** (before + after) * ways * one**FIRST_PAIRS
+        chance = math.factorial(before) * math.factorial(after) / math.factorial(before + after + 1)
+        kept += (-1) ** (before + after) * ways * chance**FIRST_PAIRS
     return 1 / kept
 
 
@@ -327,7 +327,10 @@ def prompts(workload: Workload, vocabulary: int, iteration: int) -> list[list[in
         return texts
     other = token + 1 if token + 1 < vocabulary else lowest
     shown = [token] * workload.images.count
-    return [(shown + [other if one == token else one for one in text])[: workload.input_tokens] for text in texts]
+    return [
+        (shown + [other if token_id == token else token_id for token_id in text])[: workload.input_tokens]
+        for text in texts
+    ]
 
 
 def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model, workload: Strict) -> Cell:

@@ -56,11 +56,11 @@ def with_preset(loaded: LoadedScenario, preset: str, gpus: int) -> LoadedScenari
     if not isinstance(scenario.workload, Workload):
         text = "--preset scaling scales a batch, and the scenario declares a load"
         raise UsageError(text, where=loaded.where("workload"), remedy="Seek its rate: arrival: {find: ...}.")
-    own = {key: list(values) for key, values in scenario.matrix.items()}
+    matrix = {key: list(values) for key, values in scenario.matrix.items()}
     sizes = {key: values for key, values in _sizes(loaded, scenario.workload, gpus) if len(values) > 1}
-    if sizes | own == own:
+    if sizes | matrix == matrix:
         return loaded
-    scaled = _replaced(loaded, "matrix", sizes | own)
+    scaled = _replaced(loaded, "matrix", sizes | matrix)
     engine = loaded.content["engine"]
     captured = _captured(scenario.engine.args, _whole(scaled, "batch", [scenario.workload.batch]))
     if captured != scenario.engine.args:
@@ -97,10 +97,10 @@ def _sizes(loaded: LoadedScenario, workload: Workload, gpus: int) -> Iterator[tu
     longer = [tokens for tokens in _steps(workload.input_tokens, room, 2) if fits(largest, tokens)]
     yield "input_tokens", [*dict.fromkeys([workload.input_tokens, *longer[-1:]])]
     others = [args.get(key, 1) for key in OTHER_GROUPS]
-    known = [size for size in others if isinstance(size, int)]
-    if known == others and not loaded.scenario.matrix.keys() & {*OTHER_GROUPS}:
+    groups = [size for size in others if isinstance(size, int)]
+    if groups == others and not loaded.scenario.matrix.keys() & {*OTHER_GROUPS}:
         least = args.get("tensor_parallel_size", 1)
-        sizes = _steps(least if isinstance(least, int) else 1, gpus // math.prod(known), 2)
+        sizes = _steps(least if isinstance(least, int) else 1, gpus // math.prod(groups), 2)
         config = text_part(read_config(folder)) if folder else {}
         yield "tensor_parallel_size", [size for size in sizes if _divides(size, config)]
 
@@ -112,11 +112,11 @@ def _whole(loaded: LoadedScenario, key: str, default: list[int]) -> list[int]:
 
 def _steps(first: int, most: int, factor: int) -> list[int]:
     """The first, and each so many times the one before it, up to the most."""
-    found = []
+    steps = []
     while first <= most:
-        found.append(first)
+        steps.append(first)
         first *= factor
-    return found
+    return steps
 
 
 def _divides(size: int, config: Mapping[str, Any]) -> bool:

@@ -50,8 +50,8 @@ class Spend(Strict):
 
 def _usual(looks: tuple[int, ...]) -> Schedule | None:
     """The schedule that these looks are a beginning of, where they need no weights of their own."""
-    known = (DEFAULT_SCHEDULE, EARLY_SCHEDULE)
-    return next((usual for usual in known if looks == usual.looks[: len(looks)]), None)
+    schedules = (DEFAULT_SCHEDULE, EARLY_SCHEDULE)
+    return next((usual for usual in schedules if looks == usual.looks[: len(looks)]), None)
 
 
 def _spent_on(looks: Sequence[int]) -> str:
@@ -99,8 +99,8 @@ class Sampling(Strict):
         """The looks with their weights."""
         if self.spend is not None:
             return Schedule(self.looks, self.spend.block, self.spend.pass_)
-        usual, known = _usual(self.looks) or DEFAULT_SCHEDULE, slice(len(self.looks))
-        return Schedule(self.looks, usual.block[known], usual.pass_[known])
+        usual, part = _usual(self.looks) or DEFAULT_SCHEDULE, slice(len(self.looks))
+        return Schedule(self.looks, usual.block[part], usual.pass_[part])
 
 
 class CallTrials(Sampling):

@@ -55,8 +55,8 @@ def resolve(
     if len(by_head) > 1:
         text = f"--head names several heads: {', '.join(by_head)}"
         raise UsageError(text, remedy="Name one head here; perfgate run measures several beside one base.")
-    found = resolve_several(base_words, head_words, tables, make)
-    return {side: found[side] for side in SIDES if side in found}
+    subjects = resolve_several(base_words, head_words, tables, make)
+    return {side: subjects[side] for side in SIDES if side in subjects}
 
 
 def resolve_several(
@@ -74,10 +74,10 @@ def resolve_several(
     by_head = words_by_head(head_words, tables)
     of_base = _read_words("--base", base_words, tables) if base_words else [tables.get("base", {})]
     base = _subject({"python": sys.executable}, _layered(of_base, make))
-    layers = {name or "head": _read_words("--head", own, tables) for name, own in by_head.items() if own}
+    layers = {name or "head": _read_words("--head", words, tables) for name, words in by_head.items() if words}
     if not (head_words or base_words) and "head" in tables:
         layers = {"head": [tables["head"]]}
-    return {"base": base, **{name: _inherit(base, _layered(own, make)) for name, own in layers.items()}}
+    return {"base": base, **{name: _inherit(base, _layered(layer, make)) for name, layer in layers.items()}}
 
 
 def words_by_head(words: Sequence[str], tables: Mapping[str, dict[str, Any]]) -> dict[str, tuple[str, ...]]:
@@ -107,8 +107,8 @@ def words_by_head(words: Sequence[str], tables: Mapping[str, dict[str, Any]]) ->
     if unsaid := [word for name, word in named if not name]:
         remedy = f"Put its name before the word: --head {names[0]}:{unsaid[0]}"
         raise UsageError(f"--head {unsaid[0]}: of which head? There are {', '.join(names)}", remedy=remedy)
-    own = {name: [word for of, word in named if of == name and word != name] for name in names}
-    return {name: (*([name] if name in tables or name in words else []), *own[name]) for name in names}
+    rest = {name: [word for of, word in named if of == name and word != name] for name in names}
+    return {name: (*([name] if name in tables or name in words else []), *rest[name]) for name in names}
 
 
 def against(
@@ -223,8 +223,8 @@ def _over(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged: dict[str, Any] = {key: {**table.get(key, {}), **over[key]} for key in ("env", "args") if key in over}
     if "path" in over:
         added = [entry for entry in over["path"] if entry.startswith(IN_FRONT)]
-        own = [entry for entry in over["path"] if not entry.startswith(IN_FRONT)]
-        merged["path"] = [*added, *(own or (table.get("path", ()) if added else ()))]
+        entries = [entry for entry in over["path"] if not entry.startswith(IN_FRONT)]
+        merged["path"] = [*added, *(entries or (table.get("path", ()) if added else ()))]
     return {**table, **over, **merged}
 
 
@@ -257,9 +257,9 @@ def _read_words(option: str, words: Sequence[str], tables: Mapping[str, dict[str
     names = [word for word in words if "=" not in word]
     for name in names:
         if name not in tables:
-            known = ", ".join(sorted(tables)) or f"none in {CONFIG_FILE}"
+            choices = ", ".join(sorted(tables)) or f"none in {CONFIG_FILE}"
             remedy = "Write key=value words: python=, path=, env.NAME=, args.NAME=, ref=, url=."
-            raise UsageError(f"{option} {name}: no such subject (known: {known})", remedy=remedy)
+            raise UsageError(f"{option} {name}: no such subject (known: {choices})", remedy=remedy)
     if len(names) > 1:
         raise UsageError(f"{option} names two subjects: {names[0]} and {names[1]}")
     table: dict[str, Any] = {}

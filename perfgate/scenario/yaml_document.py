@@ -116,8 +116,8 @@ class Document:
         if isinstance(error := detail.get("ctx", {}).get("error"), FieldError):
             path += error.path
         if kind == "extra_forbidden":
-            known = _fields_at(model, path[:-1])
-            text = f"unknown key{did_you_mean(str(path[-1]), known)}; expected one of {', '.join(known)}"
+            fields = _fields_at(model, path[:-1])
+            text = f"unknown key{did_you_mean(str(path[-1]), fields)}; expected one of {', '.join(fields)}"
             return self.problem(path, text, at_key=True)
         if kind == "missing" and isinstance(path[-1], int):  # a list of a fixed length, which ends too early
             path = _known(path, self.marks)
@@ -151,8 +151,8 @@ def read_text(file: Path, kind: str) -> str:
     except UnicodeDecodeError:
         raise whole_file_error(file, "not UTF-8 text") from None
     except OSError as error:
-        known = {errno.ENOENT: "no such file", errno.EISDIR: f"is a folder, expected a {kind} file"}
-        text = known.get(error.errno or 0, f"cannot be read: {error.strerror}")
+        texts = {errno.ENOENT: "no such file", errno.EISDIR: f"is a folder, expected a {kind} file"}
+        text = texts.get(error.errno or 0, f"cannot be read: {error.strerror}")
         raise whole_file_error(file, text) from error
 
 
@@ -231,7 +231,7 @@ def draft_07(model: type[BaseModel], mode: JsonSchemaMode = "validation") -> dic
 def _items_by_place(node: Any) -> Any:
     """A schema whose tuples are said as draft-07 says them."""
     if isinstance(node, list):
-        return [_items_by_place(one) for one in node]
+        return [_items_by_place(child) for child in node]
     if not isinstance(node, dict):
         return node
     return {"items" if key == "prefixItems" else key: _items_by_place(value) for key, value in node.items()}
