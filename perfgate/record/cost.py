@@ -85,18 +85,21 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Earlier]:
             continue
         for kind in cell.kinds:
             least = min(2, cell.looks(kind)[0])
-            own = next((own for own in record.comparisons().values() if len(own.pairs(kind)) >= least), None)
-            if own is not None:
-                found = [*newest.get(kind, ()), Earlier(file.parents[1].name, own)]
-                newest[kind] = sorted(found, key=lambda one: one.begun_utc, reverse=True)[:NEWEST]
-    return {kind: _telling(found, kind) for kind, found in newest.items()}
+            comparison = next(
+                (comparison for comparison in record.comparisons().values() if len(comparison.pairs(kind)) >= least),
+                None,
+            )
+            if comparison is not None:
+                earlier = [*newest.get(kind, ()), Earlier(file.parents[1].name, comparison)]
+                newest[kind] = sorted(earlier, key=lambda entry: entry.begun_utc, reverse=True)[:NEWEST]
+    return {kind: _telling(earlier, kind) for kind, earlier in newest.items()}
 
 
 def _telling(newest: Sequence[Earlier], kind: Kind) -> Earlier:
     """The newest record of a run that was neither stopped nor slowed; the newest of all where there is none."""
-    base_ns = [statistics.median(base.duration_ns for base, _ in one.record.pairs(kind)) for one in newest]
-    known = zip(newest, base_ns, strict=True)
-    return next((one for one, ns in known if not one.record.stopped and ns < SLOWED * min(base_ns)), newest[0])
+    base_ns = [statistics.median(base.duration_ns for base, _ in entry.record.pairs(kind)) for entry in newest]
+    rows = zip(newest, base_ns, strict=True)
+    return next((entry for entry, ns in rows if not entry.record.stopped and ns < SLOWED * min(base_ns)), newest[0])
 
 
 def with_iterations(record: Record, run: Run, runs: Path) -> Record:
@@ -136,18 +139,18 @@ def short_budget(
     """
     trials = record.trials if record else ()
     taken = [trial.duration_ns / 1e9 for trial in trials if trial.kind == kind and trial.duration_ns]
-    known = statistics.median(taken) if taken else trial_seconds(cell, newest_records(runs, cell)).get(kind)
-    if known is None:
+    trial_s = statistics.median(taken) if taken else trial_seconds(cell, newest_records(runs, cell)).get(kind)
+    if trial_s is None:
         return ""
     warm_up = builds if kind == "timed" and not quick else 0
-    needed_s = known * (warm_up + builds)
+    needed_s = trial_s * (warm_up + builds)
     given = f"what is left of the budget, {math.ceil(budget_s)} s,"  # builds may have taken much of it
     if needed_s > budget_s:
         beside = f"{plural(warm_up, 'trial')} of warm-up and " if warm_up else ""
         takes = f"{beside}a round of {builds} take about {math.ceil(needed_s)} s"
         return f"{given} is too short for {cell.name}: {takes}; --budget {least_budget(needed_s)} is not"
     pairs = cell.looks(kind)[0]
-    look_s = known * (warm_up + builds * pairs)
+    look_s = trial_s * (warm_up + builds * pairs)
     if record is None and not quick and look_s > budget_s:
         first = f"the first look of {cell.name}, at {plural(pairs, 'pair')}"
         return f"{given} ends before {first}: for that --budget {least_budget(look_s)}, or --resume afterwards"

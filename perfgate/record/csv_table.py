@@ -124,20 +124,20 @@ def _read_row(row: dict[str, str], where: str) -> tuple[str, str, float, float]:
     cells = {name: (row.get(name) or "").strip() for name in NEEDED}
     metric, subject, unit = cells["metric"], cells["subject"], cells["unit"]
     try:
-        known = find_metric(metric)
+        definition = find_metric(metric)
     except KeyError:
         raise RecordError(f"unknown metric {metric!r}{did_you_mean(metric, metric_names())}", where=where) from None
     if subject not in SIDES:
         raise RecordError(f"subject is {subject!r}, expected base or head", where=where)
-    if unit not in UNIT_SCALE or UNIT_SCALE[unit][0] != known.unit:
-        raise RecordError(f"{unit!r} is not a unit of {metric} ({known.unit})", where=where)
+    if unit not in UNIT_SCALE or UNIT_SCALE[unit][0] != definition.unit:
+        raise RecordError(f"{unit!r} is not a unit of {metric} ({definition.unit})", where=where)
     try:
         value = float(cells["value"]) * UNIT_SCALE[unit][1]
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
         raise RecordError(f"the value {cells['value']!r} is not a finite number", where=where)
-    if not value or not known.steps:  # zeros may have exponents beyond any float
+    if not value or not definition.steps:  # zeros may have exponents beyond any float
         return metric, subject, value, 0.0
     last_place = 10.0 ** int(Decimal(cells["value"]).as_tuple().exponent)
     return metric, subject, value, last_place * UNIT_SCALE[unit][1]

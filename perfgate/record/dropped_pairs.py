@@ -110,7 +110,7 @@ def reopened(record: Record) -> Record:
 
     It does where too much was dropped, or a build changed while it was measured.
     """
-    stops = {head: _for_good(own) for head, own in record.comparisons().items()}
+    stops = {head: _for_good(comparison) for head, comparison in record.comparisons().items()}
     if not record.several:
         return record.model_copy(update={"stopped": stops[""]})
     whole = record.stopped if record.stopped and record.stopped.code == CHANGED else None

@@ -154,18 +154,18 @@ def _spread(
     much as the iterations add at their declared number.
     """
     metric = plan.gate.measured
-    one = _within(metric, trials)
-    if one is None:
+    variance = _within(metric, trials)
+    if variance is None:
         return None
-    iteration = 2 * one
-    known = metric.known_pairs(_alike(pairs))
-    if len(known) >= FEW:
-        d = log_ratios([base for _, base, _ in known], [head for *_, head in known], metric.sign)
+    iteration = 2 * variance
+    pair_values = metric.known_pairs(_alike(pairs))
+    if len(pair_values) >= FEW:
+        d = log_ratios([base for _, base, _ in pair_values], [head for *_, head in pair_values], metric.sign)
         error = float(mean_estimate(d, max(map(metric.resolution, trials))).standard_error)
-        seen = len(known) * error**2
-        seen *= (len(known) - 1) / float(special.chdtri(len(known) - 1, 1 - CAREFUL))
+        seen = len(pair_values) * error**2
+        seen *= (len(pair_values) - 1) / float(special.chdtri(len(pair_values) - 1, 1 - CAREFUL))
         # Disturbances that come at regular times cancel in part: trials then spread by less than single iterations say.
-        if len(known) >= FIRST_PASSING_PAIRS:  # fewer may have met by chance
+        if len(pair_values) >= FIRST_PASSING_PAIRS:  # fewer may have met by chance
             iteration = min(iteration, seen * len(trials[0].iterations))
         return _Spread(plan, max(seen - iteration / len(trials[0].iterations), 0.0), iteration)
     expected = cell.measure.expect.sd_of(metric) if cell.measure.expect else None
@@ -182,13 +182,13 @@ def _within(metric: Metric, trials: Sequence[Trial]) -> float | None:
     distances: list[float] = []
     lost = 0
     for trial in trials:
-        known = [logs for own in _by_state(trial) if len(logs := _logs(metric, own)) >= FEW]
-        if not known:
+        groups = [logs for part in _by_state(trial) if len(logs := _logs(metric, part)) >= FEW]
+        if not groups:
             return None
-        for logs in known:
+        for logs in groups:
             middle = statistics.fmean(logs) if metric.averages else statistics.median(logs)
             distances += [abs(value - middle) for value in logs]
-        lost += len(known)
+        lost += len(groups)
     if not distances:
         return None
     left = len(distances) / (len(distances) - lost)
@@ -213,7 +213,7 @@ def _by_state(trial: Trial) -> list[Trial]:
     if not fastest:
         return [trial]
     states = [in_state(trial, fastest, slow=slow) for slow in (False, True)]
-    return [trial.model_copy(update={"iterations": own}) for own in states if len(own) >= FEW] or [trial]
+    return [trial.model_copy(update={"iterations": group}) for group in states if len(group) >= FEW] or [trial]
 
 
 def _alike(pairs: Sequence[tuple[Trial, Trial]]) -> list[tuple[Trial, Trial]]:
@@ -222,19 +222,21 @@ def _alike(pairs: Sequence[tuple[Trial, Trial]]) -> list[tuple[Trial, Trial]]:
     Each build by its own shortest readings, because one can move the probe as well.
     """
     fastest = [_fastest([pair[n] for pair in pairs]) for n in range(2)]
-    states = [[_mostly_slow(trial, own) for trial, own in zip(pair, fastest, strict=True)] for pair in pairs]
+    states = [[_mostly_slow(trial, shortest) for trial, shortest in zip(pair, fastest, strict=True)] for pair in pairs]
     return [pair for pair, (base, head) in zip(pairs, states, strict=True) if base == head or not all(fastest)]
 
 
 def _mostly_slow(trial: Trial, fastest: Sequence[int]) -> bool:
-    read = [is_slow(own, fastest) for one in trial.iterations for own in readings_of(one)]
+    read = [is_slow(reading, fastest) for iteration in trial.iterations for reading in readings_of(iteration)]
     return 2 * sum(read) > len(read)
 
 
 def _fastest(trials: Sequence[Trial]) -> tuple[int, ...]:
     """The shortest reading on each rank; empty where an iteration has none, or others of other ranks."""
-    readings = [own for trial in trials for one in trial.iterations for own in readings_of(one) or ((0,),)]
-    if len({len(own) for own in readings}) != 1 or not all(map(all, readings)):
+    readings = [
+        reading for trial in trials for iteration in trial.iterations for reading in readings_of(iteration) or ((0,),)
+    ]
+    if len({len(reading) for reading in readings}) != 1 or not all(map(all, readings)):
         return ()
     return tuple(map(min, zip(*readings, strict=True)))
 
@@ -284,11 +286,12 @@ def _reason(
     """The gate that is hardest to decide, what it spreads by, the prices, and what the choice saves."""
     best, declared = numbers
     hardest = max(spreads, key=lambda spread: spread.sd(best) / math.log1p(spread.plan.gate.must_catch))
-    restarts, one = (percent(math.sqrt(variance)) for variance in (hardest.restart, hardest.iteration))
+    restarts, iteration = (percent(math.sqrt(variance)) for variance in (hardest.restart, hardest.iteration))
     takes = "is expected to take" if price.expected else "takes"
     saved = f", {seconds[declared] / 60:.1f} with {declared}" if declared != best else ""
     return (
-        f"pairs of {hardest.plan.gate.measured.name} spread by {restarts} between restarts and {one} by an iteration; "
+        f"pairs of {hardest.plan.gate.measured.name} spread by {restarts} between restarts "
+        f"and {iteration} by an iteration; "
         f"a restart {takes} {price.restart_s:.1f} s, an iteration {price.iteration_s:.2f} s; "
         f"{seconds[best] / 60:.1f} minutes to a decision{saved}"
     )

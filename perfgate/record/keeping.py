@@ -69,9 +69,9 @@ def taken_over(
     part, quick = shard.part(plan) if shard else None, runs_already(subjects)
     if part is not None and begun.part is not None:  # what goes on is not drawn again
         part = part.model_copy(update={"attempt": begun.part.attempt})
-    own = Run(name=begun.name, plan=plan, part=part, **by_side(subjects), quick=quick, perfgate=__version__)
+    run = Run(name=begun.name, plan=plan, part=part, **by_side(subjects), quick=quick, perfgate=__version__)
     differing = [
-        name for name in Run.model_fields if name != "perfgate" and _portable(own, name) != _portable(begun, name)
+        name for name in Run.model_fields if name != "perfgate" and _portable(run, name) != _portable(begun, name)
     ]
     if differing:
         verb = "differ" if len(differing) > 1 or {"subjects", "heads"} & {*differing} else "differs"
@@ -79,14 +79,14 @@ def taken_over(
         raise NotComparableError(text, where=str(folder), code="different-cells", remedy="Begin a new run.")
     records = list(read_records(folder, begun))
     check_sequence(records)
-    mine = {cell.cell_id: cell for cell in own.plan.cells}
+    mine = {cell.cell_id: cell for cell in run.plan.cells}
     with hold(folder), storage_failures(folder, "Fix that."):
         _keep_scenarios(folder, loaded)
-        write_run(folder, own)
+        write_run(folder, run)
         for record in records:
             cell = mine[record.cell.cell_id]
             write_record(record_file(folder, cell), record.model_copy(update={"cell": cell}))
-    return own
+    return run
 
 
 def _portable(run: Run, name: str) -> Any:

@@ -68,9 +68,9 @@ def require_scenarios(folder: Path, run: Run, files: Iterable[Path]) -> None:
     Raises:
         RecordError: One is not.
     """
-    known = {_read(file) for file in files}
+    texts = {_read(file) for file in files}
     for name, text in kept_scenarios(folder, run).items():
-        if text not in known:
+        if text not in texts:
             remedy = "Measure it by the scenario as it is here, or check out the commit that it was measured by."
             kept = folder / SCENARIOS / f"{name}.yaml"
             raise RecordError("is not a copy of any scenario here", where=str(kept), remedy=remedy)
@@ -114,8 +114,8 @@ def _under_way(record: Record, kind: Kind, missing: Sequence[int]) -> bool:
     Not more than there were, and none before a look that was reached: nothing was under way then.
     """
     last: list[int] = []  # pair of the last look that each head reached
-    for own in record.comparisons().values():
-        pairs = sorted(base.pair for base, _ in own.pairs(kind) if base.pair is not None)
+    for comparison in record.comparisons().values():
+        pairs = sorted(base.pair for base, _ in comparison.pairs(kind) if base.pair is not None)
         reached = max((look for look in record.schedule(kind).looks if look <= len(pairs)), default=0)
         last.append(pairs[reached - 1] if reached else -1)
     most = max((len(visit.stations) for visit in record.visits), default=0)

@@ -11,14 +11,14 @@ from perfgate.scenario.subject import SHOWN
 
 def measured_digests(record: Record, label: str) -> dict[str, Visit]:
     """The digests of a build of which trials were taken, each with the first visit that read it."""
-    own = (trial for trial in record.trials if trial.label == label)
-    taken = {trial.visit for trial in own if trial.failure is None or trial.failure.code != CHANGED}
-    found: dict[str, Visit] = {}
+    trials = (trial for trial in record.trials if trial.label == label)
+    taken = {trial.visit for trial in trials if trial.failure is None or trial.failure.code != CHANGED}
+    digests: dict[str, Visit] = {}
     for number, visit in enumerate(record.visits):
         read = visit.builds.get(label)
         if number in taken and read and read.digest:
-            found.setdefault(read.digest, visit)
-    return found
+            digests.setdefault(read.digest, visit)
+    return digests
 
 
 def unlike_builds(records: Iterable[Record]) -> Iterator[str]:
@@ -33,7 +33,7 @@ def unlike_builds(records: Iterable[Record]) -> Iterator[str]:
             alone = record.cell.cell_id if subject.built_from else ""
             key = label, alone, record.cell.engine.env.get("PYTHONPATH", "")
             for digest in measured_digests(record, label):
-                known, where = first.setdefault(key, (digest, record.cell.name))
-                if digest != known:
+                earlier, where = first.setdefault(key, (digest, record.cell.name))
+                if digest != earlier:
                     here = f"{digest[:SHOWN]} in {record.cell.name}"
-                    yield f"{label}: files {known[:SHOWN]} in {where}, and {here}"
+                    yield f"{label}: files {earlier[:SHOWN]} in {where}, and {here}"

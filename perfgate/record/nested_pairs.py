@@ -71,10 +71,10 @@ def heads_of_both(run: Run, pairs: Run) -> dict[str, str]:
     """What each head of the pairs is called in the run; without those that the run does not have."""
     ours = [name or "head" for name in run.compared]
     return {
-        label: own
+        label: name
         for label, subject in pairs.built.items()
-        for own in ours
-        if label != "base" and run.built.get(own) == subject
+        for name in ours
+        if label != "base" and run.built.get(name) == subject
     }
 
 
@@ -106,8 +106,8 @@ def stopped_if_changed(pairs: Record, visited: Record, heads: Mapping[str, str])
     ``visited`` is of the same cell, and ``heads`` says what each head of the pairs is called there.
     """
     stops = {}
-    for label, own in heads.items():
-        before, now = measured_digests(visited, own), measured_digests(pairs, label)
+    for label, name in heads.items():
+        before, now = measured_digests(visited, name), measured_digests(pairs, label)
         if before and before.keys() != now.keys() and any(trial.label == label for trial in pairs.trials):
             text = f"{label}: files {_brief(before)} in the visits, and {_brief(now)} in the pairs"
             stops[label] = Failure(code=CHANGED, text=text)

@@ -190,7 +190,7 @@ class Record(ComparedBuilds):
         for trial in self.trials:
             if trial.kind == "timed" and trial.pair is None and trial.failure is None:
                 sides.setdefault((trial.visit, trial.gpus), {})[trial.subject] = trial
-        return [(own["base"], own["head"]) for own in sides.values() if len(own) == 2]  # noqa: PLR2004
+        return [(trials["base"], trials["head"]) for trials in sides.values() if len(trials) == 2]  # noqa: PLR2004
 
     def dropped_pairs(self, kind: Kind = "timed") -> dict[int, Trial]:
         """The trial that failed first in each dropped pair by number of the pair, in the order they failed.
@@ -211,8 +211,8 @@ class Record(ComparedBuilds):
 
     def judged_trials(self, side: Side, kind: Kind = "timed") -> list[Trial]:
         """Valid trials of one side, without warm-up trials."""
-        own = (t for t in self.trials if t.subject == side and t.kind == kind)
-        return [t for t in own if t.pair is not None and t.failure is None]
+        trials = (t for t in self.trials if t.subject == side and t.kind == kind)
+        return [t for t in trials if t.pair is not None and t.failure is None]
 
     def frame(self) -> pd.DataFrame:
         """One row a trial: index, kind, pair, position, subject, visit, failure code; a column a metric in base units.

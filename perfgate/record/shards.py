@@ -117,18 +117,18 @@ class ShardPlan(Frozen):
         Raises:
             UsageError: There is none of that name, or nothing of it is left.
         """
-        known = [entry.shard for entry in self.include]
-        if word not in known:
-            raise UsageError(f"--shard {word}: the plan has {known[0]} to {known[-1]}")
-        number = known.index(word) + 1
+        words = [entry.shard for entry in self.include]
+        if word not in words:
+            raise UsageError(f"--shard {word}: the plan has {words[0]} to {words[-1]}")
+        number = words.index(word) + 1
         if left is None:
             return Assigned(plan=self, number=number, attempt=attempt or self.attempt)
         whole = self.include[number - 1].cells
-        own = next((one.cells for one in left.include if (one.shard, one.plan) == (word, self.digest)), ())
-        if not own or not {*own} <= {*whole}:
+        cells = next((entry.cells for entry in left.include if (entry.shard, entry.plan) == (word, self.digest)), ())
+        if not cells or not {*cells} <= {*whole}:
             remedy = "Give what perfgate plan --left printed of this plan."
             raise UsageError(f"--left: nothing of shard {word} of this plan is left", remedy=remedy)
-        return Assigned(plan=self, number=number, attempt=attempt or self.attempt, again=own)
+        return Assigned(plan=self, number=number, attempt=attempt or self.attempt, again=cells)
 
 
 class ShardsLeft(Frozen):
@@ -212,22 +212,29 @@ def divide(
     Raises:
         UsageError: There are more classes than shards.
     """
-    known = [price for price in prices.values() if price is not None]
-    usual = statistics.fmean(known) if known else 1.0
+    minutes = [price for price in prices.values() if price is not None]
+    usual = statistics.fmean(minutes) if minutes else 1.0
     cost = {name: usual if price is None else price for name, price in prices.items()}
     of_class: dict[MachineClass, list[Cell]] = {}
     for cell in plan.cells:
         of_class.setdefault(classes[cell.name], []).append(cell)
     if len(of_class) > most:
-        names = ", ".join(own.name for own in of_class)
+        names = ", ".join(machine.name for machine in of_class)
         raise UsageError(f"--shards {most}: there are {len(of_class)} classes of machines: {names}")
-    costs = {own: [cost[cell.name] for cell in cells] for own, cells in of_class.items()}
+    costs = {machine: [cost[cell.name] for cell in cells] for machine, cells in of_class.items()}
     counts = dict.fromkeys(costs, 1)  # one for each class, and then always one more where a shard is longest
     for _ in range(most - len(costs)):
-        longest = max(costs, key=lambda own: sum(costs[own]) / counts[own] if counts[own] < len(costs[own]) else -1.0)
+        longest = max(
+            costs,
+            key=lambda machine: (
+                sum(costs[machine]) / counts[machine] if counts[machine] < len(costs[machine]) else -1.0
+            ),
+        )
         counts[longest] = min(counts[longest] + 1, len(costs[longest]))
-    divided = [(own, cells) for own, count in counts.items() for cells in _balanced(of_class[own], cost, count)]
-    return printed(plan, run, divided, cost if known else {}, attempt)
+    divided = [
+        (machine, cells) for machine, count in counts.items() for cells in _balanced(of_class[machine], cost, count)
+    ]
+    return printed(plan, run, divided, cost if minutes else {}, attempt)
 
 
 def cell_by_cell(plan: Plan, run: str, classes: Mapping[str, MachineClass]) -> ShardPlan:
@@ -250,8 +257,8 @@ def printed(
         include=tuple(
             Shard(
                 shard=f"{number}/{len(divided)}",
-                runs_on=own.labels,
-                machine=own.name,
+                runs_on=machine.labels,
+                machine=machine.name,
                 minutes=round(sum(cost[name] for name in names), 1) if cost else None,
                 cells=tuple(names),
                 gates=gates,
@@ -260,7 +267,7 @@ def printed(
                 seed=plan.seed,
                 attempt=attempt,
             )
-            for number, ((own, _), names) in enumerate(zip(divided, shards, strict=True), 1)
+            for number, ((machine, _), names) in enumerate(zip(divided, shards, strict=True), 1)
         )
     )
 
@@ -272,7 +279,7 @@ def price(cell: Cell, runs: Path) -> float | None:
     """
     history = newest_records(runs, cell)
     minutes = [kind_cost(cell, kind, history.get(kind)).minutes for kind in cell.kinds]
-    return sum(own[-1] for own in minutes if own) if any(minutes) else None
+    return sum(by_look[-1] for by_look in minutes if by_look) if any(minutes) else None
 
 
 def _balanced(cells: Sequence[Cell], cost: Mapping[str, float], count: int) -> list[list[Cell]]:
@@ -283,7 +290,7 @@ def _balanced(cells: Sequence[Cell], cost: Mapping[str, float], count: int) -> l
     for _, together in itertools.groupby(cells, key=engine):
         groups.append([])
         for cell in together:
-            if groups[-1] and sum(cost[one.name] for one in (*groups[-1], cell)) > share * (1 + 1e-9):
+            if groups[-1] and sum(cost[other.name] for other in (*groups[-1], cell)) > share * (1 + 1e-9):
                 groups.append([])
             groups[-1].append(cell)
     shards: list[list[Cell]] = [[] for _ in range(count)]

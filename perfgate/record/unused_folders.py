@@ -50,17 +50,17 @@ class FolderSeen:
 def folders_seen(record: Record, side: Side) -> tuple[FolderSeen, ...]:
     """What is known of each folder of a side that is not declared as data; nothing where no trial was asked."""
     subject = record.subjects[side]
-    own = [trial.used for trial in record.trials if trial.subject == side and trial.failure is None]
-    asked = [_readable(used, len(subject.path)) for used in own if used is not None]
-    found = []
+    answers = [trial.used for trial in record.trials if trial.subject == side and trial.failure is None]
+    asked = [_readable(used, len(subject.path)) for used in answers if used is not None]
+    seen = []
     for number, folder in enumerate(subject.path if asked else ()):
         if folder in subject.data:
             continue
         uses = [folders[number] for used in asked for folders in used if folders is not None]
-        told = sum(bool(used) and None not in used for used in asked)
-        state: State = "used" if any(use.used for use in uses) else "unused" if told else "unknown"
-        found.append(FolderSeen(folder, state, told, len(asked), tuple(uses)))
-    return tuple(found)
+        full_answers = sum(bool(used) and None not in used for used in asked)
+        state: State = "used" if any(use.used for use in uses) else "unused" if full_answers else "unknown"
+        seen.append(FolderSeen(folder, state, full_answers, len(asked), tuple(uses)))
+    return tuple(seen)
 
 
 def only_unused_differ(sides: Mapping[Side, tuple[Record, Side]]) -> str:
@@ -71,9 +71,9 @@ def only_unused_differ(sides: Mapping[Side, tuple[Record, Side]]) -> str:
     subjects: list[Subject] = []
     unused: list[str] = []
     for name, (record, side) in sides.items():
-        own = [seen for seen in folders_seen(record, side) if seen.state == "unused"]
-        subjects.append(without(record.subjects[side], [seen.folder for seen in own]))
-        unused += [f"{name} by path={seen.folder} ({seen.engines_seen})" for seen in own]
+        folders = [seen for seen in folders_seen(record, side) if seen.state == "unused"]
+        subjects.append(without(record.subjects[side], [seen.folder for seen in folders]))
+        unused += [f"{name} by path={seen.folder} ({seen.engines_seen})" for seen in folders]
     same = len(subjects) > 1 and same_build(*subjects)
     if not unused or not same or same_build(*(record.subjects[side] for record, side in sides.values())):
         return ""
@@ -82,7 +82,7 @@ def only_unused_differ(sides: Mapping[Side, tuple[Record, Side]]) -> str:
 
 def _readable(used: Sequence[ProcessUse], folders: int) -> list[tuple[FolderUse, ...] | None]:
     """What each process told, in as many words as there are folders."""
-    return [one.folders if one.folders is not None and len(one.folders) == folders else None for one in used]
+    return [use.folders if use.folders is not None and len(use.folders) == folders else None for use in used]
 
 
 def without(subject: Subject, folders: Collection[str]) -> Subject:
@@ -92,8 +92,8 @@ def without(subject: Subject, folders: Collection[str]) -> Subject:
 
 def ends(record: Record) -> dict[str, Failure]:
     """Why a record goes no further, by head: its sides differ by folders alone that nothing used so far."""
-    found: Iterable[tuple[str, str]] = (
-        (head, only_unused_differ({side: (own, side) for side in own.subjects}))
-        for head, own in record.comparisons().items()
+    texts: Iterable[tuple[str, str]] = (
+        (head, only_unused_differ({side: (comparison, side) for side in comparison.subjects}))
+        for head, comparison in record.comparisons().items()
     )
-    return {head: Failure(code=UNUSED, text=text) for head, text in found if text}
+    return {head: Failure(code=UNUSED, text=text) for head, text in texts if text}
