@@ -28,12 +28,12 @@ class _Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
-        known = rooms.entries("commands")
-        names = sorted(known)
+        commands = rooms.entries("commands")
+        names = sorted(commands)
         room = formatter.width - 6 - max(map(len, names))
         with formatter.section("Commands"):
             formatter.write_dl(
-                [(name, click.Command(name, help=known[name]["help"]).get_short_help_str(room)) for name in names]
+                [(name, click.Command(name, help=commands[name]["help"]).get_short_help_str(room)) for name in names]
             )
 
     def main(self, *words: Any, **options: Any) -> Any:

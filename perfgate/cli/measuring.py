@@ -194,7 +194,7 @@ def as_preset(scenarios: Iterable[Path], preset: str | None) -> tuple[LoadedScen
         return loaded
     with connect() or contextlib.nullcontext() as nvml:
         gpus = len(nvml.gpus()) if nvml is not None else 1
-    return tuple(with_preset(one, preset, gpus) for one in loaded)
+    return tuple(with_preset(scenario, preset, gpus) for scenario in loaded)
 
 
 def how_to_measure(new: dict[str, Any]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Outlet:
         """What is written of a text."""
         shown = text if self._drawn else harmless(text)
         if self._watched and not obeyed:
-            shown = _COMMAND.sub(lambda found: f"{found[0]}{_BREAK}", shown)
+            shown = _COMMAND.sub(lambda match: f"{match[0]}{_BREAK}", shown)
         encoding = self.stream.encoding or "utf-8"
         if not encoding.lower().startswith("utf"):
             shown = shown.translate(_PLAIN)

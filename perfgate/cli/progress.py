@@ -77,8 +77,8 @@ def progress_to(
         if not isinstance(step, str):
             at_stations.pop(step.station, None)
             at_stations[step.station] = step, time_of_day()
-        told = [*at_stations.values()]
-        here = [one for one in told if one[0].cell == told[-1][0].cell]
+        reports = [*at_stations.values()]
+        here = [report for report in reports if report[0].cell == reports[-1][0].cell]
         lines = status_lines(here, elapsed_s, time_of_day(), block.size) if here else []
         block.draw(_finished(step, elapsed_s), lines)
 
@@ -198,15 +198,15 @@ def status_lines(told: Sequence[Told], elapsed_s: float, now: datetime, size: tu
     (step, _), (width, height) = told[-1], size
     lines = [Text(_one_line(_where(step)), style="bold"), _pairs(step, elapsed_s, now, bar=width >= WITH_BAR)]
     describe = _at_station if step.station else _alone
-    for one, since in sorted(told, key=lambda one: one[0].station):
-        line, begun = Text(_one_line(describe(one))), f", since {since:%H:%M:%S}"
-        lasts = not (one.finished or one.phase.startswith("iteration")) and line.cell_len + len(begun) <= width
+    for latest, since in sorted(told, key=lambda report: report[0].station):
+        line, begun = Text(_one_line(describe(latest))), f", since {since:%H:%M:%S}"
+        lasts = not (latest.finished or latest.phase.startswith("iteration")) and line.cell_len + len(begun) <= width
         lines.append(line.append(begun if lasts else "", style="dim"))
-    found = _found(step, width) if isinstance(step, RunStep) else []
-    if len(lines) + len(found) > height:
-        found = found[-1:]
-    room = height - len(found)
-    return [*lines[:room], *found]
+    intervals = _found(step, width) if isinstance(step, RunStep) else []
+    if len(lines) + len(intervals) > height:
+        intervals = intervals[-1:]
+    room = height - len(intervals)
+    return [*lines[:room], *intervals]
 
 
 def _alone(step: Step) -> str:
@@ -263,11 +263,11 @@ def _found(step: RunStep, width: int) -> list[Text]:
     """The intervals of the last look against their margins, and when the next comes; never a verdict."""
     if not step.decides:
         return []
-    own = [gate for gate in drawable(step.looked) if gate.kind == step.kind and gate.pairs] if step.looked else []
-    pairs = max((gate.pairs for gate in own), default=0)
+    gates = [gate for gate in drawable(step.looked) if gate.kind == step.kind and gate.pairs] if step.looked else []
+    pairs = max((gate.pairs for gate in gates), default=0)
     of = f"{step.looked.head}, " if step.looked and step.looked.head else ""
     legend = f"{of}at {plural(pairs, 'pair')}: \u2502 no change, \u2551 must_catch, slower is right"
-    lines = [Text(legend, style="dim"), *map(Text, strips(own[:MOST_GATES], width))] if own else []
+    lines = [Text(legend, style="dim"), *map(Text, strips(gates[:MOST_GATES], width))] if gates else []
     return [*lines, Text(f"not yet decided, look at {plural(step.target, 'pair')}", style="yellow")]
 
 
