@@ -279,7 +279,7 @@ def compare_with_baseline(word: str, file: Path) -> Outcome:
 
 
 def _loaded(scenarios: Iterable[Path | LoadedScenario]) -> tuple[LoadedScenario, ...]:
-    return tuple(load(one) if isinstance(one, Path) else one for one in scenarios)
+    return tuple(load(scenario) if isinstance(scenario, Path) else scenario for scenario in scenarios)
 
 
 def look_ahead(
@@ -324,8 +324,8 @@ def _visit(
 
 
 def _way_on(folder: Path) -> str:
-    own = run_with_pairs(folder) or folder
-    return f"Go on with: perfgate run --resume {shlex.quote(str(own))}"
+    run_folder = run_with_pairs(folder) or folder
+    return f"Go on with: perfgate run --resume {shlex.quote(str(run_folder))}"
 
 
 @contextlib.contextmanager

@@ -79,16 +79,16 @@ def tables() -> dict[str, dict[str, dict[str, Any]]]:
     Raises:
         UsageError: A table cannot be read, or says what another says, or lacks what every entry has.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    tables: dict[str, dict[str, dict[str, Any]]] = {}
     for file in sorted(FOLDER.glob(f"*/{TABLE}")):
         try:
-            found[file.parent.name] = tomllib.loads(file.read_text(encoding="utf-8"))
-            _check(found[file.parent.name], [table for name, table in found.items() if name != file.parent.name])
+            tables[file.parent.name] = tomllib.loads(file.read_text(encoding="utf-8"))
+            _check(tables[file.parent.name], [table for name, table in tables.items() if name != file.parent.name])
         except ValueError as error:  # no TOML, or no text
             raise UsageError(f"the room {file.parent.name} is broken: {file}: {error}") from error
-    while lacking := [name for name, table in found.items() if {*table.get("needs", ())} - found.keys()]:
-        found = {name: table for name, table in found.items() if name not in lacking}
-    return found
+    while lacking := [name for name, table in tables.items() if {*table.get("needs", ())} - tables.keys()]:
+        tables = {name: table for name, table in tables.items() if name not in lacking}
+    return tables
 
 
 def _check(table: dict[str, Any], others: Sequence[dict[str, Any]]) -> None:
@@ -143,12 +143,12 @@ def entry(kind: str, name: str) -> Any:
     Raises:
         UsageError: No room brings it; the room that would is named.
     """
-    known = entries(kind)
-    if name in known:
-        return known[name]
+    table = entries(kind)
+    if name in table:
+        return table[name]
     if room := home(kind, name):
         raise missing(room, f"{kind} {name}")
-    raise UsageError(f"no room brings {kind} {name!r}; there are {', '.join(sorted(known)) or 'none'}")
+    raise UsageError(f"no room brings {kind} {name!r}; there are {', '.join(sorted(table)) or 'none'}")
 
 
 def missing(room: str, what: str) -> UsageError:

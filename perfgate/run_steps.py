@@ -74,7 +74,7 @@ def take_steps(session: Session, order: CellOrder, records: dict[str, Record], s
         try:
             records[now.cell.cell_id] = session.measure(now.cell, now.target, now.kind, now.heads, then)
         except InterruptedRunError as error:
-            is_decided = all(one.cell.explains_by(one.kind) for one in due(manifest, records))
+            is_decided = all(entry.cell.explains_by(entry.kind) for entry in due(manifest, records))
             if error.code != "out-of-budget" or not is_decided:
                 raise
             steps(f"warning: what regressed is not traced: {error.text}")
@@ -86,8 +86,8 @@ def short_of(budget_s: float, run: Run, records: Mapping[str, Record], runs: Pat
     if math.isinf(budget_s):
         return ""
     firsts: dict[str, Due] = {}
-    for one in due(run, records):
-        firsts.setdefault(one.cell.cell_id, one)
+    for entry in due(run, records):
+        firsts.setdefault(entry.cell.cell_id, entry)
     said = [
         short_budget(first.cell, first.kind, budget_s, runs, record=records.get(name), builds=len(run.built),
                      quick=run.quick)

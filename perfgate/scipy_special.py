@@ -6,5 +6,5 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     from scipy import special  # noqa: PLC0415 (see above)
 
-    globals()[name] = found = getattr(special, name)
-    return found
+    globals()[name] = function = getattr(special, name)
+    return function
