@@ -189,16 +189,16 @@ def draws_on(stream: TextIO) -> bool:
     return os.environ.get("CI", "").lower() in ("", "0", "false")
 
 
-def status_lines(told: Sequence[Told], elapsed_s: float, now: datetime, size: tuple[int, int]) -> list[Text]:
+def status_lines(reports: Sequence[Told], elapsed_s: float, now: datetime, size: tuple[int, int]) -> list[Text]:
     """Where a run is: cell, pairs until the next look, each station, and what the last look found.
 
-    ``told`` has the last step of each station, that of the station that told last at the end; ``size`` is in columns
+    ``reports`` has the last step of each station, that of the station that told last at the end; ``size`` is in columns
     and rows.
     """
-    (step, _), (width, height) = told[-1], size
+    (step, _), (width, height) = reports[-1], size
     lines = [Text(_one_line(_where(step)), style="bold"), _pairs(step, elapsed_s, now, bar=width >= WITH_BAR)]
     describe = _at_station if step.station else _alone
-    for latest, since in sorted(told, key=lambda report: report[0].station):
+    for latest, since in sorted(reports, key=lambda report: report[0].station):
         line, begun = Text(_one_line(describe(latest))), f", since {since:%H:%M:%S}"
         lasts = not (latest.finished or latest.phase.startswith("iteration")) and line.cell_len + len(begun) <= width
         lines.append(line.append(begun if lasts else "", style="dim"))

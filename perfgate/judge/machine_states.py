@@ -172,18 +172,18 @@ def _common(pair: tuple[InStates, InStates]) -> dict[State, tuple[float, float]]
     return {state: (value, head[state]) for state, value in base.items() if state in head}
 
 
-def alike(own: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def alike(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which iterations of two trials are compared: where enough of them are in question on both sides, those alone.
 
     The same iteration has the same prompts on both sides and another one has others, which may take longer: experts are
     chosen by the tokens. So a trial that was slow in its first two iterations is compared with these two of the other.
 
     Args:
-        own: Which are in question, of the base and of the head, shape (..., 2, iterations).
+        mask: Which are in question, of the base and of the head, shape (..., 2, iterations).
     """
-    both = own.all(axis=-2, keepdims=True)
-    enough = both.sum(axis=-1, keepdims=True) >= least_iterations(own.shape[-1])
-    return np.where(enough, both, own)
+    both = mask.all(axis=-2, keepdims=True)
+    enough = both.sum(axis=-1, keepdims=True) >= least_iterations(mask.shape[-1])
+    return np.where(enough, both, mask)
 
 
 def _in_states(metric: Metric, trial: Trial, in_state: dict[State, NDArray[np.bool_]]) -> InStates:

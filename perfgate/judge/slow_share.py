@@ -150,26 +150,26 @@ def states_outcome(
 
 
 def describe_states(
-    labeller: Labeller, found: Found, common: dict[State, int], must_catch: float, beta: float, blocks_from: int | None
+    labeller: Labeller, states: Found, common: dict[State, int], must_catch: float, beta: float, blocks_from: int | None
 ) -> StatesOutcome:
     """What was seen of states at a look.
 
     Args:
         labeller: What told them.
-        found: The look's.
+        states: The look's.
         common: Pairs that have a state on both sides.
         must_catch: The least of the gates.
         beta: The chance with which the share of the slow state may cost more than is said.
         blocks_from: See :class:`StatesOutcome`.
     """
-    rows = found.shares
-    gap = stats.to_ratio(found.gap)
+    rows = states.shares
+    gap = stats.to_ratio(states.gap)
     at_most = rate_bounds(discordant(rows)[0], len(rows), 1 - beta)[1] * gap
-    every = np.concatenate([labels for pair in found.labels for labels in pair])
+    every = np.concatenate([labels for pair in states.labels for labels in pair])
     return StatesOutcome(
         told_by=labeller.source,
         gap=gap,
-        trials=dict.fromkeys(SIDES, len(found.labels)),
+        trials=dict.fromkeys(SIDES, len(states.labels)),
         slow={side: sum(row[n] > 1 / 2 for row in rows) for n, side in enumerate(SIDES)},
         common=common,
         cut=float((every == two_states.CUT).mean()),

@@ -39,31 +39,31 @@ def state_cautions(
         yield from _probe_apart(labeller, bound)
 
 
-def within_states(seen: StatesOutcome, told: Container[str] = STATES) -> Note:
+def within_states(seen: StatesOutcome, judged: Container[str] = STATES) -> Note:
     """What a pass within states does not exclude.
 
     Args:
         seen: The states.
-        told: Those of which something is said.
+        judged: Those of which something is said.
     """
-    alone = [f"in the {state} state alone" for state in STATES if state in told]
+    alone = [f"in the {state} state alone" for state in STATES if state in judged]
     few = [
         f"of the {state} one nothing is said ({plural(pairs, 'pair')} in common)"
         for state, pairs in seen.common.items()
-        if state not in told
+        if state not in judged
     ]
     where = f"unchanged {' and '.join(alone) if few else 'within each state'}"
     still = f"by being slow more often the head could still lose up to {percent(seen.at_most)}"
     return Note(code="two-states", text="; ".join([where, *few, still]))
 
 
-def _ignored(found: Found) -> Note:
+def _ignored(states: Found) -> Note:
     """States that no gate was split by, how often each build was in the slow one, and in how many pairs one more."""
-    rows = found.shares
+    rows = states.shares
     base, head = (percent(fmean(row[n] for row in rows)) if rows else "unknown" for n in range(2))
     more, less = discordant(rows)
     often = f"the head more often in {plural(more, 'pair')}, less often in {less}"
-    apart = f"{percent(to_ratio(found.gap))} apart, so all is compared as it is"
+    apart = f"{percent(to_ratio(states.gap))} apart, so all is compared as it is"
     text = f"{apart}; base {base} of the time slow, head {head}; {often}"
     return Note(code="two-states", text=text)
 

@@ -204,13 +204,13 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     return tuple(split)
 
 
-def _rows(found: Found) -> list[State | Literal["both"]]:
+def _rows(states: Found) -> list[State | Literal["both"]]:
     """What is compared: each state that enough pairs have in common, and the mean where pairs have either.
 
     Where one state alone is common it is that one, however few pairs have it: the mean would be the same once more.
     """
-    common = [state for state in STATES if found.pairs(state)]
-    return [*common] if len(common) == 1 else [*(state for state in common if found.pairs(state) >= OWN_PAIRS), BOTH]
+    common = [state for state in STATES if states.pairs(state)]
+    return [*common] if len(common) == 1 else [*(state for state in common if states.pairs(state) >= OWN_PAIRS), BOTH]
 
 
 def ignored_states(family: Sequence[Judged], labeller: Labeller) -> Found | None:
@@ -226,16 +226,16 @@ def ignored_states(family: Sequence[Judged], labeller: Labeller) -> Found | None
     return None
 
 
-def _samples(series: Series, labeller: Labeller, look: int, found: Found | None) -> dict[str, Sample]:
+def _samples(series: Series, labeller: Labeller, look: int, states: Found | None) -> dict[str, Sample]:
     """What a look has of each state, of their mean, and of all pairs with those that have none in common.
 
     All that was measured, where no state was known then.
     """
-    if found is None:
+    if states is None:
         whole = Sample(series.base[:look], series.head[:look])
         return dict.fromkeys((*STATES, BOTH), whole)
-    every = found.samples(series.metric, labeller.pairs, [*((state,) for state in STATES), (*STATES,)])
-    apart = found.with_those_apart(series.metric, labeller.pairs)
+    every = states.samples(series.metric, labeller.pairs, [*((state,) for state in STATES), (*STATES,)])
+    apart = states.with_those_apart(series.metric, labeller.pairs)
     return {**dict(zip((*STATES, BOTH), every, strict=True)), EVERY: apart}
 
 

@@ -308,9 +308,9 @@ class Trial(Frozen):
         return self.duration_ns > 0
 
 
-def readings_of(one: Iteration) -> tuple[tuple[int, ...], ...]:
+def readings_of(iteration: Iteration) -> tuple[tuple[int, ...], ...]:
     """What the probe read before and after an iteration, on each rank; empty where it read nothing."""
-    return (one.probe_ns.before, one.probe_ns.after) if one.probe_ns else ()
+    return (iteration.probe_ns.before, iteration.probe_ns.after) if iteration.probe_ns else ()
 
 
 def in_state(trial: Trial, fastest: Sequence[int], *, slow: bool) -> tuple[Iteration, ...]:

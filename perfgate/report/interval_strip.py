@@ -69,9 +69,9 @@ def _cut(name: str, most: int) -> str:
     return f"{shown}\u2026"
 
 
-def _strip(own: Sequence[float], scale: Scale) -> str:
+def _strip(interval: Sequence[float], scale: Scale) -> str:
     """One interval between its ends; an end that is not in the strip, or not known, is an arrow."""
-    middle, low, high = (math.asinh(value) for value in own)
+    middle, low, high = (math.asinh(value) for value in interval)
     signs = [" "] * (round(scale.end) + 1)
     begin, at, end = (round(scale(value)) for value in (low, middle, high))
     signs[begin : end + 1] = "\u2500" * (end + 1 - begin)

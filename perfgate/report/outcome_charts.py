@@ -103,9 +103,9 @@ def _margins(scale: Scale, bottom: float, layout: Layout) -> list[Mark]:
     return [*marks, label("note", max(zero - 4, WIDE_NOTE), 14, "no change", "end")]
 
 
-def _gate_marks(gate: GateOutcome, own: tuple[float, float, float], scale: Scale, y: float) -> list[Mark]:
+def _gate_marks(gate: GateOutcome, interval: tuple[float, float, float], scale: Scale, y: float) -> list[Mark]:
     tone = TONES.get(gate.verdict, "warn")
-    middle, low, high = map(math.asinh, own)
+    middle, low, high = map(math.asinh, interval)
     zero, ignorable, must = (scale(math.asinh(v)) for v in (0.0, gate.ignorable / gate.must_catch, 1.0))
     x, begin, end = scale(middle), scale(low), scale(high)
     caption = f"{gate_name(gate)}: {gate_sentence(gate)}: {loudly(gate.verdict)}"

@@ -94,9 +94,9 @@ def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> 
     return Chart(f"Pairs in order: {gate.metric}", seen, 372, tuple(marks), legend, table)
 
 
-def _hollow(look: str, x: float, y: float, told: str) -> list[Mark]:
+def _hollow(look: str, x: float, y: float, caption: str) -> list[Mark]:
     """A ring: a dot with a smaller one of the page's colour on it."""
-    return [dots(look, [(x, y)], told), dots("hole", [(x, y)], told)]
+    return [dots(look, [(x, y)], caption), dots("hole", [(x, y)], caption)]
 
 
 def _grid(scale: Scale, show: Callable[[float], str], most: int = 4) -> list[Mark]:

@@ -192,13 +192,13 @@ def read_document(text: str, file: Path) -> Document:
     return replace(document, content=content)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str]) -> str:
     """`` (did you mean ...?)`` where something known is near, else nothing."""
-    return f" (did you mean {near!r}?)" if (near := _nearest(word, known)) else ""
+    return f" (did you mean {near!r}?)" if (near := _nearest(word, names)) else ""
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), "")
+def _nearest(word: str, names: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)), "")
 
 
 def _known(path: FieldPath, marks: Marks) -> FieldPath:
