@@ -62,20 +62,25 @@ def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]])
         return unfit
     base, head = pooled(sides["base"]), pooled(sides["head"])
     cautions = (*_varying(base, head), *_other_state(base, head))
-    found = {kind: call_difference(base, head, kind) for kind in base.steps}
+    differences = {kind: call_difference(base, head, kind) for kind in base.steps}
     too_varied = max(base.varying_share, head.varying_share) > MOST_VARYING
-    if too_varied and not any(_begins_to_wait(own, base) for own in found.values()):
+    if too_varied and not any(_begins_to_wait(difference, base) for difference in differences.values()):
         return Finding("inconclusive", cautions)
-    saved_s = found["decode"].saved_s * base.many("decode") / base.many("prefill") if len(found) > 1 else 0.0
-    parts = [_Part(own, declared.ignorable, saved_s if own.kind == "prefill" else 0.0) for own in found.values()]
+    saved_s = (
+        differences["decode"].saved_s * base.many("decode") / base.many("prefill") if len(differences) > 1 else 0.0
+    )
+    parts = [
+        _Part(difference, declared.ignorable, saved_s if difference.kind == "prefill" else 0.0)
+        for difference in differences.values()
+    ]
     parts.sort(key=lambda part: not part.blocks)
-    told = [(part.own, part.meaning) for part in parts if part.own.changes]
+    entries = [(part.own, part.meaning) for part in parts if part.own.changes]
     if parts[0].blocks:
-        return Finding("regressed", (_priced_note("work-added", *told),), cautions)
-    if notes := tuple(_at_times(found.values(), declared.ignorable)):
+        return Finding("regressed", (_priced_note("work-added", *entries),), cautions)
+    if notes := tuple(_at_times(differences.values(), declared.ignorable)):
         return Finding("inconclusive", notes, cautions)
-    if told:
-        cautions = (_priced_note("work-changed", *told), *cautions)
+    if entries:
+        cautions = (_priced_note("work-changed", *entries), *cautions)
     return Finding("pass", (), cautions)
 
 
@@ -87,8 +92,8 @@ def _unfit(sides: Mapping[Side, Sequence[HostCalls]]) -> Finding | None:
     if "base" not in sides:
         return Finding(cautions=(Note(code="no-profile", text="the head's calls were held against nothing"),))
     keys = {side: sorted({trial.key for trial in trials}) for side, trials in sides.items()}
-    if len({key for own in keys.values() for key in own}) > 1:
-        text = "; ".join(f"{side}: {' and '.join(own)}" for side, own in keys.items())
+    if len({key for side_keys in keys.values() for key in side_keys}) > 1:
+        text = "; ".join(f"{side}: {' and '.join(side_keys)}" for side, side_keys in keys.items())
         return Finding("not-comparable", (Note(code="different-cells", text=f"calls were counted by {text}"),))
     return None
 
@@ -102,13 +107,13 @@ def calls_alike(evidence: Evidence) -> bool | None:
     return not any(call_difference(base, head, kind).changes for kind in base.steps)
 
 
-def _begins_to_wait(own: CallDifference, base: HostCalls) -> bool:
+def _begins_to_wait(difference: CallDifference, base: HostCalls) -> bool:
     """Whether the head waits for a time in a function that repeats on the base.
 
     The readings of its clock are then what does not repeat; where both sides wait, more of them may be chance.
     """
-    vary = {function for function, _ in base.steps[own.kind].varying()}
-    return any(change.waits and (change.was or change.function) not in vary for change in own.changes)
+    vary = {function for function, _ in base.steps[difference.kind].varying()}
+    return any(change.waits and (change.was or change.function) not in vary for change in difference.changes)
 
 
 @dataclass(frozen=True)
@@ -150,12 +155,12 @@ def _limit(ignorable_s: float) -> str:
     return f"the {format_value(ignorable_s, 's')} that are ignorable"
 
 
-def _at_times(found: Iterable[CallDifference], ignorable_s: float) -> Iterator[Note]:
+def _at_times(differences: Iterable[CallDifference], ignorable_s: float) -> Iterator[Note]:
     """Why nothing passes: what the head runs more at times in a step of some kind is worth more than ignorable."""
-    for own in found:
-        if min(own.at_times_s, own.cost_s + own.at_times_s) > ignorable_s:
-            cost = f"{format_value(own.at_times_s, 's')} {IN_A_STEP[own.kind]}"
-            functions = ", ".join(function for function, _ in own.at_times[:NAMED])
+    for difference in differences:
+        if min(difference.at_times_s, difference.cost_s + difference.at_times_s) > ignorable_s:
+            cost = f"{format_value(difference.at_times_s, 's')} {IN_A_STEP[difference.kind]}"
+            functions = ", ".join(function for function, _ in difference.at_times[:NAMED])
             text = f"what the head runs more at times would be {cost}, more than {_limit(ignorable_s)}: {functions}"
             yield Note(code="counts-vary", text=text)
 
@@ -202,7 +207,7 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[De
         text = "no launches of steps that were traced alike"
         return Finding("not-comparable", (Note(code="no-profile", text=text),))
     ranks = [launch_difference(was, now) for was, now in zip(base, head, strict=True)]
-    worst = max(ranks, key=lambda own: (bool(own.pageable), own.waits_more, bool(own), own.cost_s))
+    worst = max(ranks, key=lambda rank: (bool(rank.pageable), rank.waits_more, bool(rank), rank.cost_s))
     limit = _limit(ignorable_s)
     where = f"; rank {ranks.index(worst)} of {len(ranks)}" if len(ranks) > 1 else ""
     if worst.pageable:
@@ -212,6 +217,6 @@ def judge_launches(ignorable_s: float, sides: Mapping[Side, Sequence[Sequence[De
     elif worst.cost_s > ignorable_s:
         what = f"more than {limit}"
     else:
-        told = (_priced_note("work-changed", (worst, f"within {limit}{where}")),) if worst else ()
-        return Finding("pass", (), told)
+        notes = (_priced_note("work-changed", (worst, f"within {limit}{where}")),) if worst else ()
+        return Finding("pass", (), notes)
     return Finding("regressed", (_priced_note("work-added", (worst, f"{what}{where}")),))

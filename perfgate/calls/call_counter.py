@@ -92,11 +92,11 @@ class ThreadCounts:
 
     def function(self, code: types.CodeType, module: Any) -> str:
         """The name of a function, with its module's where that is known."""
-        known = self.names.get(id(code))
-        if known is None:
+        entry = self.names.get(id(code))
+        if entry is None:
             qualname = getattr(code, "co_qualname", code.co_name)  # from 3.11 on
-            known = self.names[id(code)] = (f"{module}.{qualname}" if module else qualname, code)
-        return known[0]
+            entry = self.names[id(code)] = (f"{module}.{qualname}" if module else qualname, code)
+        return entry[0]
 
     def trace(self, frame: Any, _event: str, _: Any) -> Callable[..., Any]:
         """For ``sys.settrace``: a function begins, or a generator goes on."""
@@ -201,8 +201,8 @@ class Monitored:
 
     def named(self, counts: ThreadCounts, code: types.CodeType) -> str:
         """The name of the function whose code is running two frames up."""
-        if (known := counts.names.get(id(code))) is not None:
-            return known[0]
+        if (entry := counts.names.get(id(code))) is not None:
+            return entry[0]
         frame: Any = sys._getframe(2)  # noqa: SLF001 (documented, though it has an underscore)
         return counts.function(code, frame.f_globals.get("__name__") if frame.f_code is code else None)
 
@@ -274,9 +274,9 @@ class CallCounter:
     def mine(self) -> ThreadCounts:
         """The counts of the thread that asks."""
         thread = threading.get_ident()
-        if (known := self.threads.get(thread)) is None:
-            known = self.threads[thread] = ThreadCounts(self.names, steps=thread == self.first)
-        return known
+        if (counts := self.threads.get(thread)) is None:
+            counts = self.threads[thread] = ThreadCounts(self.names, steps=thread == self.first)
+        return counts
 
     def clear(self) -> None:
         """Begin an iteration."""
@@ -333,8 +333,8 @@ class CallCounter:
                     counts[step >= begin] += count
                     calls[step] += 0 if what.startswith((LINES, TIMED, TOOK)) else count
         self.table = {}
-        for own in [*self.threads.values()]:  # else what an iteration keeps would be counts of ours
-            own.counts.clear()
+        for thread in [*self.threads.values()]:  # else what an iteration keeps would be counts of ours
+            thread.counts.clear()
         python = ".".join(map(str, sys.version_info[:2]))
         return {"python": python, "instrument": self.instrument.name, "costs": self.costs, "calls": calls,
                 "functions": functions}  # fmt: skip
@@ -343,7 +343,7 @@ class CallCounter:
         """Picoseconds of a line, of a method's call and of a C call beside their lines; and what timing a call adds."""
         loops = (lines, calls, c_calls)
         times = [(loop, clock(), loop(LENGTH), clock()) for loop in [*loops] * ROUNDS]
-        took = {own: min(end_ns - begin_ns for loop, begin_ns, _, end_ns in times if loop is own) for own in loops}
+        took = {kind: min(end_ns - begin_ns for loop, begin_ns, _, end_ns in times if loop is kind) for kind in loops}
         counted, timed_ns = {}, []
         for loop in (lines, calls, *[c_calls] * 10):
             self.threads.clear()

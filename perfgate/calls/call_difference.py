@@ -169,7 +169,7 @@ def figure_lines(base: HostCalls, head: HostCalls) -> list[str]:
     """
     names = {name for name in base.figures | head.figures
              if name.startswith(MODULES) or name in base.figures.keys() & head.figures.keys()}  # fmt: skip
-    before, after = ({name: own.figures.get(name, (0, 0)) for name in names} for own in (base, head))
+    before, after = ({name: side.figures.get(name, (0, 0)) for name in names} for side in (base, head))
     return told(range_changes(before, after, lambda _, count: f"{count}"), MOST_LINES, "more figure")
 
 
@@ -183,15 +183,15 @@ def _priced(more: Mapping[_Key, float], price_ps: Mapping[_Key, int]) -> Iterato
     for (_, what), count in more.items():
         net[what][count > 0] += abs(count)
     for (function, what), count in more.items():
-        own, other = net[what][count > 0], net[what][count < 0]
-        yield (function, what), count * price_ps[function, what] * max(own - other, 0.0) / own
+        gross, other = net[what][count > 0], net[what][count < 0]
+        yield (function, what), count * price_ps[function, what] * max(gross - other, 0.0) / gross
 
 
 def _at_times(before: Mapping[_Key, Total], varying: Mapping[_Key, Total]) -> Iterator[tuple[_Key, float]]:
     """Half of what the head's ranges reach above the base's and their width, beyond what differs in every iteration."""
     for key, total in varying.items():
-        least, most = own = before.get(key, (0, 0))
-        if (above := total[1] - most - (most - least) - max(_distance(own, total), 0)) > 0:
+        least, most = bounds = before.get(key, (0, 0))
+        if (above := total[1] - most - (most - least) - max(_distance(bounds, total), 0)) > 0:
             yield key, above / 2
 
 

@@ -133,11 +133,11 @@ def read_figures(answer: Mapping[str, Any]) -> _ProcessFigures:
 def figures_of(seen: Sequence[_ProcessFigures]) -> dict[str, Total]:
     """Modules, and of enough iterations by how much each total grows, 0 if it falls, and what the system counts."""
     added = [
-        {name: max(most - before.totals.get(name, most), 0) for name, most in own.totals.items()} | own.spent
-        for before, own in pairwise(seen)
+        {name: max(most - before.totals.get(name, most), 0) for name, most in after.totals.items()} | after.spent
+        for before, after in pairwise(seen)
     ]
-    iterations = [{f"{name} an iteration": count for name, count in own.items()} for own in added]
-    figures = ([own.modules for own in seen], iterations if len(iterations) >= FEWEST_GROWTHS else [])
+    iterations = [{f"{name} an iteration": count for name, count in growth.items()} for growth in added]
+    figures = ([reading.modules for reading in seen], iterations if len(iterations) >= FEWEST_GROWTHS else [])
     return {name: total for part in figures if part for name, total in told_by_all([*map(_exact, part)]).items()}
 
 
@@ -147,7 +147,7 @@ def _exact(counts: Mapping[str, int]) -> dict[str, Total]:
 
 def _read(said: Mapping[str, Any]) -> _Reported:
     """Counted before it is validated, because each complaint takes a kilobyte."""
-    if (many := sum(1 + len(own) for own in said["functions"].values())) > MOST_COUNTS:
+    if (many := sum(1 + len(counts) for counts in said["functions"].values())) > MOST_COUNTS:
         raise ValueError(f"{many} counts; a step has at most {MOST_COUNTS}")
     return _Reported.model_validate(said)
 
@@ -179,15 +179,15 @@ def _by_kind(reported: _Reported, tokens: Sequence[Sequence[int]], begin: int) -
         instrument=reported.instrument,
         iterations=1,
         costs=Costs(**reported.costs.model_dump(exclude={"timing"})),
-        steps={kind: _step_calls(reported, parts[kind], own) for kind, own in shown.items() if own},
+        steps={kind: _step_calls(reported, parts[kind], steps) for kind, steps in shown.items() if steps},
     )
 
 
 def _step_calls(reported: _Reported, part: slice, shown: Sequence[int]) -> StepCalls:
     """What ran in a part of the iteration, and how many calls each step shown makes."""
     functions = {}
-    for name, own in reported.functions.items():
-        sums = {what: sum(counts[part]) for what, counts in own.items()}
+    for name, entries in reported.functions.items():
+        sums = {what: sum(counts[part]) for what, counts in entries.items()}
         if any(sums.values()):
             functions[name] = _function(sums, reported.costs.timing)
     return StepCalls(calls=tuple(reported.calls[number] for number in shown), functions=functions)

@@ -94,7 +94,7 @@ class StepCalls(Frozen):
 
     def counts(self) -> dict[tuple[str, str], Total]:
         """Every count, by function and what is counted of it."""
-        return {(name, what): total for name, own in self.functions.items() for what, total in own.counts()}
+        return {(name, what): total for name, function in self.functions.items() for what, total in function.counts()}
 
     def varying(self) -> dict[tuple[str, str], Total]:
         """The counts that did not repeat."""
@@ -138,12 +138,14 @@ class HostCalls(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_decode_steps_alone(cls, told: Any) -> Any:
+    def _of_decode_steps_alone(cls, record: Any) -> Any:
         """Records and profiles of before prefill steps were counted hold those of decode steps without their kind."""
-        if not isinstance(told, dict) or "step_calls" not in told or "steps" in told:
-            return told
-        decode = {"calls": told["step_calls"], "functions": told.get("functions")}
-        return {name: own for name, own in told.items() if name not in OF_DECODE_STEPS} | {"steps": {"decode": decode}}
+        if not isinstance(record, dict) or "step_calls" not in record or "steps" in record:
+            return record
+        decode = {"calls": record["step_calls"], "functions": record.get("functions")}
+        return {name: field for name, field in record.items() if name not in OF_DECODE_STEPS} | {
+            "steps": {"decode": decode}
+        }
 
     @property
     def key(self) -> str:
@@ -161,8 +163,8 @@ class HostCalls(Frozen):
             return self.costs.line
         if what == CALLS:
             return self.costs.call
-        own = self.steps[kind].functions.get(function)
-        return max(self.costs.c_call, own.c_ps.get(what, 0) if own else 0)
+        calls = self.steps[kind].functions.get(function)
+        return max(self.costs.c_call, calls.c_ps.get(what, 0) if calls else 0)
 
     @property
     def varying_share(self) -> float:
@@ -197,10 +199,10 @@ def told_by_all(seen: Sequence[Mapping[str, Total]]) -> dict[str, Total]:
 
 
 def _pooled(seen: Sequence[StepCalls]) -> StepCalls:
-    names = sorted(set(chain.from_iterable(own.functions for own in seen)))
+    names = sorted(set(chain.from_iterable(step.functions for step in seen)))
     return StepCalls(
-        calls=tuple(chain.from_iterable(own.calls for own in seen)),
-        functions={name: _widest([own.functions.get(name, _ABSENT) for own in seen]) for name in names},
+        calls=tuple(chain.from_iterable(step.calls for step in seen)),
+        functions={name: _widest([step.functions.get(name, _ABSENT) for step in seen]) for name in names},
     )
 
 
@@ -208,20 +210,20 @@ _ABSENT = FunctionCalls()
 
 
 def _widest(seen: Sequence[FunctionCalls]) -> FunctionCalls:
-    callees = sorted(set(chain.from_iterable(own.c_calls for own in seen)))
-    times = {name: [own.c_ps[name] for own in seen if name in own.c_ps] for name in callees}
+    callees = sorted(set(chain.from_iterable(function.c_calls for function in seen)))
+    times = {name: [function.c_ps[name] for function in seen if name in function.c_ps] for name in callees}
     return FunctionCalls(
-        calls=_range([own.calls for own in seen]),
-        lines=_range([own.lines for own in seen]),
-        c_calls=widest([own.c_calls for own in seen]),
-        c_ps={name: min(known) for name, known in times.items() if known},
+        calls=_range([function.calls for function in seen]),
+        lines=_range([function.lines for function in seen]),
+        c_calls=widest([function.c_calls for function in seen]),
+        c_ps={name: min(readings) for name, readings in times.items() if readings},
     )
 
 
 def widest(seen: Sequence[Mapping[str, Total]]) -> dict[str, Total]:
     """The least and the most of what was seen, by name; 0 where one does not have it."""
     names = sorted(set(chain.from_iterable(seen)))
-    return {name: _range([own.get(name, (0, 0)) for own in seen]) for name in names}
+    return {name: _range([totals.get(name, (0, 0)) for totals in seen]) for name in names}
 
 
 def _range(totals: Sequence[Total]) -> Total:

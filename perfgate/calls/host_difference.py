@@ -91,18 +91,18 @@ def changed_functions(base: HostProfile, head: HostProfile) -> list[HostFunction
     programs, or other machines of the same processor, take the CPU away, a few samples seem to be much work.
     """
     moved = moved_functions(base.functions, head.functions)
-    before = {moved.get(name, name): (name, own) for name, own in base.functions.items()}
+    before = {moved.get(name, name): (name, function) for name, function in base.functions.items()}
     changes = []
     for name in sorted(before.keys() | head.functions.keys()):
-        old, own = before.get(name, (name, FunctionTime()))
+        old, was = before.get(name, (name, FunctionTime()))
         now = head.functions.get(name, FunctionTime())
         change = HostFunction(
             function=name,
-            base_s=own.work_ns / base.steps * 1e-9,
+            base_s=was.work_ns / base.steps * 1e-9,
             head_s=now.work_ns / head.steps * 1e-9,
             was=old if old != name else "",
         )
-        errors = (_errors(_work_s(own, base), _work_s(now, head)), _errors(_ticks_s(own, base), _ticks_s(now, head)))
+        errors = (_errors(_work_s(was, base), _work_s(now, head)), _errors(_ticks_s(was, base), _ticks_s(now, head)))
         if max(error if change.more_s > 0 else -error for error in errors) > SURE:
             changes.append(change)
     return sorted(changes, key=lambda change: (-abs(change.more_s), change.function))
@@ -112,15 +112,15 @@ _Figure = tuple[float, float]
 """A step's mean, and its standard error."""
 
 
-def _work_s(own: FunctionTime, profile: HostProfile) -> _Figure:
+def _work_s(spent: FunctionTime, profile: HostProfile) -> _Figure:
     """Work, as if there were one sample more."""
-    return own.work_ns / profile.steps * 1e-9, math.hypot(own.spread_ns, profile.period_ns) / profile.steps * 1e-9
+    return spent.work_ns / profile.steps * 1e-9, math.hypot(spent.spread_ns, profile.period_ns) / profile.steps * 1e-9
 
 
-def _ticks_s(own: FunctionTime, profile: HostProfile) -> _Figure:
+def _ticks_s(spent: FunctionTime, profile: HostProfile) -> _Figure:
     """As if each sample were a tick of work."""
     tick_s = profile.period_ns / profile.steps * 1e-9
-    return own.samples * tick_s, math.sqrt(own.samples + 1) * tick_s
+    return spent.samples * tick_s, math.sqrt(spent.samples + 1) * tick_s
 
 
 def _errors(base: _Figure, head: _Figure) -> float:
@@ -153,30 +153,32 @@ def host_outcome(sides: Mapping[Side, Sequence[HostProfile]]) -> HostOutcome | N
     Returns:
         ``None`` where no side has one; without functions where one side has none.
     """
-    profiles = {side: own[-1] for side, own in sides.items() if own}
+    profiles = {side: trials[-1] for side, trials in sides.items() if trials}
     if not profiles:
         return None
     both = len(profiles) > 1
     changes = changed_functions(profiles["base"], profiles["head"]) if both else []
     imports = changed_imports(profiles["base"].imports, profiles["head"].imports) if both else []
     return HostOutcome(
-        steps={side: own.steps for side, own in profiles.items()},
-        figures={name: {side: own.mean(name) for side, own in profiles.items()} for name in FIGURES},
-        placement={side: _placement(own) for side, own in profiles.items()},
+        steps={side: profile.steps for side, profile in profiles.items()},
+        figures={name: {side: profile.mean(name) for side, profile in profiles.items()} for name in FIGURES},
+        placement={side: _placement(profile) for side, profile in profiles.items()},
         functions=tuple(changes[:MOST_FUNCTIONS]),
-        imported={side: _imported(own) for side, own in profiles.items()},
+        imported={side: _imported(profile) for side, profile in profiles.items()},
         imports=tuple(imports[:MOST_PACKAGES]),
     )
 
 
-def _imported(own: HostProfile) -> tuple[int, float]:
-    modules, spent_us = zip(*own.imports.values(), strict=True) if own.imports else ((), ())
+def _imported(profile: HostProfile) -> tuple[int, float]:
+    modules, spent_us = zip(*profile.imports.values(), strict=True) if profile.imports else ((), ())
     return sum(modules), sum(spent_us) * 1e-6
 
 
-def _placement(own: HostProfile) -> str:
-    cpus = ", ".join(map(str, own.cpus[:MOST_CPUS])) + (" and more" if len(own.cpus) > MOST_CPUS else "")
-    most = sorted(own.threads.items(), key=lambda thread: (-thread[1][0], thread[0]))
-    named = [f"{many} {name}{f' (held to {fewest})' if fewest < own.allowed else ''}" for name, (many, fewest) in most]
+def _placement(profile: HostProfile) -> str:
+    cpus = ", ".join(map(str, profile.cpus[:MOST_CPUS])) + (" and more" if len(profile.cpus) > MOST_CPUS else "")
+    most = sorted(profile.threads.items(), key=lambda thread: (-thread[1][0], thread[0]))
+    named = [
+        f"{many} {name}{f' (held to {fewest})' if fewest < profile.allowed else ''}" for name, (many, fewest) in most
+    ]
     others = ", ".join(named[:MOST_THREADS]) + (" and others" if len(named) > MOST_THREADS else "")
-    return f"on CPU {cpus} of {plural(own.allowed, 'CPU')} allowed; threads: {others}"
+    return f"on CPU {cpus} of {plural(profile.allowed, 'CPU')} allowed; threads: {others}"

@@ -36,7 +36,7 @@ class Spent(NamedTuple):
 
     def plus(self, other: Spent) -> Spent:
         """Both."""
-        return Spent(*(one + more for one, more in zip(self, other, strict=True)))
+        return Spent(*(figure + more for figure, more in zip(self, other, strict=True)))
 
 
 class FunctionTime(Frozen):
@@ -115,13 +115,13 @@ collected and how long that took, and whether the thread was on another CPU than
 
 def summed(stacks: Mapping[Path, Spent]) -> dict[str, FunctionTime]:
     """The innermost functions of some stacks."""
-    own: dict[str, Spent] = {}
+    by_function: dict[str, Spent] = {}
     for path, spent in stacks.items():
-        own[path[-1]] = own.get(path[-1], Spent()).plus(spent)
+        by_function[path[-1]] = by_function.get(path[-1], Spent()).plus(spent)
     return {
         name: FunctionTime(samples=seen.samples, work_ns=seen.work_ns, wait_ns=seen.wait_ns,
                            spread_ns=round(seen.square_ns2**0.5))
-        for name, seen in sorted(own.items())
+        for name, seen in sorted(by_function.items())
     }  # fmt: skip
 
 

@@ -108,12 +108,12 @@ class HostSampler:
     def frame(self, frame: Any) -> int:
         """The number of a function, which is kept so that none takes its place."""
         code = frame.f_code
-        known = self.names.get(id(code))
-        if known is None:
+        entry = self.names.get(id(code))
+        if entry is None:
             name = f"{frame.f_globals.get('__name__') or ''}.{getattr(code, 'co_qualname', code.co_name)}"  # from 3.11
-            known = self.names[id(code)] = (len(self.frames), code)
+            entry = self.names[id(code)] = (len(self.frames), code)
             self.frames.append(self.plain(name))
-        return known[0]
+        return entry[0]
 
     def rest(self) -> None:
         """No more ticks."""
@@ -133,9 +133,9 @@ class HostSampler:
 
 def reading(cpu: int) -> list[int]:
     """The clocks of thread and process, faults of the process, and how often the thread waited or was preempted."""
-    process, own = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_THREAD)
+    process, thread = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_THREAD)
     return [clock(), time.thread_time_ns(), time.process_time_ns(), process.ru_minflt, process.ru_majflt,
-            own.ru_nvcsw, own.ru_nivcsw, cpu]  # fmt: skip
+            thread.ru_nvcsw, thread.ru_nivcsw, cpu]  # fmt: skip
 
 
 def threads() -> dict[str, list[int]]:

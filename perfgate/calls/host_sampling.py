@@ -171,9 +171,9 @@ def _read(said: Mapping[str, Any]) -> _Sampled:
 def read_imports(log: File) -> dict[str, tuple[int, int]]:
     """Modules and their own microseconds by package, by the table of ``python -X importtime`` in a log."""
     with log.open("rb") as stream:
-        found = {name: int(own_us) for own_us, name in _IMPORTED.findall(stream.read(READ_BYTES))}
+        times = {name: int(own_us) for own_us, name in _IMPORTED.findall(stream.read(READ_BYTES))}
     packages: dict[str, tuple[int, int]] = {}
-    for name, own_us in found.items():
+    for name, own_us in times.items():
         package = ".".join(name.decode("ascii").split(".")[:DEPTH])
         modules, spent_us = packages.get(package, (0, 0))
         if package in packages or len(packages) < MOST_PACKAGES:

@@ -75,18 +75,18 @@ def _differing(host: HostOutcome) -> Iterator[str]:
         yield f"no function differs by more than chance in {seen}"
         return
     yield f"the thread's own work differs by more than chance in {plural(len(host.functions), 'function')} ({seen}):"
-    for own in host.functions:
-        sides = " -> ".join(format_value(value, "s") for value in (own.base_s, own.head_s))
-        yield Change(named(own.function, own.was), (own.more_s,), (f"{sides} a step",), own.more_s).line
+    for change in host.functions:
+        sides = " -> ".join(format_value(value, "s") for value in (change.base_s, change.head_s))
+        yield Change(named(change.function, change.was), (change.more_s,), (f"{sides} a step",), change.more_s).line
 
 
 def _imports(host: HostOutcome) -> Iterator[str]:
     """What starting an engine imports, and packages of which the sides import another number of modules."""
-    known = {side: own for side, own in host.imported.items() if own[0]}
-    if known:
-        sides = " and ".join(f"{n} modules in {spent_s:.1f} s on the {side}" for side, (n, spent_s) in known.items())
+    imported = {side: totals for side, totals in host.imported.items() if totals[0]}
+    if imported:
+        sides = " and ".join(f"{n} modules in {spent_s:.1f} s on the {side}" for side, (n, spent_s) in imported.items())
         yield f"a start imports {sides}"
-    for change in host.imports if len(known) == len(SIDES) else ():
+    for change in host.imports if len(imported) == len(SIDES) else ():
         base, head = change.modules
         spent = " -> ".join(format_value(spent_s, "s") for spent_s in change.spent_s)
         yield Change(change.package, (head - base,), (f"{base} -> {head} modules", spent)).line
@@ -98,7 +98,7 @@ def flame_chart(evidence: Evidence, host: HostOutcome) -> Chart | None:
     Functions that differ have a colour of their own.
     """
     sides = evidence.held("host")
-    profile = next((own[-1] for own in (sides.get(side) for side in reversed(SIDES)) if own), None)
+    profile = next((profiles[-1] for profiles in (sides.get(side) for side in reversed(SIDES)) if profiles), None)
     if profile is None or not profile.tree:
         return None
     looks = {c.function: "bar fill bad" if c.head_s > c.base_s else "bar fill good" for c in host.functions}
@@ -113,10 +113,10 @@ def flame_chart(evidence: Evidence, host: HostOutcome) -> Chart | None:
         if width >= WIDE:
             marks.append(label("note", x + 2, y + ROW - 5, name[: int(width / LETTER)]))
         deepest = max(deepest, y + ROW)
-    own = sorted(profile.functions.items(), key=lambda item: (-item[1].work_ns, item[0]))[:MOST_NAMED]
+    functions = sorted(profile.functions.items(), key=lambda item: (-item[1].work_ns, item[0]))[:MOST_NAMED]
     table = [("function", "samples", "own work us a step")]
-    table += [(name, str(seen.samples), f"{seen.work_ns / profile.steps / NS_PER_US:.1f}") for name, seen in own]
-    description = f"{plural(profile.steps, 'decode step')}; most work of its own has {own[0][0]}."
+    table += [(name, str(seen.samples), f"{seen.work_ns / profile.steps / NS_PER_US:.1f}") for name, seen in functions]
+    description = f"{plural(profile.steps, 'decode step')}; most work of its own has {functions[0][0]}."
     legend = (
         ("fill bad", "takes longer than on the base"),
         ("fill good", "takes less"),

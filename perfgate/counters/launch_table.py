@@ -210,8 +210,8 @@ class Counter:
 
     def names_on(self, architecture: int | None) -> tuple[MetricName, ...]:
         """The names to try on an architecture, all of them on one that the table does not know."""
-        known = architecture in ARCHITECTURES
-        return tuple(name for name in self.names if not known or architecture in name.on)
+        listed = architecture in ARCHITECTURES
+        return tuple(name for name in self.names if not listed or architecture in name.on)
 
     def is_known_on(self, architecture: int | None) -> bool:
         """Whether a real ncu listed or wrote its first name there; anywhere, where the architecture is not known.
@@ -229,17 +229,17 @@ class Counter:
         Raises:
             RecordError: ``counters-unreadable``: the value is there, in a unit that is none of this counter's.
         """
-        found = next((n.metric for n in self.names_on(launch.gpu.architecture) if n.metric in launch.values), None)
-        if found is None:
+        metric = next((n.metric for n in self.names_on(launch.gpu.architecture) if n.metric in launch.values), None)
+        if metric is None:
             return None
-        unit = launch.units[found]
+        unit = launch.units[metric]
         if self.unit in _CHECKED_UNITS and unit != self.unit:
             raise RecordError(
-                f"{found} is in {unit or 'no unit'}, expected {self.unit}",
+                f"{metric} is in {unit or 'no unit'}, expected {self.unit}",
                 where=f"kernel {launch.number}",
                 code="counters-unreadable",
             )
-        return launch.values[found]
+        return launch.values[metric]
 
 
 _CHECKED_UNITS = {"s", "B", "B/s", "Hz", "%"}

@@ -233,8 +233,8 @@ def _places(counted: Sequence[KernelLaunch]) -> list[str]:
 
 
 def _cautions(selection: Selection, counted: NcuReport) -> Iterator[Note]:
-    known = {launch.gpu.name for launch in counted.launches} - {""}
+    gpus = {launch.gpu.name for launch in counted.launches} - {""}
     traced = set(selection.trace.devices.values())
-    if known and traced and not known & traced:
-        text = f"the trace is of {', '.join(sorted(traced))}, the counters are of {', '.join(sorted(known))}"
+    if gpus and traced and not gpus & traced:
+        text = f"the trace is of {', '.join(sorted(traced))}, the counters are of {', '.join(sorted(gpus))}"
         yield Note(code="counters-other-workload", text=text)

@@ -69,11 +69,11 @@ def _moved(parts: Sequence[Part], *, grown: bool) -> str:
     """The parts that matter in a difference, the largest first."""
     copies = [part for part in parts if part.kind == "busy"]
     idle = [part for part in parts if part.kind == "idle" and part.name not in OF_NO_HOST]
-    told = [(part.difference_s, _kernels(part), _launches(part)) for part in parts if part.kind == "kernels"]
-    told += [(part.difference_s, GREW[part.name], "") for part in parts if part.name in OF_NO_HOST]
-    told += [(_sums(copies)[2], COPYING, ""), (_sums(idle)[2], IDLE, "")]
+    changes = [(part.difference_s, _kernels(part), _launches(part)) for part in parts if part.kind == "kernels"]
+    changes += [(part.difference_s, GREW[part.name], "") for part in parts if part.name in OF_NO_HOST]
+    changes += [(_sums(copies)[2], COPYING, ""), (_sums(idle)[2], IDLE, "")]
     whole_s = sum(part.difference_s for part in parts)
-    moved = [(seconds, f"{what} {_by(seconds)}{launches}") for seconds, what, launches in told
+    moved = [(seconds, f"{what} {_by(seconds)}{launches}") for seconds, what, launches in changes
              if _matters(seconds, whole_s) and (seconds > 0 or not grown)]  # fmt: skip
     shown = [text for _, text in sorted(moved, key=lambda part: -abs(part[0]))]
     return ", ".join(shown) or f"no part {'grew' if grown else 'changed'} by as much as 1 us"
@@ -130,8 +130,8 @@ def _sums(parts: Sequence[Part]) -> tuple[float, float, float]:
 
 def _part_row(name: str, base_s: float, head_s: float, difference_s: float, change: Attribution) -> tuple[str, ...]:
     whole = change.difference_s
-    known = whole and abs(whole) >= SHARED * change.base_s and not change.misled
-    share = percent(round(difference_s / whole, 2)) if known else "-"
+    has_share = whole and abs(whole) >= SHARED * change.base_s and not change.misled
+    share = percent(round(difference_s / whole, 2)) if has_share else "-"
     return (name, f"{base_s * 1e6:.1f}", f"{head_s * 1e6:.1f}", _us(difference_s), share)
 
 
@@ -212,6 +212,6 @@ def _counter_row(row: CounterRow) -> tuple[str, ...]:
 
 def _both(sides: Sequence[float | None], show: Callable[[float], str], least: float = 0.0) -> str:
     """Base to head; one figure where they differ by less than ``least``, look the same, or one is not known."""
-    known = [side for side in sides if side is not None]
-    shown = known[:1] if known and max(known) - min(known) < least else known
+    figures = [side for side in sides if side is not None]
+    shown = figures[:1] if figures and max(figures) - min(figures) < least else figures
     return " to ".join(dict.fromkeys(map(show, shown))) or "-"

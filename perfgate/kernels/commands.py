@@ -94,8 +94,8 @@ def kernels(
         return
     if asked == "memory":
         with as_plain_file(files[0]) as plain:
-            found = read_memory(plain)
-            answer = trace_answers.memory_answer(found, read_trace(plain) if found.traced else None)
+            timeline = read_memory(plain)
+            answer = trace_answers.memory_answer(timeline, read_trace(plain) if timeline.traced else None)
         click.echo(render("answer", form, answer), nl=False)
         return
     given = [*files, other] if asked == "diff" and other else files

@@ -52,39 +52,41 @@ def ranks_answer(selections: Sequence[tuple[str, Selection]]) -> Answer:
     Raises:
         UsageError: Two files hold the same kernels at the same times.
     """
-    for (label, one), (other, same) in itertools.combinations(selections, 2):
-        if _same_work(one.trace, same.trace):
+    for (label, chosen), (other, same) in itertools.combinations(selections, 2):
+        if _same_work(chosen.trace, same.trace):
             raise UsageError(f"{label} and {other} hold the same trace: give the trace of each rank once")
     ranks = [rank for label, selection in selections for rank in ranks_of(selection, label)]
     clocks = _clocks_unlike(selections)
     one_clock = not clocks and sum(_begins_at_0(selection.trace) for _, selection in selections) < _SEVERAL
     known_clock = len(selections) == 1 or all(selection.trace.base_ns is not None for _, selection in selections)
-    found = compare_ranks(ranks, one_clock=one_clock, known_clock=known_clock, by_order=not clocks)
-    compared = f"{plural(found.steps, 'step')} and {plural(found.collectives, 'collective')} compared"
-    headings = [f"{plural(len(ranks), 'rank')}: {compared}.", *_sentence(found)]
+    comparison = compare_ranks(ranks, one_clock=one_clock, known_clock=known_clock, by_order=not clocks)
+    compared = f"{plural(comparison.steps, 'step')} and {plural(comparison.collectives, 'collective')} compared"
+    headings = [f"{plural(len(ranks), 'rank')}: {compared}.", *_sentence(comparison)]
     rows: list[tuple[Any, ...]] = [
         (rank.label, rank.step_ns, rank.kernel_ns, rank.communication_ns, rank.waiting_ns, rank.last,
          None if rank.last is None else rank.last / rank.collectives, rank.holds_up_ns)
-        for rank in found.ranks
+        for rank in comparison.ranks
     ]  # fmt: skip
     notes = list(dict.fromkeys(note for _, selection in selections for note in selection.trace.cautions))
     if len(ranks) > 1:
-        notes += _doubts(found, clocks)
-    about = {"steps": found.steps, "collectives": found.collectives}
-    return Answer(headings, about, [Table("ranks", "Ranks, mean of a step", _RANKS, rows)], (*notes, *_missing(found)))
+        notes += _doubts(comparison, clocks)
+    about = {"steps": comparison.steps, "collectives": comparison.collectives}
+    return Answer(
+        headings, about, [Table("ranks", "Ranks, mean of a step", _RANKS, rows)], (*notes, *_missing(comparison))
+    )
 
 
-def _same_work(one: Trace, other: Trace) -> bool:
+def _same_work(trace: Trace, other: Trace) -> bool:
     """Whether two traces hold the same kernels, to the nanosecond."""
-    times = (one.kernels.start_ns, other.kernels.start_ns), (one.kernels.duration_ns, other.kernels.duration_ns)
-    return one.names.demangled == other.names.demangled and all(np.array_equal(*pair) for pair in times)
+    times = (trace.kernels.start_ns, other.kernels.start_ns), (trace.kernels.duration_ns, other.kernels.duration_ns)
+    return trace.names.demangled == other.names.demangled and all(np.array_equal(*pair) for pair in times)
 
 
 def _begins_at_0(trace: Trace) -> bool:
     """Whether its times are since its own first event, as those of a scrubbed copy are."""
     tables: tuple[Timed, ...] = (trace.kernels, trace.copies, trace.memsets, trace.overhead, trace.calls)
     starts = [table.start_ns for table in tables] + [trace.steps.start_ns]
-    return min((int(own.min()) for own in starts if len(own)), default=0) == 0
+    return min((int(times.min()) for times in starts if len(times)), default=0) == 0
 
 
 def _clocks_unlike(selections: Sequence[tuple[str, Selection]]) -> str:
@@ -95,48 +97,52 @@ def _clocks_unlike(selections: Sequence[tuple[str, Selection]]) -> str:
     return f"{listed(without, _NAMED)}: no baseTimeNanoseconds, which the others count their times from"
 
 
-def _doubts(found: RankComparison, clocks: str) -> list[Note]:
+def _doubts(comparison: RankComparison, clocks: str) -> list[Note]:
     """What the comparison takes for granted, and what it does not tell."""
-    if clocks and found.matched == "order":
+    if clocks and comparison.matched == "order":
         text = f"{clocks}, so that no clock and no number says which steps belong together: no waiting is told"
         return [Note(code="trace-damaged", text=text)]
     notes = []
-    if found.matched == "order" and max(found.shown) > 1:
+    if comparison.matched == "order" and max(comparison.shown) > 1:
         notes.append(Note(code="steps-unclear", text=_BY_ORDER))
-    elif found.collectives and not found.grouped:
-        text = _NO_CLOCK if max(found.shown) > 1 else _WHOLE
+    elif comparison.collectives and not comparison.grouped:
+        text = _NO_CLOCK if max(comparison.shown) > 1 else _WHOLE
         notes.append(Note(code="trace-damaged", text=f"{clocks}; {text}" if clocks else text))
-    if found.alone:
-        text = f"{', '.join(found.alone)}: no other rank leaves collectives with it, so its waiting is not known"
+    if comparison.alone:
+        text = f"{', '.join(comparison.alone)}: no other rank leaves collectives with it, so its waiting is not known"
         notes.append(Note(code="not-recorded", text=text))
     return notes
 
 
-def _sentence(found: RankComparison) -> list[str]:
-    worst = max(found.ranks, key=lambda rank: rank.holds_up_ns or 0)
+def _sentence(comparison: RankComparison) -> list[str]:
+    worst = max(comparison.ranks, key=lambda rank: rank.holds_up_ns or 0)
     if not worst.holds_up_ns or worst.last is None:
         return []
     often, late = percent(worst.last / worst.collectives), format_ns(worst.holds_up_ns)
     return [f"{worst.label} arrives last in {often} of the collectives; each step waits {late} for it alone."]
 
 
-def _missing(found: RankComparison) -> list[Note]:
+def _missing(comparison: RankComparison) -> list[Note]:
     """What there is nothing to say about, and why."""
     notes = []
-    if len(found.ranks) == 1:
+    if len(comparison.ranks) == 1:
         notes.append("the trace is of one rank: give a trace of each")
-    elif not found.steps:
+    elif not comparison.steps:
         notes.append("no step ran the same collectives on every rank: are these traces of one run?")
-    elif not found.collectives and not found.alone:
+    elif not comparison.collectives and not comparison.alone:
         notes.append("no kernel is a collective in which all ranks wait for each other")
-    if found.steps and found.other_steps:
-        notes.append(f"{plural(found.other_steps, 'step')} left out: the ranks ran other collectives in them")
+    if comparison.steps and comparison.other_steps:
+        notes.append(f"{plural(comparison.other_steps, 'step')} left out: the ranks ran other collectives in them")
     missing = [Note(code="not-recorded", text=text) for text in notes]
-    shared = found.steps + found.other_steps
-    if found.steps and max(found.shown) > shared:
-        shown = ", ".join(f"{rank.label} {count}" for rank, count in zip(found.ranks, found.shown, strict=True))
+    shared = comparison.steps + comparison.other_steps
+    if comparison.steps and max(comparison.shown) > shared:
+        shown = ", ".join(
+            f"{rank.label} {count}" for rank, count in zip(comparison.ranks, comparison.shown, strict=True)
+        )
         missing.append(
-            Note(code="trace-damaged", text=f"steps shown: {shown}; {shared} are of all ranks, {_BY[found.matched]}")
+            Note(
+                code="trace-damaged", text=f"steps shown: {shown}; {shared} are of all ranks, {_BY[comparison.matched]}"
+            )
         )
     return missing
 

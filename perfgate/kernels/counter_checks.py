@@ -181,7 +181,7 @@ def _launches(steps: _Steps) -> list[KernelLaunch]:
 def _rows(sides: Mapping[Side, _Steps]) -> Iterator[CounterRow]:
     groups = {side: grouped((launch.key, launch) for launch in _launches(steps)) for side, steps in sides.items()}
     for key in dict.fromkeys(chain(*groups.values())):
-        there = {side: own[key] for side, own in groups.items() if key in own}
+        there = {side: by_key[key] for side, by_key in groups.items() if key in by_key}
         roofs = {side: kernel_roof(group.median) for side, group in there.items()}
         means = {side: {name: statistics.fmean(v) for name in COUNTERS if (v := group.read(name))}
                  for side, group in there.items()}  # fmt: skip
@@ -218,16 +218,16 @@ def _change(name: str, base: _Means, head: _Means) -> float | None:
 
 def _of_part(steps: _Steps, role: str, place: str) -> dict[str, float]:
     """Each counter as the mean of a launch, shares and ratios weighted by the launch's time."""
-    own = [launch for step in steps for launch in step.of(role, place).launches]
-    times = [launch.read("duration") or 0.0 for launch in own]
+    launches = [launch for step in steps for launch in step.of(role, place).launches]
+    times = [launch.read("duration") or 0.0 for launch in launches]
     means: dict[str, float] = {}
     for name, counter in COUNTERS.items():
-        known = [(v, t) for k, t in zip(own, times, strict=True) if (v := counter.read(k)) is not None]
-        if not known:
+        readings = [(v, t) for k, t in zip(launches, times, strict=True) if (v := counter.read(k)) is not None]
+        if not readings:
             continue
-        weighted = counter.tier == "noisy" and sum(t for _, t in known) > 0
-        weights = [t if weighted else 1.0 for _, t in known]
-        means[name] = sum(v * w for (v, _), w in zip(known, weights, strict=True)) / sum(weights)
+        weighted = counter.tier == "noisy" and sum(t for _, t in readings) > 0
+        weights = [t if weighted else 1.0 for _, t in readings]
+        means[name] = sum(v * w for (v, _), w in zip(readings, weights, strict=True)) / sum(weights)
     return means
 
 

@@ -162,41 +162,41 @@ TIME_ONLY, COUNTERS_ONLY = "time only", "counters only"
 SOURCES = "Time comes from the trace; bytes, throughput and roofline come from ncu, whose durations are not shown."
 
 
-def joined_document(found: Join) -> Document:
+def joined_document(join: Join) -> Document:
     """Roles and kernels with their time and what ncu counted of them."""
-    cautions = caution_section((*found.selection.trace.cautions, *found.cautions))
+    cautions = caution_section((*join.selection.trace.cautions, *join.cautions))
     sections = [
-        Section(title="Roles", rows=_role_rows(found)),
-        Section(title="Kernels", rows=_timed_rows(found)),
-        Section(lines=rules(kernel_roof(row.counted.median) for row in found.rows if row.counted), style="items"),
+        Section(title="Roles", rows=_role_rows(join)),
+        Section(title="Kernels", rows=_timed_rows(join)),
+        Section(lines=rules(kernel_roof(row.counted.median) for row in join.rows if row.counted), style="items"),
         cautions,
-        messages(found.counted, close=bool(cautions)),
+        messages(join.counted, close=bool(cautions)),
     ]
-    return Document.of(_headings(found), sections)
+    return Document.of(_headings(join), sections)
 
 
-def joined_json(found: Join) -> str:
+def joined_json(join: Join) -> str:
     """Everything, for programs: times in nanoseconds a step, counters in base units a launch."""
     content = {
-        "trace": found.selection.trace.source,
-        "counters": found.counted.source,
-        "selection": found.selection.what,
-        "steps": found.selection.steps,
-        "kernels": [dict(zip(COLUMNS, _values(row), strict=True)) for row in found.rows],
-        "share_in_trace": found.share,
-        "messages": list(found.counted.messages),
+        "trace": join.selection.trace.source,
+        "counters": join.counted.source,
+        "selection": join.selection.what,
+        "steps": join.selection.steps,
+        "kernels": [dict(zip(COLUMNS, _values(row), strict=True)) for row in join.rows],
+        "share_in_trace": join.share,
+        "messages": list(join.counted.messages),
         "rules": RULES,
         "cautions": [
-            {"code": one.code, "text": printable(one.text)}
-            for one in (*found.selection.trace.cautions, *found.cautions)
+            {"code": note.code, "text": printable(note.text)}
+            for note in (*join.selection.trace.cautions, *join.cautions)
         ],
     }
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
-def joined_csv(found: Join) -> str:
+def joined_csv(join: Join) -> str:
     """A line a kernel, in the units of JSON; a value that one side does not have is empty."""
-    return csv_table(COLUMNS, map(_values, found.rows))
+    return csv_table(COLUMNS, map(_values, join.rows))
 
 
 COLUMNS = (
@@ -226,41 +226,41 @@ def _values(row: Row) -> tuple[Any, ...]:
     )
 
 
-def _headings(found: Join) -> list[str]:
-    trace, both = found.selection.trace, [row for row in found.rows if row.timed and row.counted]
-    share = percent(_time_ns(both) / found.time_ns) if found.time_ns else "-"
+def _headings(join: Join) -> list[str]:
+    trace, both = join.selection.trace, [row for row in join.rows if row.timed and row.counted]
+    share = percent(_time_ns(both) / join.time_ns) if join.time_ns else "-"
     devices = "".join(f", {name}" for name in sorted(set(trace.devices.values())))
-    counts = f"{len(both)} of {sum(row.timed for row in found.rows)} kernels, {share} of the kernel time"
+    counts = f"{len(both)} of {sum(row.timed for row in join.rows)} kernels, {share} of the kernel time"
     return [
-        f"{trace.source}{devices}, with the counters of {found.counted.source}",
-        f"Shown: {found.selection.what}, mean of a step. {SOURCES}",
+        f"{trace.source}{devices}, with the counters of {join.counted.source}",
+        f"Shown: {join.selection.what}, mean of a step. {SOURCES}",
         f"Counted: {counts}; they move {format_si(_sum_bytes(both), 'B')} a step.",
-        f"Of what was counted {percent(found.share)} is in the trace, in name and shape.",
+        f"Of what was counted {percent(join.share)} is in the trace, in name and shape.",
     ]
 
 
-def _role_rows(found: Join) -> Rows:
+def _role_rows(join: Join) -> Rows:
     """What is timed, by role; the time that has counters beside it, and the bytes of that part."""
     rows: Rows = [("role", "launches", "time", "share", "of it counted", "DRAM a step")]
     by_role: dict[str, list[Row]] = {}
-    for row in found.rows:
+    for row in join.rows:
         if row.timed:
             by_role.setdefault(row.role, []).append(row)
-    for role, own in sorted(by_role.items(), key=lambda item: -_time_ns(item[1])):
-        time_ns, counted = _time_ns(own), [row for row in own if row.counted]
-        share = percent(time_ns / found.time_ns) if found.time_ns else "-"
+    for role, members in sorted(by_role.items(), key=lambda item: -_time_ns(item[1])):
+        time_ns, counted = _time_ns(members), [row for row in members if row.counted]
+        share = percent(time_ns / join.time_ns) if join.time_ns else "-"
         of_it = percent(_time_ns(counted) / time_ns) if time_ns else "-"
-        launches, moved = math.fsum(row.launches for row in own), _sum_bytes(counted) if counted else None
+        launches, moved = math.fsum(row.launches for row in members), _sum_bytes(counted) if counted else None
         rows.append((role, format_mean(launches), format_ns(time_ns), share, of_it, _or_dash(moved, _bytes)))
     return rows
 
 
-def _timed_rows(found: Join) -> Rows:
+def _timed_rows(join: Join) -> Rows:
     rows: Rows = [
         ("role", "launches", "time", "share", "DRAM a launch", "DRAM a step", "DRAM throughput", "bound", "of its roof",
          "joined by", "place", "kernel"),
     ]  # fmt: skip
-    for row in found.rows:
+    for row in join.rows:
         values = dict(zip(COLUMNS, _values(row), strict=True))
         time_ns, distance = values["time_ns_per_step"], values["roof_distance"]
         rows.append(
@@ -268,7 +268,7 @@ def _timed_rows(found: Join) -> Rows:
                 row.role,
                 _or_dash(values["launches_per_step"], format_mean),
                 _or_dash(time_ns, format_ns),
-                _or_dash(time_ns if found.time_ns else None, lambda time_ns: percent(time_ns / found.time_ns)),
+                _or_dash(time_ns if join.time_ns else None, lambda time_ns: percent(time_ns / join.time_ns)),
                 _or_dash(values["dram_bytes_per_launch"], _bytes),
                 _or_dash(row.step_bytes, _bytes),
                 _or_dash(values["dram_throughput_percent"], lambda share: f"{share:.3g} %"),
@@ -292,9 +292,9 @@ def _bytes(size: float) -> str:
 
 def _throughput(row: Row, roof: KernelRoof | None) -> float | None:
     """Percent of what device memory can sustain: ncu's own figure, else bytes over time by the roof."""
-    own = row.counted.mean("dram_throughput") if row.counted else None
-    if own is not None or roof is None or roof.memory_share is None:
-        return own
+    reading = row.counted.mean("dram_throughput") if row.counted else None
+    if reading is not None or roof is None or roof.memory_share is None:
+        return reading
     return roof.memory_share * 100
 
 

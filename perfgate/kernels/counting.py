@@ -108,8 +108,8 @@ class Ncu(Instrument):
 
     def explain(self, error: PerfgateError) -> PerfgateError:
         """Ncu's own account says more than an engine that ended, or a report that is missing."""
-        known = cause_in(self._said.splitlines(), "ncu") if isinstance(error, InvalidTrialError) else None
-        return known or error
+        cause = cause_in(self._said.splitlines(), "ncu") if isinstance(error, InvalidTrialError) else None
+        return cause or error
 
     def fields(self) -> dict[str, Any]:
         """Counters and reports. Its start-up is ncu's, and its cache a small one: no figure of the engine's."""
@@ -174,8 +174,8 @@ def _small_cache(job: Job) -> dict[str, Any]:
         return {}
     tokens = max(work.batch * (work.input_tokens + work.output_tokens), longest)
     needed = math.ceil(KV_ROOM * tokens * token_bytes)
-    own = args.get("kv_cache_memory_bytes")
-    return {} if isinstance(own, int) and own <= needed else {"kv_cache_memory_bytes": needed}
+    cache_bytes = args.get("kv_cache_memory_bytes")
+    return {} if isinstance(cache_bytes, int) and cache_bytes <= needed else {"kv_cache_memory_bytes": needed}
 
 
 def _print(job: Job, ncu: str, report: Path) -> str:

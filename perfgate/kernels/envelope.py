@@ -94,8 +94,8 @@ def judge_envelope(
     ]
 
     def of_side(side: Side) -> str:
-        found = checked[side][0]
-        return f"{_in_words(found, steps[side])}{_which_ranks(expected, ranks.get(side, ()))}"
+        outside = checked[side][0]
+        return f"{_in_words(outside, steps[side])}{_which_ranks(expected, ranks.get(side, ()))}"
 
     before, after, (outside, _) = steps.get("base"), steps["head"], checked["head"]
     if before is not None and checked["base"][0]:
@@ -194,10 +194,10 @@ def union(blocks: Sequence[Expectation]) -> Expectation:
 
 def _widest(bounds: Sequence[Bound | None]) -> Bound | None:
     """The bound within which all of these lie; none where one is open, or where they face each other."""
-    known = [bound for bound in bounds if bound is not None]
-    if len(known) < len(bounds) or len({bound.relation for bound in known}) > 1:
+    closed = [bound for bound in bounds if bound is not None]
+    if len(closed) < len(bounds) or len({bound.relation for bound in closed}) > 1:
         return None
-    return max(known, key=lambda bound: bound.limit if bound.relation == "<=" else -bound.limit)
+    return max(closed, key=lambda bound: bound.limit if bound.relation == "<=" else -bound.limit)
 
 
 def _mismatches(declared: DeclaredPattern, pattern: Pattern, steps: DecodeSteps) -> Iterator[str]:

@@ -77,9 +77,9 @@ def _wanted(
     needed = launches.profile if isinstance(launches.profile, int) else 1
     if len(positions) < needed or not groups:
         where = {"layer": " in a layer", "outside": " outside the layers"}.get(str(launches.profile), "")
-        known = groups if launches.profile == "layer" else positions
+        candidates = groups if launches.profile == "layer" else positions
         raise NotMeasuredError(
-            f"the traced decode step has {len(known)} launches of {launches}{where}, {needed} are to be counted",
+            f"the traced decode step has {len(candidates)} launches of {launches}{where}, {needed} are to be counted",
             code="counters-not-countable",
         )
     return groups, needed if isinstance(launches.profile, int) else len(groups[0])
@@ -115,7 +115,9 @@ def metrics_to_read(
     # A name that ncu does not know fails the whole trial: unasked, only those that a real ncu has listed are asked for.
     usual = [name for name, counter in COUNTERS.items() if counter.is_known_on(architecture)]
     wanted = [*(counted.collect or usual), *bounded, *gated]
-    named = {name: [own.metric for own in counter.names_on(architecture)[:1]] for name, counter in COUNTERS.items()}
+    named = {
+        name: [spelling.metric for spelling in counter.names_on(architecture)[:1]] for name, counter in COUNTERS.items()
+    }
     return tuple(dict.fromkeys(metric for name in wanted for metric in named.get(name, [name])))
 
 

@@ -28,8 +28,8 @@ _Pairs = list[tuple[DecodeSteps, DecodeSteps]]
 def attribution_of(evidence: Evidence) -> Attribution | None:
     """Where the steps' difference comes from, beside the one measured in timed trials."""
     steps = [[step_median(trial) for trial in pair] for pair in evidence.pairs("timed")]
-    known = [head - base for base, head in steps if base is not None and head is not None]
-    measured_s = math.fsum(known) / len(known) if known else None
+    differences = [head - base for base, head in steps if base is not None and head is not None]
+    measured_s = math.fsum(differences) / len(differences) if differences else None
     traced = evidence.pairs("traced")
     return attribute(
         with_waits_apart(traced), measured_s, of_slowest([(_ranks(base), _ranks(head)) for base, head in traced])
@@ -74,7 +74,9 @@ def ranks_outcome(
     return RanksOutcome(
         skew_s={side: _skew_s(ranks) for side, ranks in pooled.items()},
         worst=max(last, key=lambda rank: rank.slowest).label,
-        ranks=tuple(RankOutcome(label=label, figures=own, **_change(label, pairs)) for label, own in figures.items()),
+        ranks=tuple(
+            RankOutcome(label=label, figures=by_name, **_change(label, pairs)) for label, by_name in figures.items()
+        ),
     )
 
 
@@ -105,15 +107,17 @@ def with_waits_apart(pairs: Sequence[tuple[Trial, Trial]]) -> _Pairs:
 
 def _unless_few_tell(whole: _Pairs, apart: _Pairs) -> _Pairs:
     """``apart``, or ``whole`` where many steps of a trial lost their length: what they did chose the others."""
-    known = [
+    counts = [
         [sum(ns is not None for ns in side.step_ns) for pair in pairs for side in pair] for pairs in (whole, apart)
     ]
-    return apart if all(left >= (1 - MOST_LEFT_OUT) * every for every, left in zip(*known, strict=True)) else whole
+    return apart if all(left >= (1 - MOST_LEFT_OUT) * every for every, left in zip(*counts, strict=True)) else whole
 
 
 def _of_rank(label: str, pairs: Sequence[tuple[Ranks, Ranks]], steps: Callable[[RankSteps], DecodeSteps]) -> _Pairs:
-    own = [tuple(next((steps(rank) for rank in side if rank.label == label), None) for side in pair) for pair in pairs]
-    return [(base, head) for base, head in own if base is not None and head is not None]
+    chosen = [
+        tuple(next((steps(rank) for rank in side if rank.label == label), None) for side in pair) for pair in pairs
+    ]
+    return [(base, head) for base, head in chosen if base is not None and head is not None]
 
 
 def _figures(rank: RankSteps, expected: Expectation | None) -> dict[str, float]:
@@ -121,12 +125,12 @@ def _figures(rank: RankSteps, expected: Expectation | None) -> dict[str, float]:
     decode, steps = rank.decode, len(rank.begins_ns)
     waits = [ns for ns in rank.waiting_ns if ns is not None]
     waiting = rank.waiting_ns or (None,) * steps
-    told = zip(decode.busy_ns, rank.communication_ns, rank.hidden_ns, strict=True)
+    times = zip(decode.busy_ns, rank.communication_ns, rank.hidden_ns, strict=True)
     talked = sum(rank.communication_ns)
-    found: dict[str, float | None] = {
+    figures: dict[str, float | None] = {
         "slowest": rank.slowest / steps,
         "step_s": _seconds(decode.step_ns),
-        "own_s": _seconds(busy - (talk - hidden) for busy, talk, hidden in told),
+        "own_s": _seconds(busy - (talk - hidden) for busy, talk, hidden in times),
         "transfer_s": _seconds(
             max(talk - waited, 0)
             for talk, waited in zip(rank.communication_ns, waiting, strict=True)
@@ -141,7 +145,7 @@ def _figures(rank: RankSteps, expected: Expectation | None) -> dict[str, float]:
         "ends_s": _seconds(rank.ends_ns),
         "outside": None if expected is None else _outside_steps(expected, decode) / decode.steps,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def _outside_steps(expected: Expectation, decode: DecodeSteps) -> int:
@@ -160,8 +164,8 @@ def _change(label: str, pairs: Sequence[tuple[Ranks, Ranks]]) -> dict[str, objec
 
 
 def _seconds(column: Iterable[int | None]) -> float | None:
-    known = [ns for ns in column if ns is not None]
-    return statistics.median(known) / NS_PER_S if known else None
+    times = [ns for ns in column if ns is not None]
+    return statistics.median(times) / NS_PER_S if times else None
 
 
 def _skew_s(ranks: Ranks) -> float:

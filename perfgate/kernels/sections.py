@@ -94,7 +94,7 @@ def ranks_section(ranks: RanksOutcome) -> Section:
 
 
 def _rows(rank: RankOutcome, names: list[str]) -> Iterator[tuple[str, ...]]:
-    sides = [side for side in SIDES if any(side in own for own in rank.figures.values())]
+    sides = [side for side in SIDES if any(side in by_side for by_side in rank.figures.values())]
     for side in sides:
         yield f"{rank.label} {side}", *(_figure(name, rank.figures.get(name, {}).get(side)) for name in names)
 
@@ -121,7 +121,9 @@ def _lines(ranks: RanksOutcome, ordered: list[RankOutcome]) -> Iterator[str]:
 def _waiting(worst: RankOutcome, others: list[RankOutcome]) -> Iterator[str]:
     """For how long the others wait, on the side judged."""
     for side in reversed(SIDES):
-        waits = [(own[side], rank.label) for rank in others if side in (own := rank.figures.get("waiting_s", {}))]
+        waits = [
+            (by_side[side], rank.label) for rank in others if side in (by_side := rank.figures.get("waiting_s", {}))
+        ]
         if waits:
             most, label = max(waits)
             yield f"{label} of {side} waits most for other ranks: {format_value(most, 's')} a step{_of(worst, side)}"
@@ -129,8 +131,8 @@ def _waiting(worst: RankOutcome, others: list[RankOutcome]) -> Iterator[str]:
 
 
 def _of(worst: RankOutcome, side: Side) -> str:
-    own = worst.figures.get("waiting_s", {}).get(side)
-    return "" if own is None else f"; {worst.label} waits {format_value(own, 's')}"
+    waiting_s = worst.figures.get("waiting_s", {}).get(side)
+    return "" if waiting_s is None else f"; {worst.label} waits {format_value(waiting_s, 's')}"
 
 
 HEADINGS = ("kernel", "role", "launches", "base us", "head us", "difference us")
@@ -146,11 +148,15 @@ Figures = dict[Kernel, tuple[float, float]]
 
 def kernels_section(evidence: Evidence, cell: CellOutcome) -> Section | None:
     """A row a kernel with its times, and its counters where these were read; then the traces that show it."""
-    sides = {side: _figures([t.decode for t in own if t.decode]) for side, own in evidence.trials("traced").items()}
-    kernels = {
-        kernel: tuple(sides[side].get(kernel, (0.0, 0.0)) for side in SIDES) for own in sides.values() for kernel in own
+    sides = {
+        side: _figures([t.decode for t in trials if t.decode]) for side, trials in evidence.trials("traced").items()
     }
-    ranked = sorted(kernels.items(), key=lambda one: -abs(one[1][1][1] - one[1][0][1]))
+    kernels = {
+        kernel: tuple(sides[side].get(kernel, (0.0, 0.0)) for side in SIDES)
+        for by_kernel in sides.values()
+        for kernel in by_kernel
+    }
+    ranked = sorted(kernels.items(), key=lambda entry: -abs(entry[1][1][1] - entry[1][0][1]))
     counted = {(row.role, row.place, row.kernel): row for row in cell.counters.rows} if cell.counters else {}
     rows = [(*HEADINGS, *(COUNTED if counted else ()))]
     for kernel, (base, head) in ranked[:MOST_ROWS]:
@@ -194,7 +200,9 @@ def _figures(trials: list[DecodeSteps]) -> Figures:
 def _counters(row: CounterRow | None) -> tuple[str, str]:
     if row is None:
         return "not counted", "-"
-    moved = [format_si(own["dram_bytes"], "B", ".4g") for own in (row.base, row.head) if "dram_bytes" in own]
+    moved = [
+        format_si(counters["dram_bytes"], "B", ".4g") for counters in (row.base, row.head) if "dram_bytes" in counters
+    ]
     return " to ".join(dict.fromkeys(moved)) or "-", " to ".join(dict.fromkeys(row.bound.values())) or "-"
 
 

@@ -109,9 +109,9 @@ def layers_chart(evidence: Evidence, change: Attribution) -> Chart | None:
     steps = _first_traced(evidence)
     if steps is None:
         return None
-    kernels = {side: _timed(own) for side, own in steps.items()}
-    layers = {side: _layers(own, kernels[side]) for side, own in steps.items()}
-    idle = {side: max(_step_us(own) - _sum(kernels[side]), 0.0) for side, own in steps.items()}
+    kernels = {side: _timed(decode) for side, decode in steps.items()}
+    layers = {side: _layers(decode, kernels[side]) for side, decode in steps.items()}
+    idle = {side: max(_step_us(decode) - _sum(kernels[side]), 0.0) for side, decode in steps.items()}
     longest = max(_sum(kernels[side]) + idle[side] for side in SIDES)
     if longest <= 0:
         return None
@@ -125,8 +125,10 @@ def layers_chart(evidence: Evidence, change: Attribution) -> Chart | None:
         if (width := scale(_sum(kernels[side]) + idle[side]) - (x := scale(_sum(kernels[side])))) >= THIN:
             marks.append(rect(IDLE, x, y + KERNELS_TOP, (width, 40), f"{side}, idle: {idle[side]:.1f} us"))
     marks += _axis(scale, 156)
-    used = dict.fromkeys(_look(role, looks)[0] for own in kernels.values() for role, *_ in own)
-    named = {look: next((name for name, own in looks.items() if own == look), "") for look in used if look != REST}
+    used = dict.fromkeys(_look(role, looks)[0] for sequence in kernels.values() for role, *_ in sequence)
+    named = {
+        look: next((name for name, colour in looks.items() if colour == look), "") for look in used if look != REST
+    }
     legend = [*named.items(), *([(REST, "other kernels")] if REST in used else []), (IDLE, "idle")]
     table = [("part of the step", "base us", "head us", "difference us"), *_layer_rows(layers, idle)]
     counts = [f"{side} {len(kernels[side])} kernels, {_sum(kernels[side]):.1f} us of them and {idle[side]:.1f} us idle"
@@ -137,10 +139,10 @@ def layers_chart(evidence: Evidence, change: Attribution) -> Chart | None:
 
 def _first_traced(evidence: Evidence) -> dict[Side, DecodeSteps] | None:
     """The first traced trial's steps of each side; ``None`` unless both have one."""
-    found = {side: next((t.decode for t in own if t.decode and t.decode.patterns), None)
-             for side, own in evidence.trials("traced").items()}  # fmt: skip
-    known = {side: steps for side, steps in found.items() if steps is not None}
-    return known if len(known) == len(SIDES) else None
+    by_side = {side: next((t.decode for t in trials if t.decode and t.decode.patterns), None)
+               for side, trials in evidence.trials("traced").items()}  # fmt: skip
+    traced = {side: steps for side, steps in by_side.items() if steps is not None}
+    return traced if len(traced) == len(SIDES) else None
 
 
 def _timed(steps: DecodeSteps) -> list[Timed]:
@@ -154,8 +156,8 @@ def _sum(kernels: Sequence[Timed]) -> float:
 
 
 def _step_us(steps: DecodeSteps) -> float:
-    known = [ns for ns in steps.step_ns if ns is not None]
-    return statistics.median(known) / 1e3 if known else 0.0
+    lengths = [ns for ns in steps.step_ns if ns is not None]
+    return statistics.median(lengths) / 1e3 if lengths else 0.0
 
 
 def _layers(steps: DecodeSteps, kernels: Sequence[Timed]) -> list[tuple[str, float]]:
@@ -163,7 +165,9 @@ def _layers(steps: DecodeSteps, kernels: Sequence[Timed]) -> list[tuple[str, flo
     if not 1 < len(steps.patterns[0].layer_begins) <= MOST_LAYERS:
         return []
     of = zip(steps.patterns[0].layers(), kernels, strict=True)
-    stretches = [(layer, _sum([kernel for _, kernel in own])) for layer, own in groupby(of, key=lambda one: one[0])]
+    stretches = [
+        (layer, _sum([kernel for _, kernel in group])) for layer, group in groupby(of, key=lambda pair: pair[0])
+    ]
     names = ("before the layers", "behind the layers")
     return [(names[n > 0] if layer is None else f"layer {layer}", us) for n, (layer, us) in enumerate(stretches)]
 
@@ -186,17 +190,17 @@ def _role_row(kernels: Sequence[Timed], side: str, scale: Scale, y: float, looks
     """A bar for each wide kernel and a path for each colour: a rectangle for every kernel would be too many."""
     paths: dict[str, list[str]] = {}
     sums: dict[str, float] = {}
-    told: dict[str, str] = {}
+    names: dict[str, str] = {}
     at, drawn = 0.0, scale(0.0)
 
     def alone(kernel: Timed) -> str:
         _, name, us = kernel
         return short_name(name) if scale(us) - scale(0.0) >= OF_ITS_OWN else ""
 
-    for (look, name, kernel), own in groupby(kernels, key=lambda one: (*_look(one[0], looks), alone(one))):
-        us = _sum(list(own))
+    for (look, name, kernel), run in groupby(kernels, key=lambda timed: (*_look(timed[0], looks), alone(timed))):
+        us = _sum(list(run))
         sums[look] = sums.get(look, 0.0) + us
-        told.setdefault(look, name)
+        names.setdefault(look, name)
         at += us
         if kernel:
             yield rect(look, drawn, y, (scale(at) - drawn, 40), f"{side}, {name}, {kernel}: {us:.1f} us", kernel)
@@ -205,13 +209,13 @@ def _role_row(kernels: Sequence[Timed], side: str, scale: Scale, y: float, looks
             paths.setdefault(look, []).append(f"M{drawn:.1f} {y:g}h{end - drawn:.1f}v40h{drawn - end:.1f}z")
             drawn = end
     for look, parts in paths.items():
-        yield Mark("path", f"{look} fine", text=f"{side}, {told[look]}: {sums[look]:.1f} us",
-                   path="".join(parts), about=told[look])  # fmt: skip
+        yield Mark("path", f"{look} fine", text=f"{side}, {names[look]}: {sums[look]:.1f} us",
+                   path="".join(parts), about=names[look])  # fmt: skip
 
 
 def _look(role: str, looks: Mapping[str, str]) -> tuple[str, str]:
     """A role's colour and the name that goes with it; roles that one part joins are ``joined: gemm+norm``."""
-    name = next((own for own in looks if role in (own, *own.partition(": ")[2].split("+"))), "")
+    name = next((part for part in looks if role in (part, *part.partition(": ")[2].split("+"))), "")
     look = looks.get(name, REST)
     return (look, "other kernels") if look == REST else (look, name)
 
@@ -223,7 +227,7 @@ def _layer_rows(
     both = [*zip_longest(layers["base"], layers["head"]), (("idle", idle["base"]), ("idle", idle["head"]))]
     rows: list[tuple[list[str], tuple[str, ...]]] = []
     for base, head in both:
-        figures = tuple(f"{own[1]:.1f}" if own else "-" for own in (base, head))
+        figures = tuple(f"{stretch[1]:.1f}" if stretch else "-" for stretch in (base, head))
         figures += (f"{head[1] - base[1]:+.1f}",) if base and head else ("-",)
         name = (base or head)[0]
         if rows and rows[-1][1] == figures and name.startswith("layer ") and rows[-1][0][0].startswith("layer "):
@@ -238,7 +242,7 @@ def _layer_rows(
 def layer_chart(evidence: Evidence, change: Attribution) -> Chart | None:
     """The kernels of the middle layer in the order they run, each as wide as it is long on average over its step."""
     steps = _first_traced(evidence)
-    layers = {side: _middle_layer(own) for side, own in steps.items()} if steps else {}
+    layers = {side: _middle_layer(decode) for side, decode in steps.items()} if steps else {}
     longest = max(map(_sum, layers.values()), default=0.0)
     if longest <= 0 or not all(0 < len(layer) <= MOST_KERNELS for layer in layers.values()):
         return None
@@ -296,10 +300,10 @@ def roof_plane(counted: CountersOutcome) -> Chart | None:
                   label("tick", x(tick), 316, f"{tick} %", "middle"),
                   label("tick", x(0) - 8, y(tick) + 4, f"{tick} %", "end")]  # fmt: skip
     for row, side, sm, dram in points:
-        told = (
+        text = (
             f"{side}, {row.role}, {row.kernel}: device memory {dram:.0f} %, SMs {sm:.0f} %, {row.bound.get(side, '')}"
         )
-        marks.append(dots(f"{side} large", [(x(sm), y(dram))], told, row.kernel))
+        marks.append(dots(f"{side} large", [(x(sm), y(dram))], text, row.kernel))
     marks += [label("axis-title", (x(0) + x(100)) / 2, 336, "of what the SMs can do", "middle"),
               label("note", x(1), y(94), "bound by device memory"),
               label("note", x(99), y(4), "bound by compute", "end"),
@@ -329,9 +333,9 @@ def roofline(evidence: Evidence) -> Chart | None:
     table = [("kernel", "role", "side", "operations a byte", "of the ridge", "of the tensor cores", "bound")]
     for side, key, roof, intensity, share in points:
         name = short_name(key.name)
-        told = f"{side}, {key.role}, {name}: {roof.intensity or 0:.3g} operations a byte, {share * 100:.2g} % of the "
-        told += f"tensor cores' rate, bound by {roof.bound}"
-        marks.append(dots(f"{side} large", [(x(math.log10(intensity)), y(math.log10(share)))], told, name))
+        text = f"{side}, {key.role}, {name}: {roof.intensity or 0:.3g} operations a byte, {share * 100:.2g} % of the "
+        text += f"tensor cores' rate, bound by {roof.bound}"
+        marks.append(dots(f"{side} large", [(x(math.log10(intensity)), y(math.log10(share)))], text, name))
         table.append((name, key.role, side, f"{roof.intensity or 0:.3g}", f"{intensity:.2g}", f"{share * 100:.2g} %",
                       roof.bound))  # fmt: skip
     below = sum(intensity < 1 for *_, intensity, _ in points)
@@ -343,7 +347,7 @@ def roofline(evidence: Evidence) -> Chart | None:
 def _intense(evidence: Evidence) -> Iterator[tuple[Side, KernelKey, KernelRoof, float, float]]:
     """Side, kernel, roof, intensity by the ridge and share of the tensor cores' rate, where all were counted."""
     for side, trials in evidence.trials("counted").items():
-        launches = [(one.key, one) for trial in trials if trial.counted for one in trial.counted.launches]
+        launches = [(launch.key, launch) for trial in trials if trial.counted for launch in trial.counted.launches]
         for key, group in list(grouped(launches).items())[:MOST_COUNTED]:
             roof = kernel_roof(group.median)
             if roof.intensity and roof.ridge and roof.compute_share:

@@ -15,8 +15,8 @@ from perfgate.units import NS_PER_S
 
 def host_slack(trial: Trial) -> float | None:
     """Of the median decode step, in seconds."""
-    known = [slack for slack in trial.decode.slack_ns if slack is not None] if trial.decode else []
-    return float(np.median(known)) / NS_PER_S if known else None
+    slacks = [slack for slack in trial.decode.slack_ns if slack is not None] if trial.decode else []
+    return float(np.median(slacks)) / NS_PER_S if slacks else None
 
 
 def slack_ticks(trial: Trial) -> float | None:
@@ -30,8 +30,8 @@ def host_work(trial: Trial) -> float | None:
     What is left is how fast the CPU is at the moment, by which engines of one build differ by 3 % and more
     (docs/measurements.md).
     """
-    known = [work for work in trial.decode.work_ns if work is not None] if trial.decode else []
-    return float(np.percentile(known, 10)) / NS_PER_S if known else None
+    works = [work for work in trial.decode.work_ns if work is not None] if trial.decode else []
+    return float(np.percentile(works, 10)) / NS_PER_S if works else None
 
 
 work_ns = in_steps(1, host_work)
@@ -56,7 +56,7 @@ def _roles_traced(trial: Trial) -> Iterable[str]:
 
 
 def _kernel_ticks(trial: Trial, role: str) -> float | None:
-    return in_steps(trial.decode.tick_ns, lambda one: kernel_time(one, role))(trial) if trial.decode else None
+    return in_steps(trial.decode.tick_ns, lambda trial: kernel_time(trial, role))(trial) if trial.decode else None
 
 
 _TRACED: Final = {"roles": _roles_traced, "steps": _kernel_ticks}

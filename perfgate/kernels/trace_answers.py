@@ -43,10 +43,10 @@ def spread_answer(selection: Selection) -> Answer:
         share("relative_sd", "sd/mean"), word("place", "place"), word("kernel", "kernel"), word("name"),
     )  # fmt: skip
     rows = []
-    for one in kernel_spreads(selection):
-        times = (one.time_ns, one.least_ns, one.median_ns, one.most_ns, one.mean_ns, one.sd_ns)
-        called = (one.place, names.short[one.name], names.demangled[one.name])
-        rows.append((one.role, one.launches, *times, one.relative_sd, *called))
+    for spread in kernel_spreads(selection):
+        times = (spread.time_ns, spread.least_ns, spread.median_ns, spread.most_ns, spread.mean_ns, spread.sd_ns)
+        called = (spread.place, names.short[spread.name], names.demangled[spread.name])
+        rows.append((spread.role, spread.launches, *times, spread.relative_sd, *called))
     tables = [Table("kernels", "Kernels: time of one launch", columns, rows)]
     return Answer(trace_headings(selection), about(selection), tables, selection.trace.cautions)
 
@@ -54,15 +54,15 @@ def spread_answer(selection: Selection) -> Answer:
 def launches_answer(selection: Selection) -> Answer:
     """How long launches take to arrive, and how many wait in each stream."""
     trace = selection.trace
-    found = chosen_launches(selection)
-    streams = Table("streams", "Streams: launches under way", _STREAM_COLUMNS, _stream_rows(trace, found))
+    chosen = chosen_launches(selection)
+    streams = Table("streams", "Streams: launches under way", _STREAM_COLUMNS, _stream_rows(trace, chosen))
     table = Table("launches", "Launches: from the start of a call to that of its work", _LAUNCH_COLUMNS,
-                  _launch_rows(trace, found))  # fmt: skip
+                  _launch_rows(trace, chosen))  # fmt: skip
     headings, notes = trace_headings(selection), trace.cautions
-    if len(found):
-        late = int(found.late.sum())
+    if len(chosen):
+        late = int(chosen.late.sum())
         headings.append(
-            f"{plural(len(found), 'launch', 'es')}: {late} ({percent(late / len(found))}) late, after their stream "
+            f"{plural(len(chosen), 'launch', 'es')}: {late} ({percent(late / len(chosen))}) late, after their stream "
             "had finished everything else, so that the device waited for the host."
         )
     else:
@@ -73,12 +73,12 @@ def launches_answer(selection: Selection) -> Answer:
 
 def chosen_launches(selection: Selection) -> Launches:
     """The launches of the steps selected; of a trace without steps all."""
-    found = find_launches(selection.trace)
+    launches = find_launches(selection.trace)
     if not len(selection.trace.steps):
-        return found
+        return launches
     chosen = np.zeros(len(selection.trace.steps) + 1, bool)  # the last one represents no step
     chosen[selection.figures.step] = True
-    return found.take(chosen[found.step])
+    return launches.take(chosen[launches.step])
 
 
 _LAUNCH_COLUMNS = (
@@ -94,18 +94,18 @@ _STREAM_COLUMNS = (
 )  # fmt: skip
 
 
-def _launch_rows(trace: Trace, found: Launches) -> list[tuple[Any, ...]]:
+def _launch_rows(trace: Trace, launches: Launches) -> list[tuple[Any, ...]]:
     """Launches by what they launched, the most numerous first."""
-    pieces = np.where(found.work == WORK.index("graph"), found.pieces, 0)
-    distinct, group = combinations(found.work, found.name, pieces)
+    pieces = np.where(launches.work == WORK.index("graph"), launches.pieces, 0)
+    distinct, group = combinations(launches.work, launches.name, pieces)
     rows = []
     for number, (work, name, held) in enumerate(distinct):
-        own = found.take(group == number)
-        delay = own.delay_ns
+        part = launches.take(group == number)
+        delay = part.delay_ns
         figures = (
-            len(own), int(own.late.sum()), float(np.median(own.call_ns)), int(delay.min()), float(np.median(delay)),
-            int(delay.max()), float(delay.mean()), float(delay.std(ddof=1)) if len(own) > 1 else None,
-            float(np.median(own.queue)),
+            len(part), int(part.late.sum()), float(np.median(part.call_ns)), int(delay.min()), float(np.median(delay)),
+            int(delay.max()), float(delay.mean()), float(delay.std(ddof=1)) if len(part) > 1 else None,
+            float(np.median(part.queue)),
         )  # fmt: skip
         rows.append((WORK[work], *figures, *_named(trace, WORK[work], name, held)))
     return sorted(rows, key=lambda row: (-row[1], row[0], row[-2]))
@@ -119,11 +119,11 @@ def _named(trace: Trace, work: str, name: int, held: int) -> tuple[str, str]:
     return text, text
 
 
-def _stream_rows(trace: Trace, found: Launches) -> list[tuple[Any, ...]]:
-    distinct, group = combinations(found.process, found.device, found.stream)
+def _stream_rows(trace: Trace, launches: Launches) -> list[tuple[Any, ...]]:
+    distinct, group = combinations(launches.process, launches.device, launches.stream)
     rows = []
     for number, (process, device, stream) in enumerate(distinct):
-        queue, late = found.queue[group == number], found.late[group == number]
+        queue, late = launches.queue[group == number], launches.late[group == number]
         where = (trace.processes[process], device, stream if stream != NONE else None)
         rows.append((*where, len(queue), int(late.sum()), *_spread(queue)))
     return rows
@@ -210,8 +210,8 @@ def _part_rows(trace: Trace, paths: list[StepPath]) -> list[tuple[Any, ...]]:
 
 
 def _names(trace: Trace, part: PathPart) -> tuple[str, str]:
-    known = part.name != NONE
-    return (trace.names.short[part.name], trace.names.demangled[part.name]) if known else ("", "")
+    named = part.name != NONE
+    return (trace.names.short[part.name], trace.names.demangled[part.name]) if named else ("", "")
 
 
 def _step_row(trace: Trace, path: StepPath) -> tuple[Any, ...]:
@@ -246,43 +246,45 @@ _STEPS = (
 )  # fmt: skip
 
 
-def memory_answer(found: MemoryTimeline, trace: Trace | None) -> Answer:
+def memory_answer(timeline: MemoryTimeline, trace: Trace | None) -> Answer:
     """What each holder holds over time.
 
     Args:
-        found: The memory events of a file.
+        timeline: The memory events of a file.
         trace: The steps of the same file; ``None`` where it holds nothing but memory.
     """
-    changes = sum(map(len, found.holdings.values()))
-    headings = [f"{found.source}: {plural(changes, 'change')} of memory in {plural(len(found.holdings), 'holder')}"]
-    notes = (*(trace.cautions if trace else ()), *found.cautions)
-    if not found.holdings:
+    changes = sum(map(len, timeline.holdings.values()))
+    headings = [
+        f"{timeline.source}: {plural(changes, 'change')} of memory in {plural(len(timeline.holdings), 'holder')}"
+    ]
+    notes = (*(trace.cautions if trace else ()), *timeline.cautions)
+    if not timeline.holdings:
         text = "no event of memory: PyTorch records them with profile_memory=True, nsys with --cuda-memory-usage=true"
         tables = [Table("changes", "", _CHANGES, [])]
-        return Answer(headings, {"source": found.source}, tables, (*notes, Note(code="not-recorded", text=text)))
-    begin_ns = min(int(holding.time_ns[0]) for holding in found.holdings.values())
+        return Answer(headings, {"source": timeline.source}, tables, (*notes, Note(code="not-recorded", text=text)))
+    begin_ns = min(int(holding.time_ns[0]) for holding in timeline.holdings.values())
     tables = [
-        Table("changes", "", _CHANGES, _change_rows(found, begin_ns)),
-        Table("holders", "Holders", _HOLDERS, _holder_rows(found, begin_ns)),
-        _slices(found, begin_ns),
-        Table("steps", "Steps", _STEPS, _step_rows(found, trace) if trace else []),
+        Table("changes", "", _CHANGES, _change_rows(timeline, begin_ns)),
+        Table("holders", "Holders", _HOLDERS, _holder_rows(timeline, begin_ns)),
+        _slices(timeline, begin_ns),
+        Table("steps", "Steps", _STEPS, _step_rows(timeline, trace) if trace else []),
     ]
-    return Answer(headings, {"source": found.source}, tables, notes)
+    return Answer(headings, {"source": timeline.source}, tables, notes)
 
 
-def _change_rows(found: MemoryTimeline, begin_ns: int) -> list[tuple[Any, ...]]:
+def _change_rows(timeline: MemoryTimeline, begin_ns: int) -> list[tuple[Any, ...]]:
     return [
         (name, time_ns - begin_ns, change, level, reserved if reserved >= 0 else None)
-        for name, holding in found.holdings.items()
+        for name, holding in timeline.holdings.items()
         for time_ns, change, level, reserved in zip(
             *(column.tolist() for column in vars(holding).values()), strict=True
         )
     ]
 
 
-def _holder_rows(found: MemoryTimeline, begin_ns: int) -> list[tuple[Any, ...]]:
+def _holder_rows(timeline: MemoryTimeline, begin_ns: int) -> list[tuple[Any, ...]]:
     rows = []
-    for name, holding in found.holdings.items():
+    for name, holding in timeline.holdings.items():
         first, peak = holding.at(int(holding.time_ns[0]) - 1), int(holding.level_bytes.max())
         at = int(holding.time_ns[int(np.argmax(holding.level_bytes))])
         figures = (first, min(first, int(holding.level_bytes.min())), max(first, peak), at - begin_ns)
@@ -293,24 +295,24 @@ def _holder_rows(found: MemoryTimeline, begin_ns: int) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _slices(found: MemoryTimeline, begin_ns: int) -> Table:
+def _slices(timeline: MemoryTimeline, begin_ns: int) -> Table:
     """The peak of each holder in equal slices of time."""
-    end_ns = max(int(holding.time_ns[-1]) for holding in found.holdings.values()) + 1
+    end_ns = max(int(holding.time_ns[-1]) for holding in timeline.holdings.values()) + 1
     edges = np.unique(begin_ns + np.linspace(0, end_ns - begin_ns, SLICES + 1).astype(np.int64)).tolist()
     rows = []
     for first, beyond in itertools.pairwise(edges):
-        peaks = (holding.peak(first, beyond) for holding in found.holdings.values())
+        peaks = (holding.peak(first, beyond) for holding in timeline.holdings.values())
         rows.append((first - begin_ns, *peaks))
-    columns = (time("from", "from"), *(size(name.replace(" ", "_"), name) for name in found.holdings))
+    columns = (time("from", "from"), *(size(name.replace(" ", "_"), name) for name in timeline.holdings))
     return Table("slices", "Peak in each slice of time", columns, rows)
 
 
-def _step_rows(found: MemoryTimeline, trace: Trace) -> list[tuple[Any, ...]]:
+def _step_rows(timeline: MemoryTimeline, trace: Trace) -> list[tuple[Any, ...]]:
     """What each step that changes a holder does to it."""
     steps, rows = trace.steps, []
     for row in np.flatnonzero(steps.complete).tolist():
         begin_ns, end_ns = int(steps.start_ns[row]), int(steps.end_ns[row])
-        for name, holding in found.holdings.items():
+        for name, holding in timeline.holdings.items():
             first, beyond = np.searchsorted(holding.time_ns, (begin_ns, end_ns))
             grown = holding.change_bytes[first:beyond][holding.change_bytes[first:beyond] > 0]
             if first < beyond:

@@ -103,9 +103,9 @@ def _at_one_speed(pairs: Sequence[tuple[Trial, Trial]]) -> stats.Estimate:
 
     On an H200 their time explains all but 18 us of the 79 us by which engines of one build differ.
     """
-    known = [pair for pair in pairs if _known(WORK, [pair])]
-    work = zip(*_known(WORK, known), strict=True)
-    calls = ([_launching(pair[n]) for pair in known] for n in (0, 1))
+    complete = [pair for pair in pairs if _known(WORK, [pair])]
+    work = zip(*_known(WORK, complete), strict=True)
+    calls = ([_launching(pair[n]) for pair in complete] for n in (0, 1))
     return stats.adjusted_difference(*work, *calls)
 
 

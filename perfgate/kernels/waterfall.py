@@ -58,8 +58,10 @@ def waterfall(change: Attribution) -> Chart:
     table = [("part", "base us", "head us", "difference us")]
     table += [(p.name, f"{p.base_s * 1e6:.1f}", f"{p.head_s * 1e6:.1f}", f"{p.difference_s * 1e6:+.1f}")
               for p in change.parts]  # fmt: skip
-    told = ", ".join(f"{name} {us(ds)}" for name, ds in sorted(steps, key=lambda step: -abs(step[1]))[:4])
-    seen = f"A traced decode step changed by {us(change.difference_s)}: {told or 'no part as much as a microsecond'}."
+    summary = ", ".join(f"{name} {us(ds)}" for name, ds in sorted(steps, key=lambda step: -abs(step[1]))[:4])
+    seen = (
+        f"A traced decode step changed by {us(change.difference_s)}: {summary or 'no part as much as a microsecond'}."
+    )
     return Chart("Where the difference comes from", seen, bottom + 40, tuple(marks), (("fill bad", "longer"),
                  ("fill good", "shorter")), table)  # fmt: skip
 

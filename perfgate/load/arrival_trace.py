@@ -61,17 +61,17 @@ def read_arrivals(file: Path) -> tuple[Arrived, ...]:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             lines = _lines(stream, file)
             read = _azure(lines, file) if file.suffix == ".csv" else _mooncake(lines, file)
-            found = sorted(read, key=lambda entry: entry.at_ns)
+            entries = sorted(read, key=lambda entry: entry.at_ns)
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", where=str(file)) from error
-    if not found:
+    if not entries:
         raise UsageError("holds no request", where=str(file))
-    begin_ns = found[0].at_ns
-    if found[-1].at_ns - begin_ns > LARGEST * NS_PER_S:
+    begin_ns = entries[0].at_ns
+    if entries[-1].at_ns - begin_ns > LARGEST * NS_PER_S:
         raise UsageError(f"spans more than {LARGEST} s", where=str(file))
     return tuple(
         Arrived(entry.at_ns - begin_ns, max(1, entry.input_tokens), max(1, entry.output_tokens), entry.blocks)
-        for entry in found
+        for entry in entries
     )
 
 

@@ -117,12 +117,12 @@ class Client:
             if head.pop("v") != PROTOCOL or head.pop("id") != self._id:
                 raise self._failed(f"it answers another order than {self._id}")
             answers = [Answer.model_validate_json(self._line(deadline)) for _ in window.requests]
-            found = Answers.model_validate({**head, "answers": answers})
+            outcome = Answers.model_validate({**head, "answers": answers})
         except (ValueError, RecursionError, KeyError, AttributeError, ValidationError) as error:
             raise self._failed(f"it answers what cannot be read: {str(error)[:300]}") from error
-        if [answer.number for answer in found.answers] != [request.number for request in window.requests]:
+        if [answer.number for answer in outcome.answers] != [request.number for request in window.requests]:
             raise self._failed("it answers other requests than it was given")
-        return found
+        return outcome
 
     def _send(self, data: bytes, deadline: float) -> None:
         rest = memoryview(data)

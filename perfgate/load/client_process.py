@@ -49,12 +49,12 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
         gc.collect()
         gc.freeze()
         gc.disable()
-        found = asyncio.run(run.run())
+        outcome = asyncio.run(run.run())
         gc.enable()
         gc.unfreeze()
-        head = {"v": PROTOCOL, "id": identity, **found.model_dump(exclude={"answers"})}
+        head = {"v": PROTOCOL, "id": identity, **outcome.model_dump(exclude={"answers"})}
         answers.write(json.dumps(head).encode() + b"\n")
-        for answer in found.answers:
+        for answer in outcome.answers:
             answers.write(answer.model_dump_json().encode() + b"\n")
         answers.flush()
 

@@ -137,10 +137,10 @@ def write_adapters(folder: Path, names: Sequence[str], config: Mapping[str, Any]
     }  # fmt: skip
     folders = {}
     for number, name in enumerate(names):
-        folders[name] = own = folder / f"adapter-{number}-{name}"
-        if own.exists():
+        folders[name] = adapter = folder / f"adapter-{number}-{name}"
+        if adapter.exists():
             continue
-        unfinished = folder / f"{own.name}.part"
+        unfinished = folder / f"{adapter.name}.part"
         unfinished.mkdir(parents=True, exist_ok=True)
         _write(unfinished / "adapter_config.json", {
             "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "", "r": RANK,
@@ -153,7 +153,7 @@ def write_adapters(folder: Path, names: Sequence[str], config: Mapping[str, Any]
             tensors[f"{place}.lora_A.weight"] = draw.normal(0, 0.02, (RANK, inputs)).astype("<f2")
             tensors[f"{place}.lora_B.weight"] = draw.normal(0, 0.02, (outputs, RANK)).astype("<f2")
         _write_safetensors(unfinished / "adapter_model.safetensors", tensors)
-        unfinished.rename(own)
+        unfinished.rename(adapter)
     return folders
 
 

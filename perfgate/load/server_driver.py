@@ -172,8 +172,8 @@ class ServedEngine:
         if started is None:
             return
         capacity = kv_token_capacity(self._scrape())
-        own = fetch_json(server.url, "/version").get("version")
-        self.versions = {**started.versions, **_versions({"server": own})}
+        version = fetch_json(server.url, "/version").get("version")
+        self.versions = {**started.versions, **_versions({"server": version})}
         self.startup = started.startup.model_copy(update={"kv_token_capacity": capacity})
 
     def wait_alone(self) -> None:
@@ -205,7 +205,7 @@ class ServedEngine:
         came = WindowAnswer(
             asked=tuple(request.max_tokens for request in requests.requests),
             limit_ns=round(self._target.timeout_s * 1e9),
-            may_stop=tuple(one.number for one in requests.requests if not one.body.get("ignore_eos")),
+            may_stop=tuple(request.number for request in requests.requests if not request.body.get("ignore_eos")),
             answers=answers,
             ended=self._server.ended(DYING_S if failed else 0),
             counted=growth(before, self._scrape()),
@@ -223,7 +223,11 @@ class ServedEngine:
         """
         answers = self._client.drive(requests, self._target)
         counts = NEXT_COUNTS.get(self._target.counts)
-        if not may_ask_otherwise or counts is None or not all(one.error.startswith(NOT_SO) for one in answers.answers):
+        if (
+            not may_ask_otherwise
+            or counts is None
+            or not all(answer.error.startswith(NOT_SO) for answer in answers.answers)
+        ):
             return answers
         self._target = self._target.model_copy(update={"counts": counts})
         return self._drive(requests, may_ask_otherwise=True)
@@ -278,10 +282,10 @@ def apart() -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     stamp late what comes while the other works. At most half of the cores are theirs.
     """
     cores = sorted(os.sched_getaffinity(0))
-    for own in reversed(cores[len(cores) // 2 :] if usable_cores() >= LEAST_CORES else ()):
-        with held_alone(f"client-core-{own}", "a client of a server") as is_ours:
+    for client_core in reversed(cores[len(cores) // 2 :] if usable_cores() >= LEAST_CORES else ()):
+        with held_alone(f"client-core-{client_core}", "a client of a server") as is_ours:
             if is_ours:
-                yield tuple(core for core in cores if core != own), (own,)
+                yield tuple(core for core in cores if core != client_core), (client_core,)
                 return
     yield (), ()
 

@@ -85,10 +85,10 @@ def fetch_json(url: str, path: str) -> dict[str, Any]:
     """A JSON object that a server answers; empty where it does not."""
     status, body = fetch(url, path)
     try:
-        found = parse_json(body, MANIFEST) if status == http.client.OK else {}
+        content = parse_json(body, MANIFEST) if status == http.client.OK else {}
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def served_name(url: str) -> str:
@@ -131,17 +131,17 @@ Scrape = Mapping[str, list[tuple[Mapping[str, str], float]]]
 
 def read_metrics(text: bytes) -> Scrape:
     """The samples of a text that are read here; none where it is too large, or one of them not of this format."""
-    found: dict[str, list[tuple[Mapping[str, str], float]]] = defaultdict(list)
+    samples: dict[str, list[tuple[Mapping[str, str], float]]] = defaultdict(list)
     lines = [line for line in text.splitlines() if line.startswith(_READ)]
     if len(text) > MOST_TEXT or any(len(line) > MOST_LINE for line in lines):
         return {}
     try:
         for family in text_string_to_metric_families(b"\n".join(lines).decode("utf-8", "replace")):
             for sample in family.samples:
-                found[sample.name].append((sample.labels, float(sample.value)))
+                samples[sample.name].append((sample.labels, float(sample.value)))
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError):  # what it raises for other text
         return {}
-    return found
+    return samples
 
 
 def total(scrape: Scrape, name: str) -> float | None:
@@ -197,8 +197,8 @@ def is_probed(job: Job) -> bool:
     Nor ranks that vLLM does not start as children of its own, which could not find the class, and not those of several
     engines, of which the first alone would answer.
     """
-    own, arguments = {**job.cell.engine.env, **job.subject.env}, job.engine_args
-    if job.cell.engine.command or job.subject.url or own.get(SWITCH) == "0" or arguments.get("worker_extension_cls"):
+    env, arguments = {**job.cell.engine.env, **job.subject.env}, job.engine_args
+    if job.cell.engine.command or job.subject.url or env.get(SWITCH) == "0" or arguments.get("worker_extension_cls"):
         return False
     executor = arguments.get("distributed_executor_backend") or "mp"
     return executor in CHILDREN and (arguments.get("data_parallel_size") or 1) == 1
@@ -216,8 +216,8 @@ def read_ranks(url: str, ranks: int) -> tuple[int, ...]:
         return ()
     with contextlib.suppress(ValueError):
         match parse_json(body, MANIFEST):
-            case {"results": [*told]} if len(told) == ranks and all(map(_is_reading, told)):
-                return tuple(map(int, told))
+            case {"results": [*readings]} if len(readings) == ranks and all(map(_is_reading, readings)):
+                return tuple(map(int, readings))
     return ()
 
 
@@ -229,6 +229,6 @@ def probes(readings: Sequence[tuple[int, ...]]) -> Probes | None:
     return None
 
 
-def _is_reading(told: object) -> bool:
+def _is_reading(text: object) -> bool:
     """A number comes as text; of a rank in which the probe failed it is the error."""
-    return isinstance(told, str) and told.isdecimal() and len(told) <= MOST_DIGITS and 0 < int(told) < LARGEST
+    return isinstance(text, str) and text.isdecimal() and len(text) <= MOST_DIGITS and 0 < int(text) < LARGEST

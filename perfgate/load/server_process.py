@@ -283,7 +283,7 @@ def as_options(arguments: Mapping[str, Any]) -> list[str]:
         option = name.replace("_", "-")
         if isinstance(value, bool):
             options.append(f"--{option}" if value else f"--no-{option}")
-        elif isinstance(value, list) and not any(isinstance(one, list | dict) for one in value):
+        elif isinstance(value, list) and not any(isinstance(entry, list | dict) for entry in value):
             options += [f"--{option}", *map(_word, value)]
         elif value is not None:
             options += [f"--{option}", _word(value)]

@@ -51,11 +51,11 @@ def ask_processes(job: Job, processes: Sequence[psutil.Process]) -> tuple[Proces
                 process.send_signal(SIGNAL)
         files = [job.folder / TOLD.format(process.pid) for process in asked]
         wait_until(lambda: all(map(os.path.lexists, files)), ANSWER_S)
-        told = [_read(file) for file in files]
+        answers = [_read(file) for file in files]
         for file in (job.folder / ASKED, *files):
             file.unlink(missing_ok=True)
-        missing = max(_expected(job) - len(told), 0)
-        return read_uses([*told, *[None] * missing], len(folders))
+        missing = max(_expected(job) - len(answers), 0)
+        return read_uses([*answers, *[None] * missing], len(folders))
     return read_uses(None, len(folders))
 
 

@@ -119,10 +119,10 @@ def read_quantile(part: str) -> float:
     Raises:
         KeyError: It is not a quantile between 0 and 100.
     """
-    found = re.fullmatch(r"p([0-9]{1,2}(?:\.[0-9]{1,4})?)", part)
-    if found is None or float(found[1]) <= 0:
+    match = re.fullmatch(r"p([0-9]{1,2}(?:\.[0-9]{1,4})?)", part)
+    if match is None or float(match[1]) <= 0:
         raise KeyError(part)
-    return float(found[1])
+    return float(match[1])
 
 
 def write_objective(slo: Slo) -> str:

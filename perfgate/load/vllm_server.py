@@ -56,12 +56,12 @@ def offer_probe() -> None:
 
         def perfgate_read_probe(self) -> Any:
             """A reading in nanoseconds, or why there is none; once it has failed nothing more is tried."""
-            told = vars(self).get(FAILED) or probe.read_rank(self)
-            if isinstance(told, str) and FAILED not in vars(self):
-                vars(self)[FAILED] = told
-                sys.stderr.write(f"perfgate: no probe: {told}\n")
+            reading = vars(self).get(FAILED) or probe.read_rank(self)
+            if isinstance(reading, str) and FAILED not in vars(self):
+                vars(self)[FAILED] = reading
+                sys.stderr.write(f"perfgate: no probe: {reading}\n")
                 sys.stderr.flush()
-            return told
+            return reading
 
     vars(module)[Ranks.__name__] = Ranks
     sys.modules[PROBE] = module
@@ -76,9 +76,9 @@ def tell_when_asked() -> None:
 
     def tell(_number: int, _frame: Any) -> None:
         with contextlib.suppress(Exception):  # then it has not told
-            told = use.report(None, json.loads(Path(ASKED).read_text(encoding="utf-8"))["folders"])
+            report = use.report(None, json.loads(Path(ASKED).read_text(encoding="utf-8"))["folders"])
             made, file = Path(f".{TOLD}".format(os.getpid())), Path(TOLD.format(os.getpid()))
-            made.write_text(json.dumps(told), encoding="utf-8")
+            made.write_text(json.dumps(report), encoding="utf-8")
             made.replace(file)
 
     signal.signal(SIGNAL, tell)
@@ -143,8 +143,8 @@ def serve(words: list[str]) -> None:
 
 def main(arguments: list[str]) -> None:
     """Speak the protocol, and become a server."""
-    own = str(Path(__file__).parent)
-    sys.path[:] = [folder for folder in sys.path if folder != own]  # where Python ignores PYTHONSAFEPATH
+    here = str(Path(__file__).parent)
+    sys.path[:] = [folder for folder in sys.path if folder != here]  # where Python ignores PYTHONSAFEPATH
     request_fd, answer_fd = map(int, arguments)
     for descriptor in (request_fd, answer_fd):
         os.set_inheritable(descriptor, False)

@@ -98,18 +98,18 @@ def read_window(answer: Mapping[str, Any], *, may_be_late: bool = False) -> Iter
     _check(window)
     if not may_be_late and (void := window.answers.void) is not None:
         raise NotMeasuredError(void.text, code=void.code)
-    whole = [one for one in answers if one.finish != CANCELLED]
+    whole = [request for request in answers if request.finish != CANCELLED]
     if not whole:
         raise NotMeasuredError("every request was cancelled, so none has a time", code="request-failed")
     begin_ns = window.answers.begin_ns
-    ends = [f"{one.number} {one.tokens} {one.finish}" for one in whole]
+    ends = [f"{request.number} {request.tokens} {request.finish}" for request in whole]
     return Iteration(
-        ttft_ns=tuple(one.ttft_ns or 0 for one in whole),
-        e2e_ns=tuple(one.e2e_ns or 0 for one in whole),
-        itl_ns=evenly(sorted(gap for one in whole for gap in gaps(one)), MOST_GAPS),
+        ttft_ns=tuple(request.ttft_ns or 0 for request in whole),
+        e2e_ns=tuple(request.e2e_ns or 0 for request in whole),
+        itl_ns=evenly(sorted(gap for request in whole for gap in gaps(request)), MOST_GAPS),
         output_tokens=0,
-        lengths=tuple(one.tokens for one in whole),
-        cancelled_tokens=sum(one.tokens for one in answers if one.finish == CANCELLED),
+        lengths=tuple(request.tokens for request in whole),
+        cancelled_tokens=sum(request.tokens for request in answers if request.finish == CANCELLED),
         elapsed_ns=window.answers.end_ns - begin_ns,
         tokens_digest=sha256_hex("\n".join(ends)),
         begin_ns=begin_ns,
@@ -132,20 +132,20 @@ def evenly(ordered: Sequence[int], most: int) -> tuple[int, ...]:
 
 def _check(window: WindowAnswer) -> None:
     """Every request ran as it was asked to."""
-    failed = [one for one in window.answers.answers if one.error]
+    failed = [answer for answer in window.answers.answers if answer.error]
     if failed:
         raise _failure(window, failed)
     may_stop = {*(range(len(window.asked)) if window.may_stop is True else window.may_stop or ())}
-    for one, asked in zip(window.answers.answers, window.asked, strict=True):
-        if one.finish == CANCELLED:
+    for answer, asked in zip(window.answers.answers, window.asked, strict=True):
+        if answer.finish == CANCELLED:
             continue
-        if one.finish != AS_ASKED and not (one.number in may_stop and one.finish == "stop"):
-            text = f"request {one.number} ended by {one.finish!r}, expected {AS_ASKED!r}"
+        if answer.finish != AS_ASKED and not (answer.number in may_stop and answer.finish == "stop"):
+            text = f"request {answer.number} ended by {answer.finish!r}, expected {AS_ASKED!r}"
             raise NotMeasuredError(text, code="request-failed")
-        if not one.tokens or (one.finish == AS_ASKED and one.tokens != asked):
-            text = f"request {one.number} got {one.tokens} tokens, expected {asked}"
+        if not answer.tokens or (answer.finish == AS_ASKED and answer.tokens != asked):
+            text = f"request {answer.number} got {answer.tokens} tokens, expected {asked}"
             raise NotMeasuredError(text, code="request-failed")
-    twice = sum(one.sent_twice for one in window.answers.answers)
+    twice = sum(answer.sent_twice for answer in window.answers.answers)
     if twice > max(1, MOST_SENT_TWICE * len(window.asked)):
         dropped = f"{twice} of {len(window.asked)} requests"
         text = f"the server dropped {dropped}, and answered them when they were sent again"
@@ -159,19 +159,19 @@ def _failure(window: WindowAnswer, failed: Sequence[Answer]) -> NotMeasuredError
     if window.ended:
         return NotMeasuredError(f"the server {window.ended}; {what}", code="engine-failed")
     kind: type[NotMeasuredError] = NotMeasuredError
-    if all(one.error.startswith(REFUSED) for one in failed):
+    if all(answer.error.startswith(REFUSED) for answer in failed):
         kind = RefusedError
-    elif all(_overloaded(window, one) for one in failed):
+    elif all(_overloaded(window, answer) for answer in failed):
         kind = OverloadedError
     return kind(what, code="engine-failed")
 
 
-def _overloaded(window: WindowAnswer, one: Answer) -> bool:
+def _overloaded(window: WindowAnswer, answer: Answer) -> bool:
     """Whether a request was refused for too much load, or was given up for its time with no other word."""
-    return one.error.startswith(REFUSED) or (_late(window, one) and not one.error.startswith("status"))
+    return answer.error.startswith(REFUSED) or (_late(window, answer) and not answer.error.startswith("status"))
 
 
-def _late(window: WindowAnswer, one: Answer) -> bool:
+def _late(window: WindowAnswer, answer: Answer) -> bool:
     """Whether a request was given up for its time."""
-    begun_ns = one.scheduled_ns if one.sent_ns is None else one.sent_ns  # the server may not even accept it
-    return one.end_ns - begun_ns >= window.limit_ns
+    begun_ns = answer.scheduled_ns if answer.sent_ns is None else answer.sent_ns  # the server may not even accept it
+    return answer.end_ns - begun_ns >= window.limit_ns

@@ -47,11 +47,11 @@ def agree(before: Sequence[float], after: Sequence[float]) -> bool | None:
         before: A time of each request, in the order in which they were due; what does not fill a batch is left out.
         after: The same of the requests that came next.
     """
-    means = [np.array(one[: len(one) // BATCH * BATCH], dtype=float).reshape(-1, BATCH).mean(axis=1)
-             for one in (before, after)]  # fmt: skip
+    means = [np.array(stretch[: len(stretch) // BATCH * BATCH], dtype=float).reshape(-1, BATCH).mean(axis=1)
+             for stretch in (before, after)]  # fmt: skip
     if min(map(len, means)) < LEAST_BATCHES:
         return None
-    error = math.sqrt(sum(float(one.var(ddof=1)) / len(one) for one in means))
+    error = math.sqrt(sum(float(stretch.var(ddof=1)) / len(stretch) for stretch in means))
     return abs(float(means[0].mean() - means[1].mean())) <= STANDARD_ERRORS * error
 
 
@@ -199,10 +199,10 @@ class Windows(Timed):
         self._shares_cores |= bool(answer.get("shares_cores"))
         self._counts = answer.get("counts", self._counts)
         if not warmup or self._seeks:
-            self._sent_twice |= any(one["sent_twice"] for one in answer["answers"]["answers"])
+            self._sent_twice |= any(request["sent_twice"] for request in answer["answers"]["answers"])
         if warmup:
             reading = answer.get("kv_use_ppm")
-            readings = (one for one in (reading, self._kv_use_ppm) if one is not None)
+            readings = (use_ppm for use_ppm in (reading, self._kv_use_ppm) if use_ppm is not None)
             self._kv_use_ppm = max(readings, default=None)
         else:
             self._counted.append(answer.get("counted", {}))
@@ -214,16 +214,16 @@ class Windows(Timed):
             figures["kv_use_ppm"] = self._kv_use_ppm
         if self._counts != COUNTS[0]:
             figures[COUNTED_BY] = COUNTS.index(self._counts)
-        own = super().fields()
+        fields = super().fields()
         cautions = {
             "not-steady": self._steady is False,
             "client-shares-cores": self._shares_cores,
             "requests-sent-twice": self._sent_twice,
             "rate-lowered": self._lowered > 0,
-            "no-probe": is_probed(self.job) and "no-probe" in own["cautions"],
+            "no-probe": is_probed(self.job) and "no-probe" in fields["cautions"],
         }
-        told = tuple(code for code, holds in cautions.items() if holds)
-        return own | {"cautions": told, "figures": own.get("figures", {}) | figures}
+        codes = tuple(code for code, holds in cautions.items() if holds)
+        return fields | {"cautions": codes, "figures": fields.get("figures", {}) | figures}
 
 
 def _is_refused(answer: Mapping[str, Any]) -> bool:
@@ -239,5 +239,5 @@ def _is_refused(answer: Mapping[str, Any]) -> bool:
 
 def _added(windows: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Figures over all windows; one that a window lacks, because the server did not answer, is not known."""
-    known = set.intersection(*map(set, windows)) if windows else set()
-    return {name: sum(window[name] for window in windows) for name in sorted(known)}
+    names = set.intersection(*map(set, windows)) if windows else set()
+    return {name: sum(window[name] for window in windows) for name in sorted(names)}

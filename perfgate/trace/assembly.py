@@ -93,7 +93,9 @@ def build(recorded: Trace, ranges: Sequence[Range]) -> Trace:
     recorded = mark_lost(recorded, launches.shared)
     recorded, unclear = _without_shared_numbers(recorded, launches)
     kernels = _launched(recorded.kernels, launches)
-    copied_ns, set_ns = (launches.start_of(one.process, one.correlation) for one in (recorded.copies, recorded.memsets))
+    copied_ns, set_ns = (
+        launches.start_of(events.process, events.correlation) for events in (recorded.copies, recorded.memsets)
+    )
     del launches
     steps, cautions = find_steps(ranges, np.unique(kernels.process).tolist(), recorded.where)
     time_ns = kernels.launched_ns
@@ -201,8 +203,8 @@ def _without_shared_numbers(recorded: Trace, launches: _Launches) -> tuple[Trace
 def _launched(kernels: Kernels, launches: _Launches) -> Kernels:
     """Kernels with the time of their launch, where the reader did not know it already."""
     launched_ns = launches.start_of(kernels.process, kernels.correlation)
-    known = kernels.launched_ns != NO_TIME
-    return dataclasses.replace(kernels, launched_ns=np.where(known, kernels.launched_ns, launched_ns))
+    timed = kernels.launched_ns != NO_TIME
+    return dataclasses.replace(kernels, launched_ns=np.where(timed, kernels.launched_ns, launched_ns))
 
 
 def _placed(rows: _Rows, steps: Steps, launched_ns: Ints | None) -> _Rows:
@@ -303,9 +305,9 @@ def with_possible_times(recorded: Trace, ranges: Sequence[Range]) -> tuple[Trace
 def _span(recorded: Trace, ranges: Sequence[Range]) -> tuple[int, int] | None:
     """Between which times the host did what the trace shows; nothing where it shows too little of the host."""
     calls = recorded.calls
-    starts = np.concatenate([calls.start_ns, np.array([one.start_ns for one in ranges], np.int64)])
-    known = np.array([one.start_ns if one.end_ns is None else one.end_ns for one in ranges], np.int64)
-    ends = np.concatenate([calls.start_ns + calls.duration_ns, known])
+    starts = np.concatenate([calls.start_ns, np.array([span.start_ns for span in ranges], np.int64)])
+    range_ends = np.array([span.start_ns if span.end_ns is None else span.end_ns for span in ranges], np.int64)
+    ends = np.concatenate([calls.start_ns + calls.duration_ns, range_ends])
     if not len(starts):
         return None
     first, last = int(starts.min()), int(ends.max())
@@ -341,20 +343,20 @@ def _in_order(kernels: Kernels, rounding_ns: int) -> tuple[Kernels, list[Note]]:
     rows = np.flatnonzero((kernels.device != NONE) & (kernels.stream != NONE))
     start_ns, astray = kernels.start_ns.copy(), np.zeros(len(kernels), bool)
     overlapped_ns, overlapping = 0, 0
-    for own in _streams(kernels, rows):
-        own = own[np.lexsort((end_ns[own], kernels.start_ns[own]))]  # noqa: PLW2901 (the same in order)
-        reached = np.maximum.accumulate(end_ns[own])
-        begun, ended, before = kernels.start_ns[own][1:], end_ns[own][1:], reached[:-1]
+    for lane in _streams(kernels, rows):
+        lane = lane[np.lexsort((end_ns[lane], kernels.start_ns[lane]))]  # noqa: PLW2901 (the same in order)
+        reached = np.maximum.accumulate(end_ns[lane])
+        begun, ended, before = kernels.start_ns[lane][1:], end_ns[lane][1:], reached[:-1]
         if not (begun < before).any():
             continue
         within = ended < before - rounding_ns
-        longest = np.maximum.accumulate(np.where(end_ns[own] == reached, np.arange(len(own)), 0))[:-1]
-        astray[own[1:][within]] = astray[own[longest[within]]] = True
+        longest = np.maximum.accumulate(np.where(end_ns[lane] == reached, np.arange(len(lane)), 0))[:-1]
+        astray[lane[1:][within]] = astray[lane[longest[within]]] = True
         early = ~within & (before - begun > rounding_ns)
-        start_ns[own[1:][early]] = np.minimum(before, ended)[early]
-        opened = np.searchsorted(np.sort(end_ns[own]), kernels.start_ns[own] + rounding_ns, side="right")
-        crowded = np.arange(1, len(own) + 1) - opened > MOST_AT_ONCE
-        astray[own[crowded]] = True
+        start_ns[lane[1:][early]] = np.minimum(before, ended)[early]
+        opened = np.searchsorted(np.sort(end_ns[lane]), kernels.start_ns[lane] + rounding_ns, side="right")
+        crowded = np.arange(1, len(lane) + 1) - opened > MOST_AT_ONCE
+        astray[lane[crowded]] = True
         overlapping += int(early.sum())
         overlapped_ns += int((before - begun)[early].sum())
     notes = []
@@ -383,4 +385,4 @@ def _streams(kernels: Kernels, rows: Ints) -> list[NDArray[Any]]:
     """The rows of each stream."""
     _, stream = np.unique(kernels.stream[rows], return_inverse=True)
     _, group = combinations(kernels.process[rows], kernels.device[rows], stream)
-    return [rows[own] for own in rows_by(group)]
+    return [rows[lane] for lane in rows_by(group)]

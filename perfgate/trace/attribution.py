@@ -218,9 +218,9 @@ def _label(roles: _Roles, base: int, head: int) -> str:
 
 def _middle_half(steps: DecodeSteps) -> list[int]:
     """Rows of the steps of known length without the shortest and the longest quarter; ties go by their order."""
-    known = sorted((ns, row) for row, ns in enumerate(steps.step_ns) if ns is not None)
-    cut = len(known) // 4
-    return [row for _, row in known[cut : len(known) - cut]]
+    lengths = sorted((ns, row) for row, ns in enumerate(steps.step_ns) if ns is not None)
+    cut = len(lengths) // 4
+    return [row for _, row in lengths[cut : len(lengths) - cut]]
 
 
 def _step_ns(steps: DecodeSteps) -> float:
@@ -254,7 +254,9 @@ def _merged(cost: Mapping[_Key, float], linked: Mapping[str, _Roles]) -> dict[_K
 
 
 def _slack_s(sides: Sequence[DecodeSteps]) -> float | None:
-    medians = [statistics.median(known) for side in sides if (known := [ns for ns in side.slack_ns if ns is not None])]
+    medians = [
+        statistics.median(slacks) for side in sides if (slacks := [ns for ns in side.slack_ns if ns is not None])
+    ]
     return statistics.fmean(medians) / NS_PER_S if medians else None
 
 

@@ -174,8 +174,8 @@ class _Part:
         """The events that fall into a group, and the groups of those."""
         key = _key(events.step, events.device)
         index = np.searchsorted(self.keys, key)
-        known = np.append(self.keys, _LATE)[index] == key
-        return events.take(known), index[known]
+        inside = np.append(self.keys, _LATE)[index] == key
+        return events.take(inside), index[inside]
 
     def sums(self, group: Ints, values: NDArray[Any] | None = None) -> Ints:
         """How many rows each group has, or the sum of their values: exact below 2**53 ns, a hundred days."""
@@ -213,7 +213,7 @@ def _device_figures(part: _Part) -> dict[str, Ints]:
     first_ns, last_ns = _edges_ns(kernels, group, count)
     edges = [(first_ns, last_ns), _edges_ns(copies, copied, count), _edges_ns(memsets, cleared, count)]
     begin_ns, end_ns = np.min([begin for begin, _ in edges], axis=0), np.max([end for _, end in edges], axis=0)
-    known = kernels.launched_ns != NO_TIME
+    launched = kernels.launched_ns != NO_TIME
     return {
         "step": part.step,
         "device": part.device,
@@ -234,7 +234,7 @@ def _device_figures(part: _Part) -> dict[str, Ints]:
         "gap_ns": idle_ns(trace, trace.steps.process[part.step], part.device, begin_ns, end_ns),
         "first_ns": first_ns,
         "last_ns": last_ns,
-        "launched_ns": _first(group[known], kernels.launched_ns[known], count),
+        "launched_ns": _first(group[launched], kernels.launched_ns[launched], count),
     }
 
 

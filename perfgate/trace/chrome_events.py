@@ -52,15 +52,15 @@ def load_json(file: Path) -> Any:
     except ArithmeticError as error:
         raise RecordError("holds a number beyond all bounds", where=where) from error
     except json.JSONDecodeError as error:
-        found, remedy = _wrong(text, error, len(text[: error.pos].encode(encoding)))
-        raise RecordError(found, where=where, remedy=remedy) from error
+        fault, remedy = _wrong(text, error, len(text[: error.pos].encode(encoding)))
+        raise RecordError(fault, where=where, remedy=remedy) from error
     except RecursionError as error:
         raise RecordError("invalid JSON: lists within lists, deeper than any trace", where=where) from error
     except ValueError as error:
         raise RecordError(f"invalid JSON: {error}", where=where, remedy=_REPORTED) from error
     if text.count(_EVENTS) > 1 and len(_LISTS.findall(text)) > 1:
-        found = "holds several lists of traceEvents, of which JSON keeps the last alone"
-        raise RecordError(found, where=where, remedy="Give one trace a file, or one list of all events.")
+        fault = "holds several lists of traceEvents, of which JSON keeps the last alone"
+        raise RecordError(fault, where=where, remedy="Give one trace a file, or one list of all events.")
     return content
 
 
@@ -86,18 +86,21 @@ def _decoded(file: Path) -> tuple[str, str]:
 
 def _wrong(text: str, error: json.JSONDecodeError, byte: int) -> tuple[str, str]:
     """What is wrong with JSON, and what to do."""
-    found = text[error.pos : error.pos + SHOWN]
+    excerpt = text[error.pos : error.pos + SHOWN]
     if error.msg.startswith("Unterminated string") or _cut_short(text, error.pos):
         return f"incomplete JSON: it ends within what begins at byte {byte}", STOPPED
     if error.msg.startswith("Invalid control character"):
         remedy = f"tr -d '\\000-\\037' leaves such characters out of an unpacked copy. {_REPORTED}"
-        return f"invalid JSON: a string holds the control character 0x{ord(found[0]):02x} at byte {byte}", remedy
+        return f"invalid JSON: a string holds the control character 0x{ord(excerpt[0]):02x} at byte {byte}", remedy
     if error.msg.startswith("Extra data"):
-        if found[0] in "{[":
+        if excerpt[0] in "{[":
             return f"holds more than one JSON text: another one begins at byte {byte}", "Give one trace a file."
-        return f"invalid JSON: after its end comes {cut(found)} at byte {byte}", "Copy it again, or trace again."
+        return f"invalid JSON: after its end comes {cut(excerpt)} at byte {byte}", "Copy it again, or trace again."
     said = error.msg[0].lower() + error.msg[1:].removesuffix(" at")
-    return f"invalid JSON: {said} at byte {byte}, where {cut(found)} is", f"Copy it again, or trace again. {_REPORTED}"
+    return (
+        f"invalid JSON: {said} at byte {byte}, where {cut(excerpt)} is",
+        f"Copy it again, or trace again. {_REPORTED}",
+    )
 
 
 def _cut_short(text: str, at: int) -> bool:

@@ -168,9 +168,9 @@ class _StepNetwork:
         self._add_calls(calls)
         end = self._add_work(work)
         self._add_returns()
-        found = longest_path(self.network, end)
+        longest = longest_path(self.network, end)
         pieces, begin_ns = [], 0
-        for edge in found.edges:
+        for edge in longest.edges:
             time_ns, lane = self.network.times[edge], self.lane_of.get(edge)
             if time_ns:
                 stream = None if lane is None else self.line.streams[lane][1]
@@ -179,7 +179,7 @@ class _StepNetwork:
         in_step = Counter[PathPart]()
         for number, time_ns in zip(self.network.parts, self.network.times, strict=True):
             in_step[self.parts[number]] += time_ns
-        gains = {self.parts[number]: gain for number, gain in found.gains.items()}
+        gains = {self.parts[number]: gain for number, gain in longest.gains.items()}
         return StepPath(window, tuple(pieces), in_step, gains)
 
     def _edge(self, tail: int, head: int, time_ns: int, part: PathPart) -> None:
@@ -261,11 +261,11 @@ class _StepNetwork:
     def _add_returns(self) -> None:
         """Let calls that waited return after the work that they waited for, and take no time of their own."""
         network = self.network
-        own = {work.key: work for lane in self.ended.values() for work in lane if work.key != NONE}
+        by_key = {work.key: work for lane in self.ended.values() for work in lane if work.key != NONE}
         calls = {node: key for key, (_, node) in self.called.items()}
         for edge, start_ns, end_ns in self.waits:
             if self.parts[network.parts[edge]] == _COPY:
-                work = own.get(calls.get(network.tails[edge], NONE))
+                work = by_key.get(calls.get(network.tails[edge], NONE))
             else:
                 work = self._awaited(end_ns)
             if work is not None and start_ns < work.end_ns <= end_ns:

@@ -177,8 +177,8 @@ class StepDifference:
             if roles:
                 listed = ", ".join(f"{role} {count}" for role, count in roles.items())
                 lines.append(f"{mark} {plural(sum(roles.values()), 'kernel')} {verb} the CUDA graph: {listed}")
-        told = {kind: both for kind, both in self.copies.items() if kind not in kinds}
-        return lines + [Change(f"copy {kind}", (h - b,), (f"{b} -> {h}",)).line for kind, (b, h) in told.items()]
+        copies = {kind: both for kind, both in self.copies.items() if kind not in kinds}
+        return lines + [Change(f"copy {kind}", (h - b,), (f"{b} -> {h}",)).line for kind, (b, h) in copies.items()]
 
     @property
     def told(self) -> tuple[str, ...]:

@@ -179,8 +179,8 @@ def _argument(row: dict[str, Any], key: str) -> Any:
 
 def _number(label: str, otherwise: int) -> int:
     """The device that a label such as ``NPU 3`` names."""
-    found = re.search(r"\bNPU\D{0,2}(\d{1,3})\b", label)
-    return int(found[1]) if found else otherwise
+    match = re.search(r"\bNPU\D{0,2}(\d{1,3})\b", label)
+    return int(match[1]) if match else otherwise
 
 
 def _type(event: Event) -> str:

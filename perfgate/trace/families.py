@@ -161,13 +161,13 @@ SHIPPED = (
 with times from engines and devices of many makes, and says which row each world needs."""
 
 
-def classify(names: Sequence[str], own: Sequence[RoleRule] = ()) -> tuple[str, ...]:
-    """The role of each demangled name: the first rule that matches, those of ``own`` before the shipped ones.
+def classify(names: Sequence[str], roles: Sequence[RoleRule] = ()) -> tuple[str, ...]:
+    """The role of each demangled name: the first rule that matches, those of ``roles`` before the shipped ones.
 
     Raises:
         UsageError: A pattern is not a regular expression.
     """
-    rules = [(rule.role, _compiled(rule)) for rule in (*own, *SHIPPED)]
+    rules = [(rule.role, _compiled(rule)) for rule in (*roles, *SHIPPED)]
     return tuple(next((role for role, pattern in rules if pattern.search(name)), UNLISTED) for name in names)
 
 
@@ -199,7 +199,7 @@ def normalised_name(demangled: str) -> str:
     """
     text = _ANONYMOUS.sub("{anonymous}", demangled.strip())
     text = _SUFFIXED.sub(r"\1", _CAST.sub("", text))
-    text = _BOOL.sub(lambda found: _BOOLS[found[0]], text)
+    text = _BOOL.sub(lambda match: _BOOLS[match[0]], text)
     text = _without_parameters(text)
     text = _COUNTER.sub(r"\1", _HASH.sub("", text))
     return _SPACE.sub(r"\1", text)

@@ -105,11 +105,11 @@ def covered(calls: Calls, process: NDArray[Any], begin: Ints, end: Ints) -> Ints
     """How much of each interval some call of its process covers."""
     length_ns = np.zeros(len(begin), np.int64)
     for owner in np.unique(process):
-        own = calls.take(calls.process == owner)
+        owned = calls.take(calls.process == owner)
         rows = np.flatnonzero(process == owner)
-        if len(own):
-            until = np.maximum.accumulate(own.start_ns + own.duration_ns)
-            opened = np.maximum(own.start_ns, np.concatenate([own.start_ns[:1], until[:-1]]))
+        if len(owned):
+            until = np.maximum.accumulate(owned.start_ns + owned.duration_ns)
+            opened = np.maximum(owned.start_ns, np.concatenate([owned.start_ns[:1], until[:-1]]))
             total = np.concatenate([[0], np.cumsum(until - opened)])
             length_ns[rows] = _until(end[rows], opened, until, total) - _until(begin[rows], opened, until, total)
     return length_ns
@@ -165,8 +165,8 @@ def _without_chance(calls: Calls, beside: Ints, step: NDArray[Any], counts: NDAr
 
 def _steps_by(group: Ints, step: NDArray[Any], groups: int = 0) -> Ints:
     """How many different steps each group has, :data:`NONE` not counted."""
-    known = step != NONE
-    pairs = np.unique(np.stack([group[known], step[known]]), axis=1)
+    inside = step != NONE
+    pairs = np.unique(np.stack([group[inside], step[inside]]), axis=1)
     return np.bincount(pairs[0], minlength=max(groups, group.max(initial=NONE) + 1))
 
 
@@ -178,14 +178,14 @@ def _beside_and_at_work(calls: Calls, steps: Steps) -> tuple[Ints, Ints]:
     none = np.zeros(0, np.int64)
     waits = np.flatnonzero(calls.of("synchronise"))
     waiting = _threads(calls.process[waits], calls.thread[waits])
-    known = steps.thread != NONE
-    with_steps = _threads(steps.process[known], steps.thread[known])
-    of_known = np.isin(calls.process[waits], steps.process[known])
-    if np.isin(waiting[of_known], with_steps).all():
+    threaded = steps.thread != NONE
+    with_steps = _threads(steps.process[threaded], steps.thread[threaded])
+    of_threaded = np.isin(calls.process[waits], steps.process[threaded])
+    if np.isin(waiting[of_threaded], with_steps).all():
         return none, none
     every = _threads(calls.process, calls.thread)
     host = np.union1d(with_steps, every[calls.of(*LAUNCHES)])
-    beside = waits[of_known & ~np.isin(waiting, host)]
+    beside = waits[of_threaded & ~np.isin(waiting, host)]
     return (beside, np.flatnonzero(np.isin(every, host))) if len(beside) else (none, none)
 
 
@@ -206,8 +206,8 @@ def _busy_until_ns(calls: Calls, steps: Steps) -> Ints:
         rows = np.flatnonzero(calls.process == process)
         following = np.searchsorted(steps.start_ns[first:beyond], calls.start_ns[rows]) + first
         step = np.where(calls.step[rows] != NONE, calls.step[rows], following)
-        known = step < beyond
-        np.maximum.at(until_ns, step[known], end_ns[rows[known]])
+        inside = step < beyond
+        np.maximum.at(until_ns, step[inside], end_ns[rows[inside]])
         until_ns[first:beyond] = np.maximum.accumulate(until_ns[first:beyond])
     return until_ns
 

@@ -64,8 +64,8 @@ def inventory(steps: DecodeSteps) -> dict[KernelKey, Amount]:
     """The kernels of a step."""
     shapes = steps.key_shapes or ({},) * len(steps.keys)
     return {
-        key: Amount(launches / steps.steps, ns / steps.steps, shapes=own)
-        for key, launches, ns, own in zip(steps.keys, steps.key_launches, steps.key_ns, shapes, strict=True)
+        key: Amount(launches / steps.steps, ns / steps.steps, shapes=by_shape)
+        for key, launches, ns, by_shape in zip(steps.keys, steps.key_launches, steps.key_ns, shapes, strict=True)
     }
 
 
@@ -96,7 +96,7 @@ class LaunchDifference:
     def cost_s(self) -> float:
         """What kernels, copies and memsets that differ take more in a step, seconds; negative where they take less."""
         within, transfers = (
-            sum(own.cost_s or 0.0 for kind, own in self.moves.items() if (kind in WITHIN_THE_DEVICE) == inside)
+            sum(change.cost_s or 0.0 for kind, change in self.moves.items() if (kind in WITHIN_THE_DEVICE) == inside)
             for inside in (True, False)
         )
         return sum(kernel.cost_s or 0.0 for kernel in self.kernels) + within + max(transfers, 0.0)
@@ -114,7 +114,7 @@ class LaunchDifference:
             causes.append(f"the host waits for the device {format_mean(self.waits)} times more in a step")
         causes += [f"{format_mean(more)} more {kind} copies a step" for kind, more in self.pageable.items()
                    if kind not in self.steps.copies]  # fmt: skip
-        causes += [own.cause for kind, own in self.moves.items() if kind not in self.steps.copies | self.pageable]
+        causes += [change.cause for kind, change in self.moves.items() if kind not in self.steps.copies | self.pageable]
         if reshaped := dict.fromkeys(kernel.cause for kernel in self.kernels if kernel.cause):
             causes.append(f"other launch shapes of {', '.join(reshaped)}")
         if not causes:
@@ -144,8 +144,8 @@ def without_waits(ranks: Sequence[DecodeSteps]) -> tuple[DecodeSteps, ...]:
                 least[key] = min(least.get(key, math.inf), ns / launches)
 
     def times(rank: DecodeSteps) -> tuple[int, ...]:
-        own = zip(rank.keys, rank.key_launches, rank.key_ns, strict=True)
-        return tuple(round(least[key] * launches) if key in least else ns for key, launches, ns in own)
+        rows = zip(rank.keys, rank.key_launches, rank.key_ns, strict=True)
+        return tuple(round(least[key] * launches) if key in least else ns for key, launches, ns in rows)
 
     return tuple(rank.model_copy(update={"key_ns": times(rank)}) for rank in ranks)
 
@@ -157,7 +157,7 @@ def by_rank(trials: Sequence[Sequence[DecodeSteps]]) -> list[DecodeSteps]:
         trials: Of each trial what its ranks ran.
     """
     alike = (without_waits(ranks) for ranks in trials if len(ranks) == len(trials[0]))
-    return [pool(own) for own in zip(*alike, strict=True)]
+    return [pool(steps) for steps in zip(*alike, strict=True)]
 
 
 def launch_difference(base: DecodeSteps, head: DecodeSteps) -> LaunchDifference:
@@ -173,13 +173,13 @@ def launch_difference(base: DecodeSteps, head: DecodeSteps) -> LaunchDifference:
     """
     base = _with_roles_of(head, base)
     pattern = head.patterns[0]
-    known = base.waits is not None and head.waits is not None
+    waits_known = base.waits is not None and head.waits is not None
     kernels, pace = _kernels(base, head)
     return LaunchDifference(
         kernels=kernels,
         steps=difference(base, head, nearest(pattern, head, base), pattern),
         pageable=_pageable(base, head),
-        waits=(head.waits or 0) / head.steps - (base.waits or 0) / base.steps if known else 0.0,
+        waits=(head.waits or 0) / head.steps - (base.waits or 0) / base.steps if waits_known else 0.0,
         moves=_moves(base, head, pace),
     )
 
@@ -187,7 +187,7 @@ def launch_difference(base: DecodeSteps, head: DecodeSteps) -> LaunchDifference:
 def _with_roles_of(head: DecodeSteps, base: DecodeSteps) -> DecodeSteps:
     """The base with its kernels in the roles that the head's have: a later version may know more of them."""
     theirs, mine = _roles(head), _roles(base)
-    moved = {name: own for name, (own, *more) in theirs.items() if not more and len(mine.get(name, ())) == 1}
+    moved = {name: role for name, (role, *more) in theirs.items() if not more and len(mine.get(name, ())) == 1}
     keys = tuple(key.model_copy(update={"role": moved.get(key.name, key.role)}) for key in base.keys)
     return base.model_copy(update={"keys": keys})
 
@@ -196,9 +196,9 @@ def _roles(steps: DecodeSteps) -> dict[str, list[str]]:
     """The roles that kernels of a name have: several where a scenario's own rule reads what the name leaves out."""
     roles: dict[str, list[str]] = {}
     for key in steps.keys:
-        own = roles.setdefault(key.name, [])
-        if key.role not in own:
-            own.append(key.role)
+        of_name = roles.setdefault(key.name, [])
+        if key.role not in of_name:
+            of_name.append(key.role)
     return roles
 
 
@@ -213,8 +213,8 @@ def _kernels(base: DecodeSteps, head: DecodeSteps) -> tuple[tuple[Change, ...], 
     pairs = {key: (before.get(key, nothing), after.get(key, nothing)) for key in {**before, **after}}
     reshaped = {key for key, (b, h) in pairs.items() if _reshaped((b.shapes, base.steps), (h.shapes, head.steps))}
     others = {key for key, (b, h) in pairs.items() if abs(b.often - h.often) > _by_chance(b.often, base, head)}
-    pace = _pace([own for key, own in pairs.items() if key not in reshaped | others and key.role != COMMUNICATION])
-    found = []
+    pace = _pace([pair for key, pair in pairs.items() if key not in reshaped | others and key.role != COMMUNICATION])
+    changes = []
     for key in reshaped | others:
         b, h = pairs[key]
         faster = pace if key.role != COMMUNICATION else 1.0
@@ -222,9 +222,9 @@ def _kernels(base: DecodeSteps, head: DecodeSteps) -> tuple[tuple[Change, ...], 
             cost_ns = h.ns - b.ns * faster
         else:  # as many as before take what they took
             cost_ns = (h.often - b.often) * (h.ns / h.often if h.often > b.often else b.ns * faster / b.often)
-        found.append((key, _kernel_change(key, b, h, cost_ns / NS_PER_S, reshaped=key in reshaped)))
-    found.sort(key=lambda own: (-abs(own[1].cost_s or 0.0), own[0].role, own[0].place, own[0].name))
-    return tuple(change for _, change in found), pace
+        changes.append((key, _kernel_change(key, b, h, cost_ns / NS_PER_S, reshaped=key in reshaped)))
+    changes.sort(key=lambda entry: (-abs(entry[1].cost_s or 0.0), entry[0].role, entry[0].place, entry[0].name))
+    return tuple(change for _, change in changes), pace
 
 
 def _kernel_change(key: KernelKey, base: Amount, head: Amount, cost_s: float, *, reshaped: bool) -> Change:
@@ -232,7 +232,7 @@ def _kernel_change(key: KernelKey, base: Amount, head: Amount, cost_s: float, *,
     more = head.often - base.often
     parts = [f"{format_mean(base.often)} -> {format_mean(head.often)} launches a step"] if more else []
     if reshaped:
-        was, now = (sorted(own.shapes, key=lambda shape: (-own.shapes[shape], shape)) for own in (base, head))
+        was, now = (sorted(amount.shapes, key=lambda shape: (-amount.shapes[shape], shape)) for amount in (base, head))
         parts.append(f"{listed(was, NAMED)} -> {listed(now, NAMED)}")
     return Change(f"{where} {short_name(key.name)}", (more,), parts, cost_s, where if reshaped else "")
 
@@ -284,14 +284,14 @@ def _moves(base: DecodeSteps, head: DecodeSteps, pace: float) -> dict[str, Chang
 
     Only what these steps copy has a price.
     """
-    found = []
+    changes = []
     for kind in MOVE_KINDS if base.moves is not None and head.moves is not None else ():
         was, now = _shares(base, kind, pace), _shares(head, kind)
         (b, gone, less), (h, added, more) = _totals(was, now), _totals(now, was)
         if max(less, more) > _by_chance(b.often, base, head):
             cost_ns = _cost_of_moves_ns(gone, added, within=kind in WITHIN_THE_DEVICE)
-            found.append((kind, _move_change(kind, b, h, cost_ns / NS_PER_S)))
-    return dict(sorted(found, key=lambda own: -abs(own[1].cost_s or 0.0)))
+            changes.append((kind, _move_change(kind, b, h, cost_ns / NS_PER_S)))
+    return dict(sorted(changes, key=lambda entry: -abs(entry[1].cost_s or 0.0)))
 
 
 def _move_change(kind: str, base: Amount, head: Amount, cost_s: float) -> Change:
@@ -311,13 +311,13 @@ def _move_change(kind: str, base: Amount, head: Amount, cost_s: float) -> Change
 
 def _shares(steps: DecodeSteps, kind: str, pace: float = 1.0) -> _Shares:
     moves: Sequence[Moves] = (steps.moves or {}).get(kind, ())
-    return {(own.launches, own.bytes): (own.steps / steps.steps, pace * own.ns / steps.steps) for own in moves}
+    return {(move.launches, move.bytes): (move.steps / steps.steps, pace * move.ns / steps.steps) for move in moves}
 
 
-def _totals(own: _Shares, other: _Shares) -> tuple[Amount, Amount, float]:
+def _totals(shares: _Shares, other: _Shares) -> tuple[Amount, Amount, float]:
     """What a build moves in a step; what of it in steps that the other has fewer of, and the share of these."""
     every, beyond, share = Amount(), Amount(), 0.0
-    for key, (often, ns) in own.items():
+    for key, (often, ns) in shares.items():
         every = every.plus(often, *key, ns)
         if (more := often - other.get(key, (0.0, 0.0))[0]) > 0:
             beyond, share = beyond.plus(more, *key, ns * more / often), share + more

@@ -51,18 +51,18 @@ def moves_of(figures: StepFigures) -> dict[str, tuple[Moves, ...]]:
         )
     )
     every = zip(MOVE_KINDS, *tables, strict=True)
-    found = {kind: _grouped((1, *row) for row in zip(*columns, strict=True)) for kind, *columns in every}
-    return {kind: moves for kind, moves in found.items() if moves}
+    by_kind = {kind: _grouped((1, *row) for row in zip(*columns, strict=True)) for kind, *columns in every}
+    return {kind: moves for kind, moves in by_kind.items() if moves}
 
 
 def pooled_moves(trials: Sequence[dict[str, tuple[Moves, ...]] | None]) -> dict[str, tuple[Moves, ...]] | None:
     """The moves of several trials as those of one; ``None`` where they were not kept of each."""
     rows: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
-    for own in trials:
-        if own is None:
+    for by_kind in trials:
+        if by_kind is None:
             return None
-        for kind, moves in own.items():
-            rows[kind] += [(one.steps, one.launches, one.bytes, one.ns) for one in moves]
+        for kind, moves in by_kind.items():
+            rows[kind] += [(move.steps, move.launches, move.bytes, move.ns) for move in moves]
     return {kind: _grouped(several) for kind, several in rows.items()}
 
 
@@ -116,12 +116,12 @@ def shapes_by_key(
         shape: The row of ``shapes`` of each launch, shape (launches,).
         keys: How many kernels there are.
     """
-    found: tuple[Shapes, ...] = tuple({} for _ in range(keys))
+    counts: tuple[Shapes, ...] = tuple({} for _ in range(keys))
     distinct, group = combinations(key, shape)
     for (kernel, row), launches in zip(distinct, np.bincount(group, minlength=len(distinct)).tolist(), strict=True):
         if shapes[row].any():
-            found[kernel][in_words(shapes[row].tolist())] = launches
-    return found if any(found) else ()
+            counts[kernel][in_words(shapes[row].tolist())] = launches
+    return counts if any(counts) else ()
 
 
 def pooled_shapes(
@@ -136,7 +136,7 @@ def pooled_shapes(
     if not all(shapes for _, shapes in trials):
         return ()
     counts: list[Counter[str]] = [Counter() for _ in number]
-    for keys, own in trials:
-        for key, shapes in zip(keys, own, strict=True):
+    for keys, by_key in trials:
+        for key, shapes in zip(keys, by_key, strict=True):
             counts[number[key]].update(shapes)
     return tuple(dict(count) for count in counts)

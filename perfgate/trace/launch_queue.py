@@ -63,9 +63,9 @@ def find_launches(trace: Trace) -> Launches:
     by_key = np.argsort(keys, kind="stable")
     sorted_keys = np.append(keys[by_key], np.iinfo(np.int64).max)
     call = np.append(by_key, NONE)[np.searchsorted(sorted_keys[:-1], made.key)]
-    found = np.flatnonzero(sorted_keys[np.searchsorted(sorted_keys[:-1], made.key)] == made.key)
-    found = found[np.argsort(calls.start_ns[call[found]], kind="stable")]
-    made, call = made.take(found), call[found]
+    linked = np.flatnonzero(sorted_keys[np.searchsorted(sorted_keys[:-1], made.key)] == made.key)
+    linked = linked[np.argsort(calls.start_ns[call[linked]], kind="stable")]
+    made, call = made.take(linked), call[linked]
     called_ns = calls.start_ns[call]
     begun_ns = np.maximum(made.start_ns, called_ns)
     queue, late = np.zeros(len(call), np.int64), np.zeros(len(call), bool)
@@ -130,5 +130,5 @@ class _Made(Columns):
         chosen = order[first]
         last = np.maximum.reduceat(end_ns[order], first) if len(first) else end_ns
         pieces = np.diff(np.append(first, len(order)))
-        own = (device[chosen], stream[chosen], work_of[chosen], name_of[chosen])
-        return cls(key[chosen], start_ns[chosen], last, *own, pieces)
+        details = (device[chosen], stream[chosen], work_of[chosen], name_of[chosen])
+        return cls(key[chosen], start_ns[chosen], last, *details, pieces)

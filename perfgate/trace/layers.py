@@ -66,19 +66,19 @@ def assign_layers(
     if not len(inside):
         return layer, place
     cuts = np.flatnonzero((np.diff(kernels.step[inside]) != 0) | (np.diff(kernels.device[inside]) != 0)) + 1
-    told = layer.copy() if by_range is None else by_range
+    range_layer = layer.copy() if by_range is None else by_range
     backward = np.array([_BACKWARD.search(name) is not None for name in names.demangled])
-    known: dict[tuple[bytes, ...], tuple[NDArray[np.int16], NDArray[np.int8]]] = {}
+    cache: dict[tuple[bytes, ...], tuple[NDArray[np.int16], NDArray[np.int8]]] = {}
     for rows in np.split(inside, cuts):
-        name, stream, ranges = kernels.name[rows], kernels.stream[rows], told[rows]
+        name, stream, ranges = kernels.name[rows], kernels.stream[rows], range_layer[rows]
         sequence = (name.tobytes(), stream.tobytes(), ranges.tobytes())
-        if sequence not in known:
+        if sequence not in cache:
             roles = [names.role[number] for number in name]
             layers = ranges
             if not (ranges != NONE).any() and not backward[name].any():
                 layers = _by_repetition(name, stream, roles)
-            known[sequence] = layers, _places(layers, roles)
-        layer[rows], place[rows] = known[sequence]
+            cache[sequence] = layers, _places(layers, roles)
+        layer[rows], place[rows] = cache[sequence]
     return layer, place
 
 
@@ -112,8 +112,8 @@ def _places(layers: NDArray[np.int16], roles: Sequence[str]) -> NDArray[np.int8]
         if layer >= drafted:
             return places
         order = "".join(_SYMBOLS.get(roles[row], "") for row in rows)
-        known = _DENSE.fullmatch(order) or (number == len(inside) - 1 and _BEGUN.fullmatch(order))
-        ordered = _IN_ORDER if known else _IN_ORDER[:2] if _EXPERTS.fullmatch(order) else ()
+        dense = _DENSE.fullmatch(order) or (number == len(inside) - 1 and _BEGUN.fullmatch(order))
+        ordered = _IN_ORDER if dense else _IN_ORDER[:2] if _EXPERTS.fullmatch(order) else ()
         _place_in_order(places, rows, roles, ordered)
     behind = list(range(max(inside[max(inside)]) + 1, len(roles))) if inside else []
     behind = behind[: next((n for n, row in enumerate(behind) if roles[row] == SAMPLER), len(behind))]
@@ -235,10 +235,10 @@ def _anchors(names: Sequence[int], roles: Sequence[str]) -> dict[int, str]:
         mixing = _first_of_runs([row for row in repeated if roles[row] == ATTENTION], roles)
     if (states and not writes and KV_WRITE in roles) or (mixing and not states and RECURRENCE in roles):
         return {}  # a layer of a kind of its own may be there, and where it begins and ends cannot be seen
-    found = dict.fromkeys(mixing, _MIXES) | dict.fromkeys(_shared(names, states), _KEEPS_STATE)
-    if not found:
-        found = dict.fromkeys(_shared(names, repeated), _REPEATS)
-    return _side_by_side(dict(sorted(found.items())), roles)
+    anchors = dict.fromkeys(mixing, _MIXES) | dict.fromkeys(_shared(names, states), _KEEPS_STATE)
+    if not anchors:
+        anchors = dict.fromkeys(_shared(names, repeated), _REPEATS)
+    return _side_by_side(dict(sorted(anchors.items())), roles)
 
 
 def _writing(names: Sequence[int], roles: Sequence[str], rows: Sequence[int]) -> list[int]:

@@ -122,9 +122,9 @@ def _gains(network: Network, order: Sequence[int], end: int, length: int, parts:
         finish = np.zeros((network.nodes, len(chosen)), np.int64)
         for edge in order:
             time = finish[network.tails[edge]] + network.times[edge]
-            own = column.get(network.parts[edge])
-            if own is not None:
-                time[own] -= network.times[edge]
+            index = column.get(network.parts[edge])
+            if index is not None:
+                time[index] -= network.times[edge]
             head = finish[network.heads[edge]]
             np.maximum(head, time, out=head)
         gains |= {part: length - int(finish[end, number]) for part, number in column.items()}

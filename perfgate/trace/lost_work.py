@@ -54,10 +54,10 @@ def mark_lost(recorded: Trace, unclear: Ints) -> Trace:
     """
     calls = recorded.calls
     tables = (recorded.kernels, recorded.copies, recorded.memsets)
-    ran = np.concatenate([call_keys(one.process, one.correlation)[one.correlation != NONE] for one in tables])
+    ran = np.concatenate([call_keys(table.process, table.correlation)[table.correlation != NONE] for table in tables])
     keys = call_keys(calls.process, calls.correlation)
-    known = (calls.correlation != NONE) & ~np.isin(keys, unclear) & np.isin(calls.process, recorded.kernels.process)
-    due = (calls.work == DUE) & known & ~_captured(calls)
+    clear = (calls.correlation != NONE) & ~np.isin(keys, unclear) & np.isin(calls.process, recorded.kernels.process)
+    due = (calls.work == DUE) & clear & ~_captured(calls)
     work = np.where(due, np.where(np.isin(keys, ran), DUE, LOST), 0).astype(np.int8)
     return dataclasses.replace(recorded, calls=dataclasses.replace(calls, work=work))
 
@@ -160,12 +160,12 @@ def _without_kernels(trace: Trace) -> Iterator[Note]:
     ran = np.zeros(len(steps) + 1, bool)
     ran[trace.kernels.step] = True
     for kind in WORKING:
-        own = (steps.kind == STEP_KINDS.index(kind)) & np.isin(steps.process, trace.kernels.process)
-        empty = own & steps.complete & ~ran[:-1]
+        due = (steps.kind == STEP_KINDS.index(kind)) & np.isin(steps.process, trace.kernels.process)
+        empty = due & steps.complete & ~ran[:-1]
         if empty.any():
             first = ", ".join(map(str, steps.index[empty][:3].tolist()))
             more = ", ..." if empty.sum() > 3 else ""  # noqa: PLR2004 (as many as are named)
-            text = f"{int(empty.sum())} of {plural(int(own.sum()), f'{kind} step')} have no kernel in the trace and are"
+            text = f"{int(empty.sum())} of {plural(int(due.sum()), f'{kind} step')} have no kernel in the trace and are"
             yield Note(code="trace-damaged", text=f"{text} left out: {first}{more}")
 
 
@@ -196,19 +196,19 @@ def _short_replays(trace: Trace) -> _Short:
     launched = np.flatnonzero(calls.of("graph-launch") & (calls.work == DUE))
     keys = call_keys(calls.process[launched], calls.correlation[launched])
     order = np.argsort(keys, kind="stable")
-    own = call_keys(kernels.process, kernels.correlation)
+    kernel_keys = call_keys(kernels.process, kernels.correlation)
     if not len(keys):
         return _Short(launched, launched)
-    place = np.minimum(np.searchsorted(keys[order], own), len(keys) - 1)
-    rows = np.flatnonzero((keys[order][place] == own) & (kernels.correlation != NONE))
+    place = np.minimum(np.searchsorted(keys[order], kernel_keys), len(keys) - 1)
+    rows = np.flatnonzero((keys[order][place] == kernel_keys) & (kernels.correlation != NONE))
     call = launched[order[place[rows]]]
-    told = kernels.node[rows] != NONE
+    by_node = kernels.node[rows] != NONE
     nothing = np.empty(0, np.int64), np.empty(0, np.int64)
-    known = _short_by_node(trace, rows[told], call[told]) if told.any() else nothing
-    untold = np.setdiff1d(launched, call[told])
+    sure = _short_by_node(trace, rows[by_node], call[by_node]) if by_node.any() else nothing
+    untold = np.setdiff1d(launched, call[by_node])
     rest = np.isin(call, untold)
     guessed = _short_by_place(trace, untold, rows[rest], call[rest])
-    return _Short(*(np.concatenate(pair) for pair in zip(known, guessed, strict=True)))
+    return _Short(*(np.concatenate(pair) for pair in zip(sure, guessed, strict=True)))
 
 
 def _short_by_node(trace: Trace, rows: Ints, call: Ints) -> tuple[Ints, Ints]:
@@ -248,29 +248,31 @@ def _short_by_place(trace: Trace, launched: Ints, rows: Ints, call: Ints) -> tup
         calls.process[launched], trace.steps.kind[step], np.repeat(counts, counts), ordinal
     )  # fmt: skip
     _, sort = combinations(kernels.name[rows], kernels.shape[rows])
-    ran = {int(call[own[0]]): np.sort(sort[own]) for own in rows_by(call)}
-    found: dict[int, int] = {}
+    ran = {int(call[replay[0]]): np.sort(sort[replay]) for replay in rows_by(call)}
+    lacking: dict[int, int] = {}
     for number in range(len(groups)):
         members = launched[group == number].tolist()
-        replays = {one: ran[one] for one in members if one in ran}
+        replays = {launch: ran[launch] for launch in members if launch in ran}
         variants = {sorts.tobytes(): sorts for sorts in replays.values()}
         if 1 < len(variants) <= MOST_REPLAYS or len(variants) > MOST_REPLAYS:
             missing = _missing(list(variants.values())[:MOST_REPLAYS])
             lacks = dict(zip(variants, missing, strict=False))
-            found |= {one: lack for one, sorts in replays.items() if (lack := lacks.get(sorts.tobytes(), 0))}
-    return np.array(list(found), np.int64), np.array(list(found.values()), np.int64)
+            lacking |= {launch: lack for launch, sorts in replays.items() if (lack := lacks.get(sorts.tobytes(), 0))}
+    return np.array(list(lacking), np.int64), np.array(list(lacking.values()), np.int64)
 
 
 def _missing(variants: Sequence[NDArray[Any]]) -> list[int]:
     """How many kernels each of these replays lacks of one that is of the same graph."""
-    width = max(int(one.max()) for one in variants) + 1
-    counts = np.stack([np.bincount(one, minlength=width) for one in variants])
+    width = max(int(variant.max()) for variant in variants) + 1
+    counts = np.stack([np.bincount(variant, minlength=width) for variant in variants])
     lacks = [0] * len(variants)
-    for one, own in enumerate(counts):
+    for number, count in enumerate(counts):
         for other in counts:
-            common = np.minimum(own, other).sum()
-            within = common == own.sum() < other.sum()
-            same = common >= ALIKE * max(own.sum(), other.sum()) and ((own > 0) & (other > 0) & (own != other)).any()
+            common = np.minimum(count, other).sum()
+            within = common == count.sum() < other.sum()
+            same = (
+                common >= ALIKE * max(count.sum(), other.sum()) and ((count > 0) & (other > 0) & (count != other)).any()
+            )
             if within or same:
-                lacks[one] = max(lacks[one], int(np.maximum(other - own, 0).sum()))
+                lacks[number] = max(lacks[number], int(np.maximum(other - count, 0).sum()))
     return lacks

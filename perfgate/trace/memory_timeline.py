@@ -173,10 +173,10 @@ def _of_categories(file: Path) -> MemoryTimeline:
     begin_ns = min((row[0] for row in rows if row[0] >= 0), default=0)
     holdings = {}
     for number, name in enumerate(CATEGORIES):
-        own = [row for row in rows if row[3] == number]
-        before = sum(row[2] for row in own if row[0] < 0)  # a time of -1 is of what there was already
-        changes = [row for row in own if row[0] >= 0] or [[begin_ns, 0, 0, number]]
-        if own:
+        entries = [row for row in rows if row[3] == number]
+        before = sum(row[2] for row in entries if row[0] < 0)  # a time of -1 is of what there was already
+        changes = [row for row in entries if row[0] >= 0] or [[begin_ns, 0, 0, number]]
+        if entries:
             holding = _holding([row[0] for row in changes], [row[2] for row in changes], None, None)
             holdings[name] = dataclasses.replace(holding, level_bytes=holding.level_bytes + before)
     return MemoryTimeline("torch memory timeline", holdings, traced=False)

@@ -206,8 +206,8 @@ class _Reader:
         """The calls of processes with kernels that are wanted by process and correlation; kinds by the id of a name."""
 
         def matters(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
-            process, known = self._process_of(columns[2])
-            return np.asarray(known & wanted(call_keys(process, _unlinked(columns[3])[0])))
+            process, traced = self._process_of(columns[2])
+            return np.asarray(traced & wanted(call_keys(process, _unlinked(columns[3])[0])))
 
         expressions = ("start", "end", "globalTid", _link("nameId"))
         start, end, tid, link = self.export.integers(_CALL, expressions, matters, condition, _PACKED_CALL)
@@ -236,9 +236,9 @@ class _Reader:
         """The ranges that can name steps and layers; processes without kernels are numbered after those with some."""
         rows = named_ranges(self.export)
         thread = np.array([thread for *_, thread in rows], np.int64)
-        process, known = self._process_of(thread)
-        _, place = np.unique(thread[~known] & ~0xFFFFFF, return_inverse=True)
-        process[~known] = len(self.pids) + place
+        process, traced = self._process_of(thread)
+        _, place = np.unique(thread[~traced] & ~0xFFFFFF, return_inverse=True)
+        process[~traced] = len(self.pids) + place
         return [
             Range(name, start, end, number, thread & 0xFFFFFF)
             for (name, start, end, thread), number in zip(rows, process.tolist(), strict=True)
@@ -256,7 +256,7 @@ class _Reader:
                 kind, *(f"COALESCE({name}, 0)" for name in optional),
             ),
         )  # fmt: skip
-        process, known = self._process_of(pid)
+        process, traced = self._process_of(pid)
         made = filled(
             Events,
             kind=code,
@@ -269,14 +269,14 @@ class _Reader:
             graph=node != 0,
             correlation=correlation,
         )
-        return made if known.all() else made.take(known)
+        return made if traced.all() else made.take(traced)
 
     def _overhead(self) -> Events:
         """CUPTI's own work on the host, in whichever thread of the process it was done."""
         start, end, tid = self.export.integers("PROFILER_OVERHEAD", ("start", "end", "COALESCE(globalTid, 0)"))
-        process, known = self._process_of(tid)
+        process, traced = self._process_of(tid)
         made = filled(Events, start_ns=start, duration_ns=end - start, process=process)
-        return made.take(known)
+        return made.take(traced)
 
     def _devices(self) -> dict[int, str]:
         columns = self.export.columns.get("TARGET_INFO_GPU", {})
@@ -284,7 +284,7 @@ class _Reader:
             return {}
         number = "COALESCE(cuDevice, id)" if "cuDevice" in columns else "id"
         rows = self.export.select(f"SELECT {number}, name FROM TARGET_INFO_GPU ORDER BY 1")  # noqa: S608
-        return {one: str(name) for one, name in rows if isinstance(one, int)}
+        return {device: str(name) for device, name in rows if isinstance(device, int)}
 
     def _diagnostics(self) -> tuple[Note, ...]:
         """What nsys itself says went wrong; lost data is an error."""

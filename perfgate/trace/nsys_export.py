@@ -234,7 +234,7 @@ def _hidden_graphs(export: Export) -> int:
         launched = export.integers(KERNELS, key, condition="graphNodeId IS NOT NULL AND correlationId IS NOT NULL")
         seen = set(zip(*(column.tolist() for column in launched), strict=True))
     traced = export.integers(_GRAPHS, ("COALESCE(correlationId, -1)", key[1]))
-    return sum(one not in seen for one in zip(*(column.tolist() for column in traced), strict=True))
+    return sum(launch not in seen for launch in zip(*(column.tolist() for column in traced), strict=True))
 
 
 def harden(connection: sqlite3.Connection) -> None:

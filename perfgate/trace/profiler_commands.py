@@ -68,9 +68,9 @@ def nsys_profile(nsys: str, output: Path, *flags: str) -> list[str]:
         output: The report, without its suffix.
         flags: More of them.
     """
-    own = ["--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node"]
-    own += ["--trace-fork-before-exec=false", "--wait=primary", "--kill=none", "--force-overwrite=true"]
-    return [nsys, "profile", *own, *flags, f"--output={output}"]
+    options = ["--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node"]
+    options += ["--trace-fork-before-exec=false", "--wait=primary", "--kill=none", "--force-overwrite=true"]
+    return [nsys, "profile", *options, *flags, f"--output={output}"]
 
 
 def nsys_settings() -> dict[str, str]:

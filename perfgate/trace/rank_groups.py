@@ -70,12 +70,12 @@ def collectives_of(trace: Trace, kernels: Kernels, number: NDArray[np.int64]) ->
     called, of_step = kernels.take(together), number[together]
     order = np.lexsort((called.start_ns, place[called.name], of_step))
     called, of_step = called.take(order), of_step[order]
-    found = {}
+    by_step = {}
     for step in np.unique(number).tolist():
-        own = slice(*np.searchsorted(of_step, [step, step + 1]))
-        run = tuple(names.normalised[name] for name in called.name[own].tolist())
-        found[step] = Collectives(run, called.start_ns[own], called.duration_ns[own])
-    return found
+        rows = slice(*np.searchsorted(of_step, [step, step + 1]))
+        run = tuple(names.normalised[name] for name in called.name[rows].tolist())
+        by_step[step] = Collectives(run, called.start_ns[rows], called.duration_ns[rows])
+    return by_step
 
 
 def group_by_leaving(called: Sequence[Sequence[Collectives]], span_ns: float) -> list[list[int]]:
@@ -86,7 +86,7 @@ def group_by_leaving(called: Sequence[Sequence[Collectives]], span_ns: float) ->
         span_ns: How long a step of all ranks takes.
     """
     apart_ns = span_ns / (OF_A_STAGE * len(called))
-    return grouped_by(len(called), lambda one, other: _leave_together(called[one], called[other], apart_ns))
+    return grouped_by(len(called), lambda rank, other: _leave_together(called[rank], called[other], apart_ns))
 
 
 def grouped_by(count: int, together: Callable[[int, int], bool]) -> list[list[int]]:
@@ -101,37 +101,37 @@ def grouped_by(count: int, together: Callable[[int, int], bool]) -> list[list[in
     return groups
 
 
-def _leave_together(one: Sequence[Collectives], other: Sequence[Collectives], apart_ns: float) -> bool:
+def _leave_together(rank: Sequence[Collectives], other: Sequence[Collectives], apart_ns: float) -> bool:
     """Whether two ranks' collectives of one name and order end at the same time, and both are in most of them at once.
 
     A short stage, or one that works on another batch meanwhile, ends near the other one without having been with it.
     """
-    later_ns = _later_ns(one, other)
+    later_ns = _later_ns(rank, other)
     if not len(later_ns) or float(np.median(np.abs(later_ns))) > apart_ns:
         return False
-    return overlap([one, other], [0, float(np.clip(np.median(later_ns), -CLOCKS_NS, CLOCKS_NS))])
+    return overlap([rank, other], [0, float(np.clip(np.median(later_ns), -CLOCKS_NS, CLOCKS_NS))])
 
 
-def may_meet(one: Sequence[Collectives], other: Sequence[Collectives], host_ns: float, work_ns: float) -> bool:
+def may_meet(rank: Sequence[Collectives], other: Sequence[Collectives], host_ns: float, work_ns: float) -> bool:
     """Whether two ranks without a clock in common may have been in most of their collectives together.
 
     Args:
-        one: The collectives of each step of a rank.
+        rank: The collectives of each step of a rank.
         other: Those of the same steps of the other one.
         host_ns: By how much the other one's host begins a step later, by their clocks.
         work_ns: How long the rank with less work works in a step. Hosts may be as far ahead of each other, and the
             work of a stage begins where that of the one before has ended.
     """
-    later_ns = _later_ns(one, other)
-    if not len(later_ns) or overlap([one, other], [0, host_ns]):
+    later_ns = _later_ns(rank, other)
+    if not len(later_ns) or overlap([rank, other], [0, host_ns]):
         return True
     device_ns = float(np.median(later_ns))
-    return abs(device_ns - host_ns) < work_ns and overlap([one, other], [0, device_ns])
+    return abs(device_ns - host_ns) < work_ns and overlap([rank, other], [0, device_ns])
 
 
-def _later_ns(one: Sequence[Collectives], other: Sequence[Collectives]) -> NDArray[np.float64]:
+def _later_ns(rank: Sequence[Collectives], other: Sequence[Collectives]) -> NDArray[np.float64]:
     """By how much collectives end later on the other rank, in the steps in which both ran the same."""
-    runs = [(a, b) for a, b in zip(one, other, strict=True) if a.names == b.names]
+    runs = [(a, b) for a, b in zip(rank, other, strict=True) if a.names == b.names]
     return np.concatenate([np.zeros(0), *(b.end_ns - a.end_ns for a, b in runs)])
 
 
@@ -144,9 +144,9 @@ def overlap(called: Sequence[Sequence[Collectives]], late_ns: Sequence[float]) -
     """
     met: list[bool] = []
     for run in zip(*called, strict=True):
-        if len({one.names for one in run}) == 1:
-            ends = np.min([one.end_ns - late for one, late in zip(run, late_ns, strict=True)], axis=0)
+        if len({calls.names for calls in run}) == 1:
+            ends = np.min([calls.end_ns - late for calls, late in zip(run, late_ns, strict=True)], axis=0)
             met += (
-                np.max([one.start_ns - late for one, late in zip(run, late_ns, strict=True)], axis=0) < ends
+                np.max([calls.start_ns - late for calls, late in zip(run, late_ns, strict=True)], axis=0) < ends
             ).tolist()
     return 2 * sum(met) >= len(met)

@@ -149,8 +149,8 @@ def _parts(trace: Trace) -> list[_Part]:
     parts = []
     for number, (device, process) in enumerate(pairs):
         kernels = trace.kernels
-        own = kernels.take(np.flatnonzero((kernels.device == device) & (kernels.process == process)))
-        parts.append(_Part(dataclasses.replace(trace, kernels=own), figures.take(owner == number)))
+        chosen = kernels.take(np.flatnonzero((kernels.device == device) & (kernels.process == process)))
+        parts.append(_Part(dataclasses.replace(trace, kernels=chosen), figures.take(owner == number)))
     return parts
 
 
@@ -176,8 +176,8 @@ def _check_clock(parts: Sequence[_Part]) -> None:
     if len(begins[0]) < 2:  # noqa: PLR2004 (no distance between steps)
         return
     step_ns = float(np.median(np.diff(begins[0])))
-    for number, own in enumerate(begins[1:], 1):
-        apart_ns = float(np.median(np.abs(own - begins[0])))
+    for number, host_ns in enumerate(begins[1:], 1):
+        apart_ns = float(np.median(np.abs(host_ns - begins[0])))
         if apart_ns > step_ns * len(parts):
             text = f"the hosts of rank 0 and rank {number} begin a step {format_ns(apart_ns)} apart"
             raise NotMeasuredError(f"{text}, and a step takes {format_ns(step_ns)}", code="trace-damaged")
@@ -229,8 +229,8 @@ def _untold(ranks: Sequence[RankSteps]) -> Iterator[Note]:
 
 def _slowest(columns: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]]) -> Ints:
     """The rank that is the slowest in each step, of how long each one is busy, communicates, and hides of that."""
-    own: Ints = np.array([np.subtract(busy, np.subtract(talked, hidden)) for busy, talked, hidden in columns])
-    return np.asarray(own.argmax(axis=0))
+    work_ns: Ints = np.array([np.subtract(busy, np.subtract(talked, hidden)) for busy, talked, hidden in columns])
+    return np.asarray(work_ns.argmax(axis=0))
 
 
 def _of_all(ranks: Sequence[RankSteps], slowest: Ints, edges: dict[str, Ints], notes: Sequence[Note]) -> DecodeSteps:
@@ -242,13 +242,15 @@ def _of_all(ranks: Sequence[RankSteps], slowest: Ints, edges: dict[str, Ints], n
     def of_slowest(columns: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
         return tuple(columns[rank][step] if columns[rank] else 0 for step, rank in chosen)
 
-    columns: dict[str, Any] = {name: of_slowest([getattr(one, name) for one in decodes]) for name in COLUMNS}
+    columns: dict[str, Any] = {name: of_slowest([getattr(decode, name) for decode in decodes]) for name in COLUMNS}
     columns |= {name: tuple(None if ns == NO_TIME else ns for ns in column.tolist()) for name, column in edges.items()}
-    columns["slack_ns"] = tuple(min(known, default=None) for known in _by_step(decodes, "slack_ns"))
-    columns["work_ns"] = tuple(max(known, default=None) for known in _by_step(decodes, "work_ns"))
+    columns["slack_ns"] = tuple(min(times, default=None) for times in _by_step(decodes, "slack_ns"))
+    columns["work_ns"] = tuple(max(times, default=None) for times in _by_step(decodes, "work_ns"))
     for table in ("gap_ns", "role_ns"):
-        names = dict.fromkeys(chain.from_iterable(getattr(one, table) for one in decodes))
-        columns[table] = {name: of_slowest([getattr(one, table).get(name, ()) for one in decodes]) for name in names}
+        names = dict.fromkeys(chain.from_iterable(getattr(decode, table) for decode in decodes))
+        columns[table] = {
+            name: of_slowest([getattr(decode, table).get(name, ()) for decode in decodes]) for name in names
+        }
     cautions = (*every.cautions, *((note.code, note.text) for note in notes))
     return every.model_copy(update={**columns, "cautions": cautions})
 
@@ -289,13 +291,13 @@ def _visible_waits(rank: RankSteps) -> list[int | None]:
 def _with_waits(steps: DecodeSteps, waits_ns: Sequence[int | None]) -> DecodeSteps:
     if COMMUNICATION not in steps.role_ns:
         return steps
-    told = [ns or 0 for ns in waits_ns]
+    waited_ns = [ns or 0 for ns in waits_ns]
 
     def less(column: Sequence[int]) -> tuple[int, ...]:
-        return tuple(ns - waited for ns, waited in zip(column, told, strict=True))
+        return tuple(ns - waited for ns, waited in zip(column, waited_ns, strict=True))
 
     roles = steps.role_ns | {COMMUNICATION: less(steps.role_ns[COMMUNICATION])}
-    gaps = steps.gap_ns | {OTHER_RANKS: tuple(told)}
+    gaps = steps.gap_ns | {OTHER_RANKS: tuple(waited_ns)}
     lengths = tuple(None if waited is None else ns for ns, waited in zip(steps.step_ns, waits_ns, strict=True))
     columns = {"busy_ns": less(steps.busy_ns), "role_ns": roles, "gap_ns": gaps, "step_ns": lengths}
     return steps.model_copy(update=columns)
@@ -303,14 +305,16 @@ def _with_waits(steps: DecodeSteps, waits_ns: Sequence[int | None]) -> DecodeSte
 
 def _by_step(decodes: Sequence[DecodeSteps], name: str) -> list[list[int]]:
     """What of a column is known in each step, over the ranks."""
-    return [[ns for ns in row if ns is not None] for row in zip(*(getattr(one, name) for one in decodes), strict=True)]
+    return [
+        [ns for ns in row if ns is not None] for row in zip(*(getattr(decode, name) for decode in decodes), strict=True)
+    ]
 
 
 def _lengths(first_ns: Ints, follows: NDArray[np.bool_]) -> Ints:
     """From the first kernel of each step to that of the next, where that is the next one."""
     lengths = np.full(len(first_ns), NO_TIME)
-    known = np.flatnonzero(follows[:-1])
-    lengths[known] = first_ns[known + 1] - first_ns[known]
+    rows = np.flatnonzero(follows[:-1])
+    lengths[rows] = first_ns[rows + 1] - first_ns[rows]
     return lengths
 
 
@@ -327,10 +331,10 @@ class _Wait:
 def _waits(parts: Sequence[_Part], span_ns: float) -> list[_Wait]:
     """The waits of each rank, held against the ranks that leave collectives with it."""
     called = [_called(part) for part in parts]
-    found: dict[int, _Wait] = {}
+    by_rank: dict[int, _Wait] = {}
     for group in group_by_leaving(called, span_ns):
-        found |= dict(zip(group, _group_waits([called[number] for number in group]), strict=True))
-    return [found[number] for number in range(len(parts))]
+        by_rank |= dict(zip(group, _group_waits([called[number] for number in group]), strict=True))
+    return [by_rank[number] for number in range(len(parts))]
 
 
 def _called(part: _Part) -> list[Collectives]:
@@ -338,20 +342,20 @@ def _called(part: _Part) -> list[Collectives]:
     steps = part.figures.step
     kernels = part.trace.kernels
     kernels = kernels.take(np.flatnonzero(np.isin(kernels.step, steps)))
-    found = collectives_of(part.trace, kernels, kernels.step.astype(np.int64))
-    return [found[step] for step in steps.tolist()]
+    by_step = collectives_of(part.trace, kernels, kernels.step.astype(np.int64))
+    return [by_step[step] for step in steps.tolist()]
 
 
 def _group_waits(called: Sequence[Sequence[Collectives]]) -> list[_Wait]:
     waiting = np.full((len(called), len(called[0])), -1, np.int64)
     last, collectives = np.zeros(len(called), np.int64), 0
     for step, row in enumerate(zip(*called, strict=True)):
-        if len(called) > 1 and row[0].names and len({one.names for one in row}) == 1:
-            waits, held_up = waits_in(np.stack([one.duration_ns for one in row]))
+        if len(called) > 1 and row[0].names and len({calls.names for calls in row}) == 1:
+            waits, held_up = waits_in(np.stack([calls.duration_ns for calls in row]))
             waiting[:, step] = waits.sum(axis=1)
             last += (held_up > 0).sum(axis=1)
             collectives += len(row[0].names)
-    return [_Wait(own, collectives > 0, collectives, int(late)) for own, late in zip(waiting, last, strict=True)]
+    return [_Wait(waited, collectives > 0, collectives, int(late)) for waited, late in zip(waiting, last, strict=True)]
 
 
 def _listed(column: Ints) -> tuple[int, ...]:
@@ -362,11 +366,13 @@ def pool_ranks(trials: Sequence[Sequence[RankSteps]]) -> tuple[RankSteps, ...]:
     """The ranks of several trials as those of one; trials of another number of ranks are left out."""
     alike = [ranks for ranks in trials if len(ranks) == len(trials[0])] if trials else []
     pooled = []
-    for own in zip(*alike, strict=True):
-        joined = {name: tuple(chain.from_iterable(getattr(one, name) for one in own)) for name in _JOINED}
-        joined["waiting_ns"] = tuple(chain.from_iterable(one.waiting_ns or (None,) * len(one.begins_ns) for one in own))
-        added = {name: sum(getattr(one, name) for one in own) for name in ("collectives", "last", "slowest")}
-        pooled.append(RankSteps(label=own[0].label, decode=pool([one.decode for one in own]), **joined, **added))
+    for parts in zip(*alike, strict=True):
+        joined = {name: tuple(chain.from_iterable(getattr(part, name) for part in parts)) for name in _JOINED}
+        joined["waiting_ns"] = tuple(
+            chain.from_iterable(part.waiting_ns or (None,) * len(part.begins_ns) for part in parts)
+        )
+        added = {name: sum(getattr(part, name) for part in parts) for name in ("collectives", "last", "slowest")}
+        pooled.append(RankSteps(label=parts[0].label, decode=pool([part.decode for part in parts]), **joined, **added))
     return tuple(pooled)
 
 

@@ -127,7 +127,7 @@ def _rank(label: str, trace: Trace, kernels: Kernels, figures: StepFigures) -> R
     talking = np.array([role == COMMUNICATION for role in trace.names.role])[kernels.name]
     numbers = np.append(trace.steps.index, WHOLE)  # the last one is of kernels in no step
     number = numbers[kernels.step]
-    own = trace.steps.index[figures.step].tolist()
+    steps = trace.steps.index[figures.step].tolist()
     work = zip(figures.begin_ns.tolist(), (figures.begin_ns + figures.span_ns).tolist(), strict=True)
     return Rank(
         label=label,
@@ -136,8 +136,8 @@ def _rank(label: str, trace: Trace, kernels: Kernels, figures: StepFigures) -> R
         communication_ns=_sums(number[talking], kernels.duration_ns[talking]),
         collectives=collectives_of(trace, kernels, number),
         numbered=bool(trace.steps.own[figures.step].all()),
-        begins_ns=dict(zip(own, trace.steps.start_ns[figures.step].tolist(), strict=True)),
-        work_ns=dict(zip(own, work, strict=True)),
+        begins_ns=dict(zip(steps, trace.steps.start_ns[figures.step].tolist(), strict=True)),
+        work_ns=dict(zip(steps, work, strict=True)),
     )
 
 
@@ -168,22 +168,22 @@ def compare_ranks(
     sure = known_clock and bool(groups)
     if matched == "time" and not sure and not (grouped and all(_met(ranks, group, rows) for group in groups)):
         matched, rows, grouped = "order", _by_number(ranks), False
-    told = by_order or matched != "order"
+    telling = by_order or matched != "order"
     if not grouped and not sure:
-        groups = grouped_by(len(ranks), lambda one, other: told and _may_meet(ranks, (one, other), rows))
+        groups = grouped_by(len(ranks), lambda rank, other: telling and _may_meet(ranks, (rank, other), rows))
     shared = len(rows)
     rows = [row for row in rows if all(len({_names(ranks, row, n) for n in group}) == 1 for group in groups)]
-    found: dict[int, RankWaits] = {}
+    waits: dict[int, RankWaits] = {}
     for group in groups:
-        found |= dict(zip(group, _waits_of(ranks, group, rows), strict=True))
-    compared = tuple(found[number] for number in range(len(ranks)))
+        waits |= dict(zip(group, _waits_of(ranks, group, rows), strict=True))
+    compared = tuple(waits[number] for number in range(len(ranks)))
     ran = any(_names(ranks, row, number) for row in rows for number in range(len(ranks)))
     single = {group[0] for group in groups if len(group) == 1 < len(ranks)} if ran else set[int]()
     return RankComparison(
         ranks=compared,
         steps=len(rows),
         other_steps=shared - len(rows),
-        collectives=sum(found[group[0]].collectives for group in groups),
+        collectives=sum(waits[group[0]].collectives for group in groups),
         shown=tuple(len(rank.collectives) for rank in ranks),
         matched=matched,
         grouped=grouped,
@@ -202,7 +202,7 @@ def _names(ranks: Sequence[Rank], row: _Row, number: int) -> tuple[str, ...]:
 def _waits_of(ranks: Sequence[Rank], group: Sequence[int], rows: Sequence[_Row]) -> list[RankWaits]:
     """What the ranks of a group do in these steps."""
     taken = [[ranks[number].collectives[row[number]].duration_ns for row in rows] for number in group]
-    table = np.array([np.concatenate(own or [_NOTHING]) for own in taken])
+    table = np.array([np.concatenate(durations or [_NOTHING]) for durations in taken])
     count = table.shape[1] if len(group) > 1 or len(ranks) == 1 else 0
     waits = []
     for number, waited, held_up in zip(group, *waits_in(table), strict=True):
@@ -231,11 +231,11 @@ def _same_steps(ranks: Sequence[Rank], *, one_clock: bool) -> tuple[Matched, lis
     if not one_clock or not all(rank.begins_ns for rank in ranks):
         return "order", _by_number(ranks)
     numbers = [sorted(rank.begins_ns, key=rank.begins_ns.__getitem__) for rank in ranks]
-    begins = [np.array([rank.begins_ns[step] for step in own]) for rank, own in zip(ranks, numbers, strict=True)]
+    begins = [np.array([rank.begins_ns[step] for step in steps]) for rank, steps in zip(ranks, numbers, strict=True)]
     places = matched_by_time(begins)
-    rows = zip(*([own[row] for row in taken] for own, taken in zip(numbers, places, strict=True)), strict=True)
-    known = [{*rank.collectives} for rank in ranks]
-    return "time", [row for row in rows if all(step in own for step, own in zip(row, known, strict=True))]
+    rows = zip(*([steps[row] for row in taken] for steps, taken in zip(numbers, places, strict=True)), strict=True)
+    shown = [{*rank.collectives} for rank in ranks]
+    return "time", [row for row in rows if all(step in steps for step, steps in zip(row, shown, strict=True))]
 
 
 def _by_number(ranks: Sequence[Rank]) -> list[_Row]:
@@ -251,11 +251,11 @@ def matched_by_time(begins_ns: Sequence[Ints]) -> list[Ints]:
     first = begins_ns[0]
     rows = [np.arange(len(first))]
     kept = np.ones(len(first), bool)
-    for own in begins_ns[1:]:
-        nearest = _nearest(first, own)
-        kept &= _nearest(own, first)[nearest] == rows[0]
+    for begins in begins_ns[1:]:
+        nearest = _nearest(first, begins)
+        kept &= _nearest(begins, first)[nearest] == rows[0]
         rows.append(nearest)
-    return [own[kept] for own in rows]
+    return [row[kept] for row in rows]
 
 
 def _nearest(times: Ints, others: Ints) -> Ints:
@@ -284,11 +284,11 @@ def _met(ranks: Sequence[Rank], group: Sequence[int], rows: Sequence[_Row]) -> b
 
 def _may_meet(ranks: Sequence[Rank], pair: tuple[int, int], rows: Sequence[_Row]) -> bool:
     """Whether two ranks may have been in their collectives together; they may where no host's begin of a step tells."""
-    one, other = (ranks[number] for number in pair)
-    if not rows or not one.begins_ns or not other.begins_ns:
+    member, other = (ranks[number] for number in pair)
+    if not rows or not member.begins_ns or not other.begins_ns:
         return True
-    host_ns = statistics.median([other.begins_ns[row[pair[1]]] - one.begins_ns[row[pair[0]]] for row in rows])
-    work_ns = min(statistics.median(end - begin for begin, end in rank.work_ns.values()) for rank in (one, other))
+    host_ns = statistics.median([other.begins_ns[row[pair[1]]] - member.begins_ns[row[pair[0]]] for row in rows])
+    work_ns = min(statistics.median(end - begin for begin, end in rank.work_ns.values()) for rank in (member, other))
     first, second = ([ranks[number].collectives[row[number]] for row in rows] for number in pair)
     return may_meet(first, second, host_ns, work_ns)
 

@@ -197,8 +197,8 @@ class Period:
             part = edges[begin : begin + some + 1]
             stretch = np.repeat(np.arange(len(part) - 1), np.diff(part))
             cells = stretch * width + column[names[part[0] : part[-1]]]
-            found = np.bincount(cells, minlength=width * (len(part) - 1)).reshape(-1, width)
-            common[begin : begin + some] = np.minimum(found[:, :-1], usual).sum(axis=1)
+            counts = np.bincount(cells, minlength=width * (len(part) - 1)).reshape(-1, width)
+            common[begin : begin + some] = np.minimum(counts[:, :-1], usual).sum(axis=1)
         return replace(self, alike=self.alike & (common >= LEAST_COMMON * usual.sum()))
 
     def sums(self, values: NDArray[Any]) -> Ints:
@@ -213,15 +213,15 @@ class Period:
 
     def more(self, launched: NDArray[np.bool_], shorter: Period, often: int) -> bool:
         """Whether an equal stretch of this holds more of some launches than so many of a shorter period do."""
-        own = np.median(self.sums(launched)[self.alike])
-        return bool(own > often * np.median(shorter.sums(launched)[shorter.alike]))
+        amount = np.median(self.sums(launched)[self.alike])
+        return bool(amount > often * np.median(shorter.sums(launched)[shorter.alike]))
 
 
 def periods(launches: Launches) -> list[Period]:
     """The periods of a sequence from the shortest on, one a length, the one with most equal stretches."""
-    found = sorted(_found(launches), key=lambda period: period.kernels)
+    by_length = sorted(_found(launches), key=lambda period: period.kernels)
     levels: list[list[Period]] = []
-    for period in found:
+    for period in by_length:
         if levels and period.kernels - levels[-1][0].kernels <= levels[-1][0].tolerance:
             levels[-1].append(period)
         else:
@@ -250,9 +250,9 @@ def _found(launches: Launches) -> Iterator[Period]:
         length = np.diff(before[at])
         begin, end = at[:-1], at[1:]
         sequence = (until[end] - until[begin]) * shift[begin]
-        _, one, number = np.unique(sequence, return_index=True, return_counts=True)
+        _, example, number = np.unique(sequence, return_index=True, return_counts=True)
         most = int(np.argmax(number))
-        usual, equal = int(one[most]), int(number[most])
+        usual, equal = int(example[most]), int(number[most])
         kernels = int(length[usual])
         alike = sequence == sequence[usual]
         if TOLERANCE * kernels >= 1:  # a layer and what is around the layers may be as long as each other

@@ -196,5 +196,5 @@ def _scrub_event(event: Event, name: str, origin: int) -> dict[str, Any]:
         arguments |= {"grid": shape[:3], "block": shape[3:]}
     made: dict[str, Any] = {"ph": "X", "cat": event.category, "name": name, "args": arguments}
     made |= {"ts": (event.start_ns - origin) / 1000, "dur": duration_ns / 1000}
-    numbers = {key: one for key, one in (("pid", event.pid), ("tid", event.thread)) if isinstance(one, int)}
+    numbers = {key: number for key, number in (("pid", event.pid), ("tid", event.thread)) if isinstance(number, int)}
     return made | numbers | ({"pid": f"{event.rank}{event.pid}"} if event.rank else {})

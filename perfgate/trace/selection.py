@@ -125,14 +125,14 @@ def select(trace: Trace, step: int | None = None, layer: int | None = None) -> S
 
 
 def _one_step(trace: Trace, steps: StepFigures, step: int) -> tuple[NDArray[np.bool_], str]:
-    known = trace.steps.index
-    if not (known == step).any():
-        there = f"it has steps {known.min()} to {known.max()}" if len(known) else "no range names a step"
+    numbers = trace.steps.index
+    if not (numbers == step).any():
+        there = f"it has steps {numbers.min()} to {numbers.max()}" if len(numbers) else "no range names a step"
         raise UsageError(f"the trace has no step {step}: {there}")
-    kind = STEP_KINDS[trace.steps.kind[known == step][0]]
-    what, rows = f"step {step} ({kind})", np.flatnonzero(known == step)
-    check_shown(trace, np.union1d(rows, np.minimum(rows + 1, len(known) - 1)), f"{what} and the next one")
-    chosen = known[steps.step] == step
+    kind = STEP_KINDS[trace.steps.kind[numbers == step][0]]
+    what, rows = f"step {step} ({kind})", np.flatnonzero(numbers == step)
+    check_shown(trace, np.union1d(rows, np.minimum(rows + 1, len(numbers) - 1)), f"{what} and the next one")
+    chosen = numbers[steps.step] == step
     if not chosen.any():
         raise UsageError(f"{what} ran no kernel")
     return chosen, what
@@ -276,8 +276,8 @@ def kernel_spreads(selection: Selection) -> list[KernelSpread]:
     kernels, names = selection.trace.kernels, selection.trace.names
     distinct, group = combinations(kernels.name[selection.rows], kernels.place[selection.rows])
     spreads = []
-    for (name, place), own in zip(distinct, rows_by(group), strict=True):
-        times = np.sort(kernels.duration_ns[selection.rows[own]])
+    for (name, place), members in zip(distinct, rows_by(group), strict=True):
+        times = np.sort(kernels.duration_ns[selection.rows[members]])
         spreads.append(
             KernelSpread(
                 role=names.role[name],

@@ -70,18 +70,18 @@ def infer_steps(trace: Trace) -> tuple[Steps, Ints, tuple[Note, ...]]:
     time_ns = kernels.launched_ns
     parts, notes = [], []
     for process in np.unique(kernels.process).tolist():
-        own, known = kernels.process == process, time_ns != NO_TIME
-        if not (own & known).any():
-            time_ns = np.where(own, kernels.start_ns, time_ns)
-            known |= own
-        rows = np.flatnonzero(own & known).astype(np.int32)
-        found, why = _period_of(trace, Launches.of(kernels, rows, time_ns), process)
+        of_process, timed = kernels.process == process, time_ns != NO_TIME
+        if not (of_process & timed).any():
+            time_ns = np.where(of_process, kernels.start_ns, time_ns)
+            timed |= of_process
+        rows = np.flatnonzero(of_process & timed).astype(np.int32)
+        repetition, why = _period_of(trace, Launches.of(kernels, rows, time_ns), process)
         who = f" of process {trace.processes[process]}" if len(trace.processes) > 1 else ""
-        if found is None:
+        if repetition is None:
             notes.append(Note(code="steps-unclear", text=f"no range names a step{who}, {why}"))
             continue
-        parts.append(_steps(found, process))
-        notes += _notes(trace, found, parts[-1], who)
+        parts.append(_steps(repetition, process))
+        notes += _notes(trace, repetition, parts[-1], who)
     if not parts:
         return filled(Steps), time_ns, tuple(notes)
     return Steps.joined(parts), time_ns, tuple(notes)
@@ -140,8 +140,8 @@ class _Signs:
         if _each(period, self.graphs):
             return True
         if inner is None and period.kernels < SEVERAL_LAYERS:  # one layer, or a small step that repeats none
-            return any(_each(period, one) for one in self.samplers) and not _each(period, self.experts)
-        if any(_each(period, one) and not (inner and _each(inner, one)) for one in self.samplers):
+            return any(_each(period, sampler) for sampler in self.samplers) and not _each(period, self.experts)
+        if any(_each(period, sampler) and not (inner and _each(inner, sampler)) for sampler in self.samplers):
             return True
         layers = inner if inner and inner.kernels < SEVERAL_LAYERS else None
         seldom = layers is None or self.waiting(layers) * max(period.holds(layers), 1) <= SELDOM
@@ -171,11 +171,11 @@ def _outermost(levels: Sequence[Period], signs: _Signs) -> tuple[Period, Period 
 
 def _waits(trace: Trace, process: int) -> Ints:
     """When the host waited for the device, or copied to itself, in order."""
-    calls, own = trace.calls, trace.calls.process == process
-    waits = calls.start_ns[calls.of("synchronise") & own]
+    calls, of_process = trace.calls, trace.calls.process == process
+    waits = calls.start_ns[calls.of("synchronise") & of_process]
     to_host = [number for number, kind in enumerate(COPY_KINDS) if kind.startswith("d2h")]
     copied = np.isin(trace.copies.kind, to_host) & (trace.copies.process == process)
-    called = calls.take(calls.of("copy") & own)
+    called = calls.take(calls.of("copy") & of_process)
     launched = called.start_ns[np.isin(called.correlation, trace.copies.correlation[copied])]
     return np.sort(np.concatenate([waits, launched if len(called) else trace.copies.start_ns[copied]]))
 
@@ -210,9 +210,9 @@ def _doubts(launches: Launches, period: Period, inner: Period | None, graphs: ND
         yield "nothing repeats within one, as layers do, so one may be a part of a step"
 
 
-def _steps(found: _Found, process: int) -> Steps:
+def _steps(repetition: _Found, process: int) -> Steps:
     """The steps of a process; the last one has no end, and those unlike the others are of an unknown kind."""
-    launches, period = found.launches, found.period
+    launches, period = repetition.launches, repetition.period
     start_ns = launches.time_ns[period.at]
     last = abs(int(launches.kernels[period.at[-1] :].sum()) - period.kernels) <= period.tolerance
     repeated = STEP_KINDS.index("repeated")
@@ -229,8 +229,8 @@ def _steps(found: _Found, process: int) -> Steps:
     )
 
 
-def _notes(trace: Trace, found: _Found, steps: Steps, who: str) -> list[Note]:
-    launches, period = found.launches, found.period
+def _notes(trace: Trace, repetition: _Found, steps: Steps, who: str) -> list[Note]:
+    launches, period = repetition.launches, repetition.period
     first = int(period.at[0])
     size = int(launches.kernels[first])
     what = f"a CUDA graph of {size} kernels" if size > 1 else trace.names.short[launches.name[first]]
@@ -239,8 +239,8 @@ def _notes(trace: Trace, found: _Found, steps: Steps, who: str) -> list[Note]:
         f"next one; {int(period.alike.sum())} launch the same {period.kernels} kernels, but for a few"
     )
     notes = [Note(code="steps-unclear", text=text)]
-    if found.doubts:
+    if repetition.doubts:
         notes.append(
-            Note(code="steps-unclear", text=f"the inferred steps{who} may be wrong: {'; '.join(found.doubts)}")
+            Note(code="steps-unclear", text=f"the inferred steps{who} may be wrong: {'; '.join(repetition.doubts)}")
         )
     return notes

@@ -91,8 +91,8 @@ def _of(events: OnDevice, process: int, device: int) -> OnDevice:
 
 def _last_end(trace: Trace, step: int, device: int) -> int:
     tables: tuple[OnDevice, ...] = (trace.kernels, trace.copies, trace.memsets)
-    own = [table.take((table.step == step) & (table.device == device)) for table in tables]
-    return max(int((events.start_ns + events.duration_ns).max(initial=NO_TIME)) for events in own)
+    chosen = [table.take((table.step == step) & (table.device == device)) for table in tables]
+    return max(int((events.start_ns + events.duration_ns).max(initial=NO_TIME)) for events in chosen)
 
 
 @dataclass(frozen=True)
@@ -162,11 +162,11 @@ def timeline(trace: Trace, process: int) -> Timeline:
     lanes, lane = _lanes(device, stream)
     work = [(*_columns(events.take(rows)), part[rows].astype(np.int64)) for events, part, rows in chosen]
     start_ns, end_ns, key, part = (np.concatenate(column) for column in zip(*work, strict=True))
-    own: Calls = trace.calls.take(trace.calls.process == process)
-    kinds = memset + 1 + own.kind.astype(np.int64)
+    calls: Calls = trace.calls.take(trace.calls.process == process)
+    kinds = memset + 1 + calls.kind.astype(np.int64)
     return Timeline(
         _spans(start_ns, end_ns, key, lane, part),
-        _spans(*_columns(own), own.thread.astype(np.int64), kinds),
+        _spans(*_columns(calls), calls.thread.astype(np.int64), kinds),
         lanes,
         tuple(parts),
     )
@@ -175,7 +175,7 @@ def timeline(trace: Trace, process: int) -> Timeline:
 def _lanes(device: Ints, stream: Ints) -> tuple[tuple[tuple[int, int], ...], Ints]:
     """The pairs that occur, and which of them each row has."""
     pairs, lane = np.unique(np.stack([device, stream], axis=1), axis=0, return_inverse=True)
-    return tuple((int(one), int(other)) for one, other in pairs), lane.reshape(-1)
+    return tuple((int(device_id), int(stream_id)) for device_id, stream_id in pairs), lane.reshape(-1)
 
 
 def _columns(events: Timed) -> tuple[Ints, Ints, Ints]:

@@ -87,11 +87,11 @@ def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) ->
 
 def _steps_of(spans: Sequence[Range], where: str) -> tuple[Steps, list[Note]]:
     """The steps of one process, by the best sort of range that it has, and what to know of them."""
-    own = [span for span in spans if STEP.fullmatch(span.name)]
-    closed = [span for span in own if span.end_ns is not None]
+    marked = [span for span in spans if STEP.fullmatch(span.name)]
+    closed = [span for span in marked if span.end_ns is not None]
     cautions = []
-    if len(closed) < len(own):
-        unclosed = next(span.name for span in own if span.end_ns is None)
+    if len(closed) < len(marked):
+        unclosed = next(span.name for span in marked if span.end_ns is None)
         text = f"range {unclosed} was never closed; its step is left out"
         cautions.append(Note(code="trace-damaged", text=text))
     engine = [span for span in spans if is_engines(span.name)]
@@ -144,9 +144,9 @@ def _overlaps(ranges: Sequence[Range]) -> list[Note]:
     return [Note(code="steps-unclear", text=text)]
 
 
-def _own_steps(own: Sequence[Range], engine: Sequence[Range], where: str) -> Steps:
+def _own_steps(spans: Sequence[Range], engine: Sequence[Range], where: str) -> Steps:
     """Steps from ``perfgate.step.N``; what an engine's ranges inside one say is its kind."""
-    matches = [match for span in own if (match := STEP.fullmatch(span.name))]
+    matches = [match for span in spans if (match := STEP.fullmatch(span.name))]
     large = next((match[0] for match in matches if len(match[1]) > LONGEST_NUMBER), None)
     if large is not None:
         raise RecordError(f"holds a step with a number that is too large: {large[:SHOWN]}...", where=where)
@@ -155,10 +155,12 @@ def _own_steps(own: Sequence[Range], engine: Sequence[Range], where: str) -> Ste
     if twice is not None:
         text = f"a process has perfgate.step.{twice} twice"
         raise RecordError(text, where=where, remedy="Trace one run at a time.")
-    ends = [span.end_ns or 0 for span in own]
-    told = [KIND[match[2]] if match[2] else NONE for match in matches]
-    kinds = [said if said != NONE else kind for said, kind in zip(told, _kinds(engine, own, ends), strict=True)]
-    return _steps(own, index, kinds, ends, own=True)
+    ends = [span.end_ns or 0 for span in spans]
+    named_kinds = [KIND[match[2]] if match[2] else NONE for match in matches]
+    kinds = [
+        said if said != NONE else kind for said, kind in zip(named_kinds, _kinds(engine, spans, ends), strict=True)
+    ]
+    return _steps(spans, index, kinds, ends, own=True)
 
 
 def _kinds(engine: Sequence[Range], steps: Sequence[Range], ends: Sequence[int]) -> list[int]:
@@ -217,15 +219,15 @@ def _spans_at(
     time_ns: NDArray[Any],
 ) -> NDArray[np.int32]:
     """The last span of an event's process that began by its time, where it had not ended; spans are sorted by both."""
-    found = np.full(len(time_ns), NONE, np.int32)
+    spans = np.full(len(time_ns), NONE, np.int32)
     for number, at in itertools.product(np.unique(owner), range(0, len(time_ns), _PART_ROWS)):
         first, beyond = (int(np.searchsorted(owner, number, side)) for side in ("left", "right"))
         part = slice(at, at + _PART_ROWS)  # in parts, so that what is worked on stays small
         rows = np.flatnonzero((process[part] == number) & (time_ns[part] != NO_TIME)) + at
         index = np.searchsorted(starts[first:beyond], time_ns[rows], side="right") - 1 + first
         inside = (index >= first) & (time_ns[rows] <= ends[np.maximum(index, first)])
-        found[rows[inside]] = index[inside]
-    return found
+        spans[rows[inside]] = index[inside]
+    return spans
 
 
 STEP = re.compile(r"perfgate\.step\.([0-9]+)(?:\.(decode|prefill|mixed))?")
@@ -269,8 +271,8 @@ class EngineRange:
 def _sglang_counts(match: re.Match[str]) -> Counts | None:
     mode = match[1]
     both = mode == "MIXED"
-    known = both or mode in (*_CONTEXT, *_GENERATION, *_NEITHER)
-    return (int(both or mode in _CONTEXT), int(both or mode in _GENERATION)) if known else None
+    listed = both or mode in (*_CONTEXT, *_GENERATION, *_NEITHER)
+    return (int(both or mode in _CONTEXT), int(both or mode in _GENERATION)) if listed else None
 
 
 VLLM = EngineRange(
@@ -302,14 +304,14 @@ def openers(names: Sequence[tuple[str, _Name]]) -> tuple[EngineRange | None, lis
         The sort, and what belongs to its ranges; nothing where no engine's range is there.
     """
     for sort in ENGINES:
-        found = [(match, one) for name, one in names if (match := sort.pattern.fullmatch(name))]
+        matches = [(match, owner) for name, owner in names if (match := sort.pattern.fullmatch(name))]
         if sort is SGLANG_FORWARD:
-            modes = {match[1] for match, _ in found}
+            modes = {match[1] for match, _ in matches}
             drafts = {"DECODE"} if "TARGET_VERIFY" in modes else set()  # a draft's passes are before it
-            kept = [(match, one) for match, one in found if match[1] not in drafts and "DRAFT" not in match[1]]
-            found = kept or found
-        if found:
-            return sort, [one for _, one in found]
+            kept = [(match, owner) for match, owner in matches if match[1] not in drafts and "DRAFT" not in match[1]]
+            matches = kept or matches
+        if matches:
+            return sort, [owner for _, owner in matches]
     return None, []
 
 

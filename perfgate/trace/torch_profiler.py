@@ -148,7 +148,8 @@ class _Reader:
         copies = self._of("gpu_memcpy")
         # A number of ours, because some threads are words.
         threads = {
-            own: number for number, own in enumerate(dict.fromkeys((e.owner, e.thread) for e in [*self.calls, *ranges]))
+            thread: number
+            for number, thread in enumerate(dict.fromkeys((e.owner, e.thread) for e in [*self.calls, *ranges]))
         }
         calls: dict[str, list[Any]] = {
             "kind": [CALL_KINDS.index(call_kind(call.name)) for call in self.calls],
@@ -221,16 +222,16 @@ def device_names(head: dict[str, Any]) -> dict[int, str]:
     return {device["id"]: str(device.get("name", "")) for device in described if type(device.get("id")) is int}
 
 
-def _table(table: type[Rows], events: Sequence[Event], processes: Processes, own: dict[str, list[Any]]) -> Rows:
+def _table(table: type[Rows], events: Sequence[Event], processes: Processes, added: dict[str, list[Any]]) -> Rows:
     """Columns that every sort of event has, and its own.
 
     Raises:
         ValueError: An argument is not the number that it should be.
         OverflowError: It is larger than any.
     """
-    known = {field.name for field in fields(table)}
-    read = {name: argument for name, argument in _ARGUMENTS.items() if name in known}
-    columns = {name: [argument(event) for event in events] for name, argument in read.items()} | own
+    names = {field.name for field in fields(table)}
+    read = {name: argument for name, argument in _ARGUMENTS.items() if name in names}
+    columns = {name: [argument(event) for event in events] for name, argument in read.items()} | added
     columns["process"] = [(processes.of_work if e.category in WORK else processes.of_host)(e) for e in events]
     return filled(table, **{name: np.array(column, np.int64) for name, column in columns.items()})
 

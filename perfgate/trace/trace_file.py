@@ -95,7 +95,7 @@ def read_ranks(files: Sequence[Path], roles: Sequence[RoleRule] = ()) -> list[tu
         raise empty[0]
     signs = ([_has_device(trace) for _, trace in traces], [_has_steps(trace) for _, trace in traces])
     shown = next((sign for sign in signs if any(sign)), [True] * len(traces))
-    ranks = [one for one, is_rank in zip(traces, shown, strict=True) if is_rank]
+    ranks = [rank for rank, is_rank in zip(traces, shown, strict=True) if is_rank]
     kept = {file for file, _ in ranks}
     aside = [file.name for file in files if file not in kept]
     if aside:

@@ -70,16 +70,16 @@ class Processes:
         ran: dict[tuple[Owner, int | None], list[Event]] = {}
         for event in work:
             ran.setdefault((event.owner, event.whole("device")), []).append(event)
-        found = {}
+        numbers = {}
         for (owner, device), events in ran.items():
             same_rank = [other for other in self.number if other[0] == owner[0]]
             fitting = [other for other in same_rank if _launched_all(called[other], events)] or same_rank
             if len(fitting) != 1:
                 text = f"holds several processes, and not which of them device {device} belongs to: {self._shown()}"
                 raise RecordError(text, where=where, remedy="Give one trace a rank.")
-            found[owner, device] = self.number[fitting[0]]
-        self._check_idle(launching, set(found.values()), ran, where)
-        return found
+            numbers[owner, device] = self.number[fitting[0]]
+        self._check_idle(launching, set(numbers.values()), ran, where)
+        return numbers
 
     def _check_idle(self, launching: Iterable[Event], working: set[int], ran: Ran, where: str) -> None:
         """Refuse a process without a device, one of whose launches may have launched what another one's device ran."""
