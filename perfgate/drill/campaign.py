@@ -185,10 +185,10 @@ def measure_drill(
     """
     deadline_s = time.monotonic() + budget_s
     drill = read_model(Drill, folder / DRILL)
-    exercises = {exercise.name: exercise for exercise in drill.exercises}
-    if unknown := [name for name in only if name not in exercises]:
-        raise UsageError(f"no exercise {', '.join(unknown)} in {folder}", remedy=f"It has {', '.join(exercises)}.")
-    chosen = [exercises[name] for name in dict.fromkeys(only) or exercises if not _is_over(folder, exercises[name])]
+    index = {exercise.name: exercise for exercise in drill.exercises}
+    if unknown := [name for name in only if name not in index]:
+        raise UsageError(f"no exercise {', '.join(unknown)} in {folder}", remedy=f"It has {', '.join(index)}.")
+    chosen = [index[name] for name in dict.fromkeys(only) or index if not _is_over(folder, index[name])]
     if not chosen:
         return
     cells = resolve_cells(load(drill.scenario))
