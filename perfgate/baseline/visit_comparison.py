@@ -114,7 +114,7 @@ def _reach(series: VisitSeries, gate: GateOutcome, beta: float) -> VisitsOutcome
     if not predictions:
         return VisitsOutcome(visits=len(series.visits))
     prediction = max(
-        predictions, key=lambda prediction: float(prediction.estimate().p_above(0.0))
+        predictions, key=lambda forecast: float(forecast.estimate().p_above(0.0))
     )  # the one that is tested
     rates = (gate.block_level, series.ignorable, 1 - beta)
     return VisitsOutcome(

@@ -75,9 +75,7 @@ class VisitSeries(Series):
 
     def predictions(self, margin: float | None = None, *, to_pass: bool = False) -> list[Prediction]:
         """How far the head is off, or off each margin that binds; none without a spread, or beyond judging."""
-        if self.fault or not (
-            self.visits and self.head and any(len(visits) > 1 for visits in (self.visits, *self.others))
-        ):
+        if self.fault or not (self.visits and self.head and any(len(row) > 1 for row in (self.visits, *self.others))):
             return []
         restarts = [value for visit in self.visits for value in visit]
         ends = np.cumsum([len(visit) for visit in self.visits])[:-1]

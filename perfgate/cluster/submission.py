@@ -175,7 +175,7 @@ def what_is_left(run: ClusterRun, folder: CellsFolder, progress: Progress) -> tu
 
     Those that cannot be read are set aside, told of, and measured anew.
     """
-    open_cells = []
+    left = []
     for number in run.numbers:
         try:
             is_open = folder.is_open(number)
@@ -184,10 +184,8 @@ def what_is_left(run: ClusterRun, folder: CellsFolder, progress: Progress) -> tu
             progress(f"{run.cell(number)}: {error.finding}\nIt is measured anew; what came back of it is in {kept}")
             is_open = True
         if is_open:
-            open_cells.append(number)
-    return {
-        number: read_for_later_pairs(folder.cell(number)) for number in run.numbers if folder.has(number)
-    }, open_cells
+            left.append(number)
+    return {number: read_for_later_pairs(folder.cell(number)) for number in run.numbers if folder.has(number)}, left
 
 
 def _measured(folder: CellsFolder, run: ClusterRun, address: str, progress: Progress, actor: Any) -> Finished:
