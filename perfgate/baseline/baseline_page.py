@@ -21,10 +21,10 @@ SHORT = 12
 """Digits of a digest that people read."""
 
 
-def list_document(found: Sequence[Stored]) -> Document:
+def list_document(baselines: Sequence[Stored]) -> Document:
     """A line a baseline: where, what, how many visits, and whether it can block yet."""
     rows = [("machine class", "cell", "visits", "verdict", "newest", "promoted by")]
-    for baseline in (item.baseline for item in found):
+    for baseline in (item.baseline for item in baselines):
         last, visits = baseline.entries[-1], str(len(baseline.occupations))
         where = (baseline.machine_class, baseline.cell.name)
         rows.append((*where, visits, _standing(baseline), last.time_utc[:10], last.author))
@@ -89,14 +89,16 @@ def promoted_document(promoted: Iterable[Promoted]) -> Document:
 def _standing(baseline: Baseline) -> str:
     """Whether times can pass, and ratios to the newest anchor: those of one day count on several cards."""
     seen, anchor = baseline.occupations, baseline.newest_anchor
-    beside = [one for one in seen if anchor and any(visit.tells_of(anchor) for visit in one.visits)]
+    beside = [
+        occupation for occupation in seen if anchor and any(visit.tells_of(anchor) for visit in occupation.visits)
+    ]
     counted = [most_visits(seen, baseline.cards, by_day=True)]
     counted += [most_visits(beside, baseline.cards, by_day=False)] if beside else []
     more = [max(FIRST_PASSING_VISITS - visits, 0) for visits in counted]
     if len(set(more)) == 1:
         return f"advises; passes after {more[0]} more" if more[0] else "can pass"
-    own, ratios = (f"after {missing} more" if missing else "now" for missing in more)
-    return f"passes {own}, beside the anchor {ratios}"
+    times, ratios = (f"after {missing} more" if missing else "now" for missing in more)
+    return f"passes {times}, beside the anchor {ratios}"
 
 
 def _entry(number: int, entry: Entry) -> Section:
@@ -111,8 +113,8 @@ def _entry(number: int, entry: Entry) -> Section:
 
 def _metrics(baseline: Baseline) -> list[Metric]:
     """What its visits carry and can have a mean; values that are zero or negative have no ratio."""
-    known = (metric for metric in _carried(baseline).values() if metric is not None)
-    return [metric for metric in known if all(min(values) > 0 for values in baseline.values(metric.name))]
+    metrics = (metric for metric in _carried(baseline).values() if metric is not None)
+    return [metric for metric in metrics if all(min(values) > 0 for values in baseline.values(metric.name))]
 
 
 def _carried(baseline: Baseline) -> dict[str, Metric | None]:
@@ -130,7 +132,7 @@ def _metric_row(baseline: Baseline, metric: Metric, anchor: Build | None) -> tup
     visits = baseline.values(metric.name)
     logs = [math.log(statistics.geometric_mean(visit)) for visit in visits]
     mean, newest = (format_value(value, metric.unit) for value in (_mean(baseline, metric), math.exp(logs[-1])))
-    ratios = [one.values(metric.name, anchor) for one in baseline.occupations] if anchor else []
+    ratios = [occupation.values(metric.name, anchor) for occupation in baseline.occupations] if anchor else []
     beside = [_spread([math.log(*ratio) for ratio in ratios if ratio and min(ratio) > 0])] if anchor else []
     return (metric.name, mean, _spread(logs), *beside, str(len(visits)), newest)
 

@@ -152,12 +152,12 @@ def drift(scenarios: tuple[Path, ...], baselines: Path, form: str) -> None:
     """
     from perfgate.baseline.night_series import held_to_budgets
 
-    found = held_to_budgets(scenarios, baselines)
-    for file in found.unbudgeted:
+    budgeted = held_to_budgets(scenarios, baselines)
+    for file in budgeted.unbudgeted:
         click.echo(f"perfgate: {file}: no drift budget, so its nights are drawn and held against nothing", err=True)
-    for cell, file in found.without_nights:
+    for cell, file in budgeted.without_nights:
         click.echo(f"perfgate: {baselines}: no nights of {cell} as {file} has it: promote some", err=True)
-    click.echo(render("drift", form, found.drifts, terminal_width()), nl=False)
-    undecided = ExitStatus.PASS if found.decided else ExitStatus.INCONCLUSIVE
-    status = ExitStatus.REGRESSED if found.over else undecided
+    click.echo(render("drift", form, budgeted.drifts, terminal_width()), nl=False)
+    undecided = ExitStatus.PASS if budgeted.decided else ExitStatus.INCONCLUSIVE
+    status = ExitStatus.REGRESSED if budgeted.over else undecided
     click.get_current_context().exit(status)

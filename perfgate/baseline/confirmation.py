@@ -87,17 +87,17 @@ def decided_by_pairs(
         (cell.cell_id, heads[cell.head or "head"] if run.several else ""): cell
         for cell in judge(pairs.model_copy(update={"plan": plan}), records).cells
     }
-    tips = {baseline.tip: baseline for known in baselines.values() for baseline in known}
+    tips = {baseline.tip: baseline for lineages in baselines.values() for baseline in lineages}
     cells = []
     for cell in outcome.cells:
-        own = judged.get((cell.cell_id, cell.head)) if cell in left else None
+        paired = judged.get((cell.cell_id, cell.head)) if cell in left else None
         promoted = tips[cell.baseline.digest].build if cell.baseline else None
-        cells.append(_in_its_place(cell, own, records.get(cell.cell_id), promoted) if own and promoted else cell)
+        cells.append(_in_its_place(cell, paired, records.get(cell.cell_id), promoted) if paired and promoted else cell)
     would_be = worst(gate.would_be or gate.verdict for cell in cells for gate in cell.gates)
     return judge_cells(outcome.run, run.plan, tuple(cells), outcome.reasons, would_be)
 
 
-def _in_its_place(cell: CellOutcome, own: CellOutcome, record: Record | None, promoted: Build) -> CellOutcome:
+def _in_its_place(cell: CellOutcome, paired: CellOutcome, record: Record | None, promoted: Build) -> CellOutcome:
     """What pairs say of a cell, if their base is the build that its baseline speaks of."""
     if record is None:
         return cell
@@ -106,5 +106,5 @@ def _in_its_place(cell: CellOutcome, own: CellOutcome, record: Record | None, pr
         return cell.model_copy(update={"reasons": (*cell.reasons, Note(code=WOULD_REGRESS, text=text))})
     visits = max(gate.visits.visits for gate in cell.gates if gate.visits)
     text = f"by {plural(visits, 'visit')} of the baseline; what is said here is of fresh pairs with {base.title}"
-    found = {"name": cell.name, "head": cell.head, "cautions": (*own.cautions, Note(code=WOULD_REGRESS, text=text))}
-    return own.model_copy(update=found)
+    fields = {"name": cell.name, "head": cell.head, "cautions": (*paired.cautions, Note(code=WOULD_REGRESS, text=text))}
+    return paired.model_copy(update=fields)

@@ -71,7 +71,7 @@ def in_pairs(
     plan = make_plan(tuple(loaded), secrets.randbits(32))
     plan = plan.model_copy(update={"beta": plan.beta * PAIRS_SHARE})  # by which they are judged: see decided_by_pairs
     chosen = {cell.cell_id for cell in left}
-    parts = ([cell for cell in plan.cells if (cell.cell_id in chosen) is own] for own in (True, False))
+    parts = ([cell for cell in plan.cells if (cell.cell_id in chosen) is inside] for inside in (True, False))
     divided = [(MachineClass(), cells) for cells in parts if cells]
     part = Assigned(plan=printed(plan, run.name, divided, {}), number=1, beta=plan.beta)
     means |= {"progress": progress, "budget_s": budget_s - (time.monotonic() - begun_s)}
@@ -85,8 +85,8 @@ def in_pairs(
 def promoted(finished: Finished, cells: Sequence[CellOutcome]) -> list[Build]:
     """The builds that the baselines of these cells speak of: each that was promoted last."""
     held = {cell.baseline.digest for cell in cells if cell.baseline}
-    known = kept(finished.folder, read_manifest(finished.folder)).values()
-    return [baseline.build for baselines in known for baseline in baselines if baseline.tip in held]
+    lineages = kept(finished.folder, read_manifest(finished.folder)).values()
+    return [baseline.build for baselines in lineages for baseline in baselines if baseline.tip in held]
 
 
 def words_of(build: Build) -> tuple[str, ...]:

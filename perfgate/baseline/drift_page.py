@@ -22,12 +22,12 @@ MOST_WORDS = 6
 """What is told of a build beside its title."""
 
 
-def drift_document(found: Iterable[tuple[Baseline, Sequence[Drift]]]) -> Document:
+def drift_document(lineages: Iterable[tuple[Baseline, Sequence[Drift]]]) -> Document:
     """Budgets and what was used of them, a section a lineage, with the nights drawn below."""
-    return Document.of((), [section for lineage, drifts in found for section in _sections(lineage, drifts)])
+    return Document.of((), [section for lineage, drifts in lineages for section in _sections(lineage, drifts)])
 
 
-def drift_json(found: Iterable[tuple[Baseline, Sequence[Drift]]]) -> str:
+def drift_json(lineages: Iterable[tuple[Baseline, Sequence[Drift]]]) -> str:
     """The same as JSON: each budget with its nights, and every build of its window."""
     rows = [
         {
@@ -44,7 +44,7 @@ def drift_json(found: Iterable[tuple[Baseline, Sequence[Drift]]]) -> str:
                 for night, name in zip(drift.builds, named(drift), strict=True)
             ],
         }
-        for lineage, drifts in found
+        for lineage, drifts in lineages
         for drift in drifts
     ]
     return json.dumps(rows, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
@@ -113,8 +113,8 @@ def named(drift: Drift) -> list[str]:
     names = []
     for build, title in zip(builds, titles, strict=True):
         further = [word for word in build.words if word not in shared and word.removeprefix("built from ") not in title]
-        told = further if alike else [word for word in further if word.startswith("vllm commit ")]
-        names.append(f"{title}, {listed(told, MOST_WORDS)}" if told else title)
+        words = further if alike else [word for word in further if word.startswith("vllm commit ")]
+        names.append(f"{title}, {listed(words, MOST_WORDS)}" if words else title)
     return names
 
 

@@ -104,8 +104,10 @@ def capacity_of(trials: Iterable[Trial]) -> dict[str, tuple[int, int]]:
         trials: Of one kind, because a profiler takes memory, too; called and counted ones tell nothing.
     """
     every = [(name, METRICS[name].summarise(trial)) for trial in trials for name in CAPACITIES]
-    known = {name: [int(value) for own, value in every if own == name and value is not None] for name in CAPACITIES}
-    return {name: (min(values), max(values)) for name, values in known.items() if values}
+    sizes = {
+        name: [int(value) for capacity, value in every if capacity == name and value is not None] for name in CAPACITIES
+    }
+    return {name: (min(values), max(values)) for name, values in sizes.items() if values}
 
 
 def gpu_of(record: Record) -> str:
@@ -202,25 +204,27 @@ def find_profiles(folder: Path, cells: Iterable[Cell]) -> dict[str, tuple[Path, 
         RecordError: One of the folder cannot be read, or two are of the same, which would hide what differs between
             them.
     """
-    known: dict[Path, str] = {}
+    cell_ids: dict[Path, str] = {}
     keys: dict[tuple[str, str, str], Path] = {}
     for file in sorted(folder.glob("*.json")):
         profile = read_profile(file)
-        known[file] = profile.cell.cell_id
+        cell_ids[file] = profile.cell.cell_id
         first = keys.setdefault((profile.cell.cell_id, profile.gpu, profile.calls.key), file)
         if first != file:
             finding = f"is a second profile of {profile.cell.name} beside {first.name}"
             raise RecordError(finding, where=str(file), remedy="Delete the older one.")
-    return {cell.cell_id: tuple(file for file, own in known.items() if own == cell.cell_id) for cell in cells}
+    return {
+        cell.cell_id: tuple(file for file, cell_id in cell_ids.items() if cell_id == cell.cell_id) for cell in cells
+    }
 
 
 def keep_profiles(run_folder: Path, files: Mapping[str, Sequence[Path]]) -> dict[str, tuple[Artifact, ...]]:
     """Copy profiles into a run's folder; what the run's manifest keeps of them."""
     (run_folder / COPIES).mkdir()
     copies = {}
-    for cell_id, own in files.items():
-        targets = [run_folder / COPIES / file.name for file in own]
-        for file, target in zip(own, targets, strict=True):
+    for cell_id, sources in files.items():
+        targets = [run_folder / COPIES / file.name for file in sources]
+        for file, target in zip(sources, targets, strict=True):
             target.write_bytes(file.read_bytes())
         copies[cell_id] = tuple(Artifact.of(target, run_folder) for target in targets)
     return copies

@@ -57,14 +57,14 @@ def _detectable(baseline: Baseline, cell: Cell, gate: GatePlan, anchor: Build | 
     metric = gate.gate.measured
     head = [0.0] * (cell.due_alone(metric.kind) if anchor is None else 1)
     raised = RAISED if anchor is None else 1.0
-    known = [held_against(baseline.occupations, metric.name, card, anchor) for card in baseline.cards]
-    found = []
-    for sets in known:
+    by_card = [held_against(baseline.occupations, metric.name, card, anchor) for card in baseline.cards]
+    predictions = []
+    for sets in by_card:
         restarts = [value for visits in sets for visit in visits for value in visit]
         if any(len(visits) > 1 for visits in sets) and min(restarts) > 0:
             first, *others = [[stats.logs(visit) for visit in visits] for visits in sets]
-            found.append(predict(first, head, metric.sign, others=others, raised=raised))
-    best = max(found, key=lambda prediction: prediction.df, default=None)
+            predictions.append(predict(first, head, metric.sign, others=others, raised=raised))
+    best = max(predictions, key=lambda prediction: prediction.df, default=None)
     if best is None or not best.warns:
         return None
     carried = drawn(gate.gate.drawn, beside_anchor=anchor is not None)

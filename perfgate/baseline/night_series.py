@@ -111,13 +111,13 @@ class Budgeted:
     @property
     def over(self) -> list[tuple[Baseline, Drift]]:
         """The budgets that are overdrawn."""
-        return [(lineage, drift) for lineage, own in self.drifts for drift in own if drift.over]
+        return [(lineage, drift) for lineage, drifts in self.drifts for drift in drifts if drift.over]
 
     @property
     def decided(self) -> bool:
         """Whether every budget has nights enough to say whether it is overdrawn."""
         without_nights = any(file not in self.unbudgeted for _, file in self.without_nights)
-        return not without_nights and all(d.change for _, own in self.drifts for d in own if d.budget)
+        return not without_nights and all(d.change for _, drifts in self.drifts for d in drifts if d.budget)
 
 
 def held_to_budgets(scenarios: Sequence[Path], baselines: Path, *, only_drawn: bool = False) -> Budgeted:
@@ -130,18 +130,20 @@ def held_to_budgets(scenarios: Sequence[Path], baselines: Path, *, only_drawn: b
     budgets, unbudgeted, without_nights = [], [], []
     for file in scenarios:
         loaded = load(file)
-        own: dict[str, Budget | None] = {**loaded.scenario.drift}
-        if not own:
+        limits: dict[str, Budget | None] = {**loaded.scenario.drift}
+        if not limits:
             unbudgeted.append(file)
         for cell in resolve_cells(loaded):
-            metrics = own or dict.fromkeys(gate.gate.metric for gate in cell.gates if gate.gate.metric in METRICS)
+            metrics = limits or dict.fromkeys(gate.gate.metric for gate in cell.gates if gate.gate.metric in METRICS)
             stored = [entry.baseline for entry in find(baselines, [cell])[cell.cell_id]]
             same = [lineage for lineage in stored if not lineage.cell.differences(Measured.of(cell))]
             budgets += [(lineage, dict.fromkeys(metrics) if only_drawn else metrics) for lineage in same]
             if not same:
                 without_nights.append((cell.name, file))
-    found = [(lineage, tuple(one for one in held if one.budget or one.nights)) for lineage, held in drifts(budgets)]
-    return Budgeted(tuple(one for one in found if one[1]), tuple(unbudgeted), tuple(without_nights))
+    lineages = [
+        (lineage, tuple(drift for drift in held if drift.budget or drift.nights)) for lineage, held in drifts(budgets)
+    ]
+    return Budgeted(tuple(row for row in lineages if row[1]), tuple(unbudgeted), tuple(without_nights))
 
 
 def drifts(budgets: Sequence[tuple[Baseline, Mapping[str, Budget | None]]]) -> list[tuple[Baseline, tuple[Drift, ...]]]:
@@ -149,25 +151,28 @@ def drifts(budgets: Sequence[tuple[Baseline, Mapping[str, Budget | None]]]) -> l
 
     A metric that is only drawn has ``None`` for a budget.
     """
-    found = [(lineage, [_drift(lineage, METRICS[name], own[name]) for name in sorted(own)]) for lineage, own in budgets]
-    held = [(drift.change, drift.budget) for _, own in found for drift in own if drift.budget]
+    lineages = [
+        (lineage, [_drift(lineage, METRICS[name], metrics[name]) for name in sorted(metrics)])
+        for lineage, metrics in budgets
+    ]
+    held = [(drift.change, drift.budget) for _, drifts in lineages for drift in drifts if drift.budget]
     p = [change.p_above(math.log1p(budget.most)) if change else 1.0 for change, budget in held]
     over = iter(stats.holm(p, ALPHA).tolist())
     return [
-        (lineage, tuple(replace(drift, over=next(over)) if drift.budget else drift for drift in own))
-        for lineage, own in found
+        (lineage, tuple(replace(drift, over=next(over)) if drift.budget else drift for drift in drifts))
+        for lineage, drifts in lineages
     ]
 
 
 def _drift(lineage: Baseline, metric: Metric, budget: Budget | None) -> Drift:
     every, error = linked(sorted(_nights(lineage, metric), key=lambda night: night.day))
     nights = one_a_day(every)
-    found = Drift(metric.name, budget, nights, None)
+    drift = Drift(metric.name, budget, nights, None)
     if not nights:
-        return found
-    crossed = found.window[0].anchor != nights[-1].anchor
+        return drift
+    crossed = drift.window[0].anchor != nights[-1].anchor
     levels = [(night.day, night.level) for night in nights]
-    return replace(found, change=moved(levels, found.days, error if crossed else 0.0))
+    return replace(drift, change=moved(levels, drift.days, error if crossed else 0.0))
 
 
 def one_a_day(nights: Sequence[_Night]) -> tuple[_Night, ...]:
@@ -212,22 +217,22 @@ def linked(nights: Sequence[_Night]) -> tuple[tuple[_Night, ...], float]:
     anchors: dict[str, list[_Night]] = {}  # that of the newest night first
     for night in reversed(nights):
         anchors.setdefault(_identity(night.anchor), []).append(night)
-    found: tuple[_Night, ...] = ()
+    series: tuple[_Night, ...] = ()
     error = 0.0
-    for own in reversed(anchors.values()):
-        found, error = _behind(found, error, own[::-1])
-    return found, error
+    for group in reversed(anchors.values()):
+        series, error = _behind(series, error, group[::-1])
+    return series, error
 
 
-def _behind(before: Sequence[_Night], error: float, own: Sequence[_Night]) -> tuple[tuple[_Night, ...], float]:
+def _behind(before: Sequence[_Night], error: float, nights: Sequence[_Night]) -> tuple[tuple[_Night, ...], float]:
     """The nights of one anchor behind those of earlier ones, which are as if beside it where a build links them."""
     builds = [night.build for night in before]
-    shared = next((night.build for night in own if night.build in builds), None)
+    shared = next((night.build for night in nights if night.build in builds), None)
     if shared is None:
-        return tuple(own), 0.0
-    first, second = ([night.level for night in of if night.build == shared] for of in (own, before))
+        return tuple(nights), 0.0
+    first, second = ([night.level for night in of if night.build == shared] for of in (nights, before))
     shift = statistics.fmean(first) - statistics.fmean(second)
-    spread = max(night_sd([night.level for night in of]) for of in (own, before))
+    spread = max(night_sd([night.level for night in of]) for of in (nights, before))
     own_error = spread * math.sqrt(1 / len(first) + 1 / len(second))
-    earlier = (replace(night, level=night.level + shift) for night in before if night.day < own[0].day)
-    return (*earlier, *own), math.hypot(error, own_error)
+    earlier = (replace(night, level=night.level + shift) for night in before if night.day < nights[0].day)
+    return (*earlier, *nights), math.hypot(error, own_error)

@@ -51,24 +51,24 @@ def typical(ratios: Sequence[float]) -> tuple[float, ...]:
 
 def occupations(runs: Iterable[Sequence[BaselineVisit]]) -> tuple[Occupation, ...]:
     """The observations that visits make, in order of their first promotion; each run has at least one visit."""
-    found: list[tuple[list[BaselineVisit], Sequence[BaselineVisit], str, int]] = []
+    rows: list[tuple[list[BaselineVisit], Sequence[BaselineVisit], str, int]] = []
     days: list[Sequence[BaselineVisit]] = []
     for visits in runs:
         card = "+".join(sorted({visit.card for visit in visits}))
-        same = (known for known, first, where, _ in found if where == card and _near(first, visits))
-        if (known := next(same, None)) is not None:
-            known.extend(visits)
+        same = (members for members, first, where, _ in rows if where == card and _near(first, visits))
+        if (members := next(same, None)) is not None:
+            members.extend(visits)
             continue
         day = next((n for n, first in enumerate(days) if _near(first, visits)), len(days))
         if day == len(days):
             days.append(visits)
-        found.append(([*visits], visits, card, day))
-    return tuple(Occupation(tuple(known), card, day) for known, _, card, day in found)
+        rows.append(([*visits], visits, card, day))
+    return tuple(Occupation(tuple(members), card, day) for members, _, card, day in rows)
 
 
 def _near(first: Sequence[BaselineVisit], visits: Sequence[BaselineVisit]) -> bool:
     """Whether a run met the machine in the state in which another did; the runs of an occupation are near its first."""
-    return any(one.near(other) for one in first for other in visits)
+    return any(visit.near(other) for visit in first for other in visits)
 
 
 def held_against(
@@ -87,24 +87,24 @@ def held_against(
     """
     anchors: list[Build | None] = [anchor]
     for visit in (visit for occupation in seen for visit in occupation.visits if anchor and visit.anchor):
-        if visit.anchor and not any(known and visit.anchor.build.same(known) for known in anchors):
+        if visit.anchor and not any(build and visit.anchor.build.same(build) for build in anchors):
             anchors.append(visit.anchor.build)
-    sets = [[one for one in seen if one.values(metric, other)] for other in anchors]
-    own = [[one for one in of if one.card == card] for of in sets]
+    sets = [[occupation for occupation in seen if occupation.values(metric, other)] for other in anchors]
+    same_card = [[occupation for occupation in of if occupation.card == card] for of in sets]
     each = [_one_of_each_card(of, by_day=anchor is None) for of in sets]
-    most_own, most_each = (max(map(len, of)) for of in (own, each))
-    chosen = own if own[0] and most_own >= min(FIRST_PASSING_VISITS, most_each) else each
+    most_own, most_each = (max(map(len, of)) for of in (same_card, each))
+    chosen = same_card if same_card[0] and most_own >= min(FIRST_PASSING_VISITS, most_each) else each
     beside = zip(chosen, anchors, strict=True)
-    rows = [tuple(one.values(metric, other, pairs) for one in of) for of, other in beside if of]
+    rows = [tuple(occupation.values(metric, other, pairs) for occupation in of) for of, other in beside if of]
     return rows if chosen[0] else []
 
 
 def _one_of_each_card(seen: Sequence[Occupation], *, by_day: bool) -> list[Occupation]:
     """The newest of each card, in order; by day none of a day that a newer one has."""
     each: list[Occupation] = []
-    for one in reversed(seen):
-        if all(one.card != taken.card and not (by_day and one.day == taken.day) for taken in each):
-            each.append(one)
+    for occupation in reversed(seen):
+        if all(occupation.card != taken.card and not (by_day and occupation.day == taken.day) for taken in each):
+            each.append(occupation)
     return each[::-1]
 
 
@@ -113,5 +113,5 @@ def most_visits(seen: Sequence[Occupation], cards: Iterable[str], *, by_day: boo
 
     ``by_day``: whether times are compared, so that occupations of one day share it; else ratios to an anchor are.
     """
-    own = (sum(one.card == card for one in seen) for card in cards)
-    return max(*own, len(_one_of_each_card(seen, by_day=by_day)))
+    counts = (sum(occupation.card == card for occupation in seen) for card in cards)
+    return max(*counts, len(_one_of_each_card(seen, by_day=by_day)))

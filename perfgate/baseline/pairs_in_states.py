@@ -37,9 +37,9 @@ class PairsInStates:
     def of(cls, record: Record) -> Self | None:
         """``None`` where no probe tells states, or not both were seen."""
         labeller = Labeller.of(record)
-        found = labeller.at(len(labeller.pairs)) if labeller and labeller.source == "probe" else None
+        labels = labeller.at(len(labeller.pairs)) if labeller and labeller.source == "probe" else None
         bound = orders_bound(len(record.heads) or 1, record.orders)
-        return cls(labeller, found, bound) if labeller and found else None
+        return cls(labeller, labels, bound) if labeller and labels else None
 
     def ratios(self, metric: Metric, visit: int | None = None) -> tuple[float, ...] | None:
         """Head by base, of each pair of one visit or of all that has a state in common, over the states that it has.
@@ -51,7 +51,7 @@ class PairsInStates:
         rows = [n for n, (base, _) in enumerate(self.labeller.pairs) if visit in (None, base.visit)]
         pairs = [self.labeller.pairs[n] for n in rows]
         (sample,) = replace(self.found, labels=self.found.labels[rows]).samples(metric, pairs, [(*STATES,)])
-        return tuple(ratio(own, other) for other, own in zip(sample.base, sample.head, strict=True))
+        return tuple(ratio(head, base) for base, head in zip(sample.base, sample.head, strict=True))
 
     def outcome(self, must_catch: float, beta: float) -> StatesOutcome:
         """What was seen, for a reader; the anchor is the base, and ``must_catch`` the least of the gates."""
@@ -73,6 +73,6 @@ class PairsInStates:
         return Note(code="states-undecided", text=text)
 
 
-def ratio(own: float, other: float) -> float:
+def ratio(numerator: float, denominator: float) -> float:
     """One value by another; what has no ratio comes back as it is, zero or negative."""
-    return own / other if own > 0 < other else min(own, other)
+    return numerator / denominator if numerator > 0 < denominator else min(numerator, denominator)

@@ -68,7 +68,9 @@ class ProfiledEvidence(Evidence):
     def fitting(self) -> list[Profile]:
         """The profiles of this GPU whose calls were counted as the head's were."""
         counted = {calls.key for calls in super().held("calls").get("head", ())}
-        return [own for own in self.profiles if own.gpu == gpu_of(self.record) and own.calls.key in counted]
+        return [
+            profile for profile in self.profiles if profile.gpu == gpu_of(self.record) and profile.calls.key in counted
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +83,11 @@ class ProfileEvidence(ProfiledEvidence):
         """Calls, and what was launched and counted where it was traced and counted alike."""
         mine = Measured.of(self.cell)
         if name == "launched":
-            return [own.ranks for own in self.fitting if own.ranks and own.cell.tracing == mine.tracing]
+            return [profile.ranks for profile in self.fitting if profile.ranks and profile.cell.tracing == mine.tracing]
         if name == "counted":
-            return [step for own in self.fitting if own.cell.counting == mine.counting for step in own.counted]
+            return [
+                step for profile in self.fitting if profile.cell.counting == mine.counting for step in profile.counted
+            ]
         return super().in_profiles(name)
 
     def cautions(self) -> Iterator[Note]:
@@ -102,8 +106,8 @@ class ProfileEvidence(ProfiledEvidence):
             return self.stopped
         calls = self.held("calls")
         if calls["head"] and "base" not in calls:
-            known = "; ".join(f"{profile.gpu or 'CPU'}, {profile.calls.key}" for profile in self.profiles)
-            text = f"there are profiles of {known}" if known else "there is no profile of this cell"
+            names = "; ".join(f"{profile.gpu or 'CPU'}, {profile.calls.key}" for profile in self.profiles)
+            text = f"there are profiles of {names}" if names else "there is no profile of this cell"
             return Finding("not-comparable", (Note(code="no-profile", text=text),))
         return None
 

@@ -102,8 +102,8 @@ def promote(
     outcomes = {cell.cell_id: cell for cell in judge(run, records).cells}
     chosen = [cell for cell in run.cells if not cells or cell.name in cells]
     if unknown := set(cells) - {cell.name for cell in chosen}:
-        known = ", ".join(cell.name for cell in run.cells)
-        raise UsageError(f"the run has no cell {', '.join(sorted(unknown))} (known: {known})")
+        names = ", ".join(cell.name for cell in run.cells)
+        raise UsageError(f"the run has no cell {', '.join(sorted(unknown))} (known: {names})")
     candidates = []
     for cell in chosen:
         outcome = outcomes[cell.cell_id]
@@ -174,16 +174,16 @@ def _file(root: Path, cell: Cell, machine: Machine) -> Path:
     def file_of(machine: Machine) -> Path:
         return root / baseline_path(cell, machine_class(machine, cell.clocks.mode))
 
-    own, wider = file_of(machine), file_of(as_told_before(machine))
-    if own.exists():
-        there = read(own).baseline.machine
-        if own != (meant := file_of(there)) and (differences := comparable(there, machine)):
-            text = f"{own}: holds the visits of other machines ({differences[0]}): earlier versions told"
-            remedy = f"Move it to where these belong, and promote again: git mv {own} {meant}"
+    file, wider = file_of(machine), file_of(as_told_before(machine))
+    if file.exists():
+        there = read(file).baseline.machine
+        if file != (meant := file_of(there)) and (differences := comparable(there, machine)):
+            text = f"{file}: holds the visits of other machines ({differences[0]}): earlier versions told"
+            remedy = f"Move it to where these belong, and promote again: git mv {file} {meant}"
             raise UsageError(f"{text} less apart", remedy=remedy)
-        return own
+        return file
     if not wider.exists() or comparable(read(wider).baseline.machine, machine):
-        return own
+        return file
     return wider
 
 
@@ -215,8 +215,8 @@ def _compare(
         raise RecordError(f"{name}: this record is already in it", where=where)
     # The record may be another since, though the visit is the same: when it was gone on with, or where another version
     # of perfgate reads it with fields of its own.
-    known = [visit for earlier in before.entries for visit in earlier.visits]
-    if again := next((visit for visit in entry.visits if any(map(visit.is_the, known))), None):
+    visits = [visit for earlier in before.entries for visit in earlier.visits]
+    if again := next((visit for visit in entry.visits if any(map(visit.is_the, visits))), None):
         text = f"{name}: the visit of {again.t0_utc} is already in it"
         raise RecordError(text, where=where, remedy="Measure a further visit in a run of its own.")
     if differences := misfits(before, candidate.side):
@@ -235,15 +235,15 @@ def _by_its_times(candidate: _Candidate, build: Build, before: Baseline, held: C
     codes = {note.code for note in held.reasons} | {note.code for gate in held.gates for note in gate.reasons}
     # A gate that is newer than the baseline's visits says nothing; the other ones decide.
     deciding = [gate for gate in held.gates if all(note.code != "no-baseline" for note in gate.reasons)]
-    known = {gate.would_be or gate.verdict for gate in deciding}
-    if codes & EXACT or "not-comparable" in known:
+    verdicts = {gate.would_be or gate.verdict for gate in deciding}
+    if codes & EXACT or "not-comparable" in verdicts:
         return "changed", f"it differs in more than time: {', '.join(sorted(codes - ADVICE))}"
     in_pairs = candidate.side.name == "head" and not candidate.side.fixed
     verdict = candidate.outcome.verdict if in_pairs else ""
     # A visit of the same build counts wherever it is, blocked or not: without the far ones the spread would be fake.
     # What is under test in a run that regressed is not the same build, whatever its packages say.
     same = build.same(before.build) or (candidate.claim == "same-build" and build == before.build)
-    if same and verdict != "regressed" and "not-measured" not in known:
+    if same and verdict != "regressed" and "not-measured" not in verdicts:
         return "equivalent", "the build that was promoted last, measured once more"
     if verdict == "pass" and Build.of(candidate.side.record, "base").same(before.build):
         return "equivalent", "it passed in pairs against the build that was promoted last"

@@ -30,14 +30,14 @@ def found_for(
         UsageError: No verdict of a baseline could rest on such a run.
         RecordError: A baseline is broken.
     """
-    found: dict[str, Callable[[Path], Any]] = {}
+    sources: dict[str, Callable[[Path], Any]] = {}
     if profiles is not None:
-        known = find_profiles(profiles, run.cells)
-        found["profiles"] = lambda folder: keep_profiles(folder, known)
+        files = find_profiles(profiles, run.cells)
+        sources["profiles"] = lambda folder: keep_profiles(folder, files)
     if against is not None:
         stored = stored_for(against, run.cells, subjects, quick=run.quick)
-        found["against"] = lambda folder: keep(folder, stored)
-    return found
+        sources["against"] = lambda folder: keep(folder, stored)
+    return sources
 
 
 def stored_for(

@@ -87,7 +87,7 @@ def find(source: Path, cells: Iterable[Cell]) -> dict[str, tuple[Stored, ...]]:
         raise UsageError(f"{source}: expected a folder of baselines, or a file that ends in .json")
     classes = sorted(folder.name for folder in source.iterdir() if folder.is_dir()) if source.is_dir() else []
     files = {cell.cell_id: [source / baseline_path(cell, machine_class) for machine_class in classes] for cell in cells}
-    return {cell_id: tuple(read(file) for file in own if file.is_file()) for cell_id, own in files.items()}
+    return {cell_id: tuple(read(file) for file in paths if file.is_file()) for cell_id, paths in files.items()}
 
 
 def keep(folder: Path, baselines: Mapping[str, Sequence[Stored]]) -> dict[str, tuple[Artifact, ...]]:

@@ -224,15 +224,15 @@ def visits_of(record: Record, side: Side, salt: str, *, anchored: bool = False) 
 
 
 def _by_metric(metrics: Iterable[Metric], trials: Mapping[Kind, Sequence[Trial]]) -> Values:
-    found = {metric.name: kept_values(metric, trials[metric.kind]) for metric in metrics}
-    return dict(sorted((name, restarts) for name, restarts in found.items() if restarts))
+    values = {metric.name: kept_values(metric, trials[metric.kind]) for metric in metrics}
+    return dict(sorted((name, restarts) for name, restarts in values.items() if restarts))
 
 
 def kept_values(metric: Metric, trials: Sequence[Trial]) -> tuple[float, ...]:
     """The values of restarts as a baseline keeps them; none where a restart lacks the metric."""
     values = [metric.summarise(trial) for trial in trials]
-    known = tuple(_digits(value) for value in values if value is not None)
-    return known if len(known) == len(trials) else ()
+    restarts = tuple(_digits(value) for value in values if value is not None)
+    return restarts if len(restarts) == len(trials) else ()
 
 
 def _digits(value: float) -> float:

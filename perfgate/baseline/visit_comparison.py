@@ -45,10 +45,10 @@ def judge_against(
 
     What its host calls is held against the profiles that it keeps.
     """
-    evidence, known = [], {"baselines": baselines, "profiles": profiles}
+    evidence, stores = [], {"baselines": baselines, "profiles": profiles}
     for cell in run.cells:
         record = records.get(cell.cell_id)
-        held: dict[str, Any] = {name: stored.get(cell.cell_id, ()) for name, stored in known.items()}
+        held: dict[str, Any] = {name: stored.get(cell.cell_id, ()) for name, stored in stores.items()}
         for head in run.compared:
             if record is not None:
                 held["sides"] = {"head": RecordSide(record.of(head), record.alone or "head", fixed=True)}
@@ -73,7 +73,8 @@ def judge_sides(
 def _judge_visits(name: str, plan: Plan, evidence: Sequence[VisitEvidence]) -> Outcome:
     judged = judge_together(evidence, plan, _judge)
     cells = tuple(
-        _beside_its_baseline(own, _in_states(own, cell, plan.beta)) for own, cell in zip(evidence, judged, strict=True)
+        _beside_its_baseline(piece, _in_states(piece, cell, plan.beta))
+        for piece, cell in zip(evidence, judged, strict=True)
     )
     would_be = worst(gate.would_be or gate.verdict for cell in cells for gate in cell.gates)
     return judge_cells(name, plan, cells, would_be=would_be)
@@ -112,7 +113,9 @@ def _reach(series: VisitSeries, gate: GateOutcome, beta: float) -> VisitsOutcome
     predictions = series.predictions(series.gate.gate.ignorable)
     if not predictions:
         return VisitsOutcome(visits=len(series.visits))
-    prediction = max(predictions, key=lambda one: float(one.estimate().p_above(0.0)))  # the one that is tested
+    prediction = max(
+        predictions, key=lambda forecast: float(forecast.estimate().p_above(0.0))
+    )  # the one that is tested
     rates = (gate.block_level, series.ignorable, 1 - beta)
     return VisitsOutcome(
         visits=prediction.visits,
@@ -148,18 +151,18 @@ def _in_states(evidence: VisitEvidence, cell: CellOutcome, beta: float) -> CellO
     seen = pairs.outcome(min(limits), beta)
     passes = any((gate.would_be or gate.verdict) in PASSED for gate in cell.gates)
     notes = (within_states(seen),) if passes and not seen.everywhere else ()
-    found: dict[str, object] = {"states": seen, "cautions": (*cell.cautions, *notes)}
+    fields: dict[str, object] = {"states": seen, "cautions": (*cell.cautions, *notes)}
     if (lean := pairs.lean) is not None:
         open_ = {"would_be": "inconclusive"}
         advised = tuple(gate.model_copy(update=open_) if gate.would_be in PASSED else gate for gate in cell.gates)
         verdict = cell.verdict if cell.verdict == "advisory" else worst((cell.verdict, "inconclusive"))
-        found |= {"verdict": verdict, "gates": advised, "reasons": (*cell.reasons, lean)}
-    return cell.model_copy(update=found)
+        fields |= {"verdict": verdict, "gates": advised, "reasons": (*cell.reasons, lean)}
+    return cell.model_copy(update=fields)
 
 
 def _too_few(visits: int, metric: str, evidence: VisitEvidence) -> str:
     seen = evidence.baseline.occupations if evidence.baseline else ()
-    carry = sum(bool(one.values(metric, evidence.anchor)) for one in seen)
+    carry = sum(bool(occupation.values(metric, evidence.anchor)) for occupation in seen)
     more = f"{plural(visits, 'visit')} of the {FIRST_PASSING_VISITS} that a pass needs"
     cards = f"; {carry - visits} more share a card or a day with them, and those of this card count, or one of each"
     without = f"; {len(seen) - carry} more say nothing of {metric}"
@@ -167,9 +170,9 @@ def _too_few(visits: int, metric: str, evidence: VisitEvidence) -> str:
     return more + cards * (carry > visits) + without * (len(seen) > carry) + alone * (visits == 1)
 
 
-def compare_files(word: str, file: Path, found: Callable[[str], str]) -> Outcome | None:
+def compare_files(word: str, file: Path, finder: Callable[[str], str]) -> Outcome | None:
     """:func:`compare_with_baseline`, as one of the comparisons of ``perfgate compare``; ``None`` of another file."""
-    return compare_with_baseline(found(word), file) if is_baseline(file) else None
+    return compare_with_baseline(finder(word), file) if is_baseline(file) else None
 
 
 def compare_with_baseline(word: str, file: Path) -> Outcome:

@@ -119,10 +119,10 @@ class VisitEvidence(ProfiledEvidence):
         if not sets:
             beside = f" beside {self.anchor.title}" if self.anchor else ""
             lost = any(metric.name in visit.anchor.in_states for visit in self.baseline.visits if visit.anchor)
-            told = f"has a pair in one state of the GPU to tell {metric.name}" if lost else f"carries {metric.name}"
-            return VisitSeries(gate, missing=Note(code="no-baseline", text=f"no visit{beside} {told}"))
+            finding = f"has a pair in one state of the GPU to tell {metric.name}" if lost else f"carries {metric.name}"
+            return VisitSeries(gate, missing=Note(code="no-baseline", text=f"no visit{beside} {finding}"))
         visits, *further = sets
-        others = [kept for own in further if (kept := tuple(visit for visit in own if min(visit) > 0))]
+        others = [kept for visits in further if (kept := tuple(visit for visit in visits if min(visit) > 0))]
         means = tuple(map(_mean, visits))
         untold = self.anchor is not None and not self.told and follows_states(metric)
         return VisitSeries(
@@ -139,8 +139,8 @@ class VisitEvidence(ProfiledEvidence):
     def _known_pairs(self, metric: Metric) -> list[tuple[float, float]]:
         """Anchor and head of each pair; none where a pair lacks a value."""
         pairs = [tuple(map(metric.summarise, pair)) for pair in self.record.pairs(metric.kind)]
-        known = [(beside, own) for beside, own in pairs if beside is not None and own is not None and beside > 0]
-        return known if len(known) == len(pairs) else []
+        rows = [(beside, head) for beside, head in pairs if beside is not None and head is not None and beside > 0]
+        return rows if len(rows) == len(pairs) else []
 
     @cached_property
     def anchor(self) -> Build | None:
@@ -164,11 +164,11 @@ class VisitEvidence(ProfiledEvidence):
         card = card_of(self.record.visits, baseline.salt or UNSALTED)
         if self.anchor is None:
             return held_against(baseline.occupations, metric.name, card), head
-        if not (known := self._known_pairs(metric)):
+        if not (pairs := self._known_pairs(metric)):
             return [], []
-        today = statistics.geometric_mean([beside for beside, _ in known])
+        today = statistics.geometric_mean([beside for beside, _ in pairs])
         within = self.in_states.ratios(metric) if self.in_states else None
-        ratios = within if within is not None else tuple(own / beside for beside, own in known)
+        ratios = within if within is not None else tuple(head / beside for beside, head in pairs)
         sets = held_against(baseline.occupations, metric.name, card, self.anchor, len(ratios) or None)
         scaled = [tuple(tuple(ratio * today for ratio in visit) for visit in visits) for visits in sets]
         return scaled, [ratio * today for ratio in ratios]
@@ -198,8 +198,8 @@ class VisitEvidence(ProfiledEvidence):
         if kind == "traced" and self.side.trials("timed"):
             return {}
         visits = self.baseline.visits if self.baseline else ()
-        known = sorted((visit.gpu for visit in visits if visit.gpu), key=lambda gpu: gpu.sm_mhz)
-        before: dict[Side, GpuOutcome] = {"base": known[(len(known) - 1) // 2]} if known else {}
+        gpus = sorted((visit.gpu for visit in visits if visit.gpu), key=lambda gpu: gpu.sm_mhz)
+        before: dict[Side, GpuOutcome] = {"base": gpus[(len(gpus) - 1) // 2]} if gpus else {}
         return before | super().gpus("timed")
 
     def read(self, kind: Kind, of: Callable[[Trial], T | None]) -> dict[Side, list[T]]:
@@ -240,10 +240,10 @@ class VisitEvidence(ProfiledEvidence):
         judged = {gate.gate.measured.name for gate in self.cell.gates}
         head, before = {}, {}
         for name in CAPACITIES:
-            own = kept_values(METRICS[name], self._trials(METRICS[name].kind))
+            sizes = kept_values(METRICS[name], self._trials(METRICS[name].kind))
             stored = [value for visit in baseline.visits for value in visit.values.get(name, ())]
-            if own and stored and name not in judged:
-                head[name], before[name] = (min(own), max(own)), (min(stored), max(stored))
+            if sizes and stored and name not in judged:
+                head[name], before[name] = (min(sizes), max(sizes)), (min(stored), max(stored))
         yield from capacity_changed(before, head)
 
     def _anchor_cautions(self) -> Iterator[Note]:
@@ -256,7 +256,7 @@ class VisitEvidence(ProfiledEvidence):
         for gate in self.cell.gates:
             metric = gate.gate.measured
             pairs = (tuple(map(metric.summarise, pair)) for pair in self.record.pairs(metric.kind))
-            ratios = [own / beside for beside, own in pairs if beside and own and min(beside, own) > 0]
+            ratios = [head / beside for beside, head in pairs if beside and head and min(beside, head) > 0]
             off = statistics.geometric_mean(ratios) - 1 if ratios else 0.0
             if abs(off) > FAR:
                 yield Note(code="anchor-weak", text=f"{metric.name} of the head is {off * 100:+.1f} % off the anchor's")

@@ -75,18 +75,18 @@ class VisitSeries(Series):
 
     def predictions(self, margin: float | None = None, *, to_pass: bool = False) -> list[Prediction]:
         """How far the head is off, or off each margin that binds; none without a spread, or beyond judging."""
-        if self.fault or not (self.visits and self.head and any(len(own) > 1 for own in (self.visits, *self.others))):
+        if self.fault or not (self.visits and self.head and any(len(row) > 1 for row in (self.visits, *self.others))):
             return []
         restarts = [value for visit in self.visits for value in visit]
         ends = np.cumsum([len(visit) for visit in self.visits])[:-1]
         rows = np.zeros((1, len(restarts))) if margin is None else self.slower_by(margin, restarts)
         head, sign = stats.logs(self.head), self.metric.sign
-        others = [[stats.logs(visit) for visit in own] for own in self.others]
+        others = [[stats.logs(visit) for visit in visits] for visits in self.others]
         raised = 1.0 if self.beside_anchor and not to_pass else RAISED
         shifted = (np.split(stats.logs(restarts) + sign * row, ends) for row in rows)
-        found = (predict(own, head, sign, self.resolution, others=others, raised=raised) for own in shifted)
+        predictions = (predict(logs, head, sign, self.resolution, others=others, raised=raised) for logs in shifted)
         # Visits of one build within two weeks share a fill, and so their spread may lack what the head's draws.
-        return [replace(one, excess=one.excess + self.carried) for one in found]
+        return [replace(prediction, excess=prediction.excess + self.carried) for prediction in predictions]
 
     def interim_looks(self) -> tuple[stats.Look, ...]:
         """The one look there is; with one visit that at its restarts."""
@@ -131,17 +131,17 @@ class VisitSeries(Series):
 
     def verdict(self, decision: Decision) -> Verdict:
         """See :class:`Series`; no pass where the median speaks for a slowdown, and pairs keep it from being blocked."""
-        found = super().verdict(decision)
-        return "inconclusive" if found in PASSED and self._refused(decision) else found
+        verdict = super().verdict(decision)
+        return "inconclusive" if verdict in PASSED and self._refused(decision) else verdict
 
     def outcome(self, decision: Decision) -> GateOutcome:
         """See :class:`Series`; the head's pairs are the reason where their median alone would decide."""
-        found = super().outcome(decision)
-        if found.verdict != "inconclusive" or (refused := self._refused(decision)) is None:
-            return found
+        outcome = super().outcome(decision)
+        if outcome.verdict != "inconclusive" or (refused := self._refused(decision)) is None:
+            return outcome
         says, against = refused
         text = f"the median of {plural(len(self.pairs), 'pair')} of head and anchor {says}; against it: {against}"
-        return found.model_copy(update={"reasons": (Note(code="states-undecided", text=text),)})
+        return outcome.model_copy(update={"reasons": (Note(code="states-undecided", text=text),)})
 
     def no_look(self) -> Note:
         """Why the values reach no look: of one visit beside an anchor no spread is known, however many pairs it has."""

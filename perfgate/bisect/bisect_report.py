@@ -100,38 +100,40 @@ def report_of(folder: Path, state: State) -> BisectReport:
     """What the folders of a search say, whether or not it is over."""
     bisection, next_one = state.bisection, state.next
     verdict = _verdict(state)
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": bisection.name, "scenario": bisection.scenario, "error": bisection.error, "verdict": verdict,
         "exit_status": EXITS[verdict], "commits": bisection.last,
         "skipped": tuple((_shown(state, number), note) for number, note in sorted(state.skipped.items())),
     }  # fmt: skip
     first = state.reproduction
     if first is not None:
-        known["reproduced"] = _comparison(folder, state, first)
+        fields["reproduced"] = _comparison(folder, state, first)
     if state.lost is None or state.posterior is None:
-        return BisectReport(**known)
+        return BisectReport(**fields)
     cell, metric = state.lost
     mean, sd = state.posterior.loss
-    measured = sorted({one.head for one in state.evidence.compared if one.base == 0})
+    measured = sorted({comparison.head for comparison in state.evidence.compared if comparison.base == 0})
     ends = (stats.to_ratio(mean + side * CONFIDENCE_SDS * sd) for side in (-1, 1))
-    known |= {
+    fields |= {
         "cell": cell.name, "cell_id": cell.cell_id, "metric": metric, "pairs": state.evidence.pairs,
         "pair_sd": state.posterior.pair_sd, "loss": Loss(mean=stats.to_ratio(mean), low=next(ends), high=next(ends)),
         "measured": tuple(_shown(state, number) for number in measured),
     }  # fmt: skip
     if not isinstance(next_one, Answer):
-        return BisectReport(**known)
+        return BisectReport(**fields)
     # The comparison of the builds before and after the answer; where these are all there are, the first one.
     first_of, last_of = next_one.commits[0], next_one.commits[-1]
-    around = [one for one in state.taken if one.purpose != "search" and one.base < first_of and one.head >= last_of]
+    around = [
+        step for step in state.taken if step.purpose != "search" and step.base < first_of and step.head >= last_of
+    ]
     confirmed = around[-1] if around else None
-    known |= {
+    fields |= {
         "why": next_one.why, "probability": next_one.probability,
         "answer": tuple(_shown(state, number) for number in next_one.commits),
         "confirmed": _comparison(folder, state, confirmed) if confirmed else None,
         "kernels": _kernels(confirmed, cell.cell_id) if confirmed else (),
     }  # fmt: skip
-    report = BisectReport(**known)
+    report = BisectReport(**fields)
     return report.model_copy(update={"uncertain": tuple(_uncertain(state, report))})
 
 
@@ -150,34 +152,39 @@ def _verdict(state: State) -> Found:
 
 def _shown(state: State, number: int) -> ShownCommit:
     commit = state.bisection.commits[number]
-    d = [value for one in state.evidence.compared if (one.base, one.head) == (0, number) for value in one.d]
-    known = state.posterior is not None and number > 0
+    d = [
+        value
+        for comparison in state.evidence.compared
+        if (comparison.base, comparison.head) == (0, number)
+        for value in comparison.d
+    ]
+    weighed = state.posterior is not None and number > 0
     return ShownCommit(
         commit=commit.commit, title=commit.title, merges=commit.parents[1:], pairs=len(d),
-        probability=float(state.posterior.by_commit[number - 1]) if state.posterior is not None and known else None,
+        probability=float(state.posterior.by_commit[number - 1]) if state.posterior is not None and weighed else None,
         worse=stats.to_ratio(float(np.mean(d))) if d else None,
     )  # fmt: skip
 
 
-def _comparison(folder: Path, state: State, one: Taken) -> ShownComparison | None:
+def _comparison(folder: Path, state: State, step: Taken) -> ShownComparison | None:
     """What the gate said; before it is known what was lost, the worst gate of the run."""
-    gates = [gate for cell in one.outcome.cells for gate in cell.gates]
+    gates = [gate for cell in step.outcome.cells for gate in cell.gates]
     if state.lost is not None:
         cell, metric = state.lost
-        gates = [gate for own in one.outcome.cells if own.cell_id == cell.cell_id for gate in own.gates]
+        gates = [gate for outcome in step.outcome.cells if outcome.cell_id == cell.cell_id for gate in outcome.gates]
         gates = [gate for gate in gates if gate.metric == metric]
     if not gates:
         return None
     gate: GateOutcome = min(gates, key=lambda gate: gate.p)
-    base, head = (state.bisection.commits[number].commit for number in (one.base, one.head))
+    base, head = (state.bisection.commits[number].commit for number in (step.base, step.head))
     return ShownComparison(
-        base=base, head=head, run=str(one.folder.relative_to(folder)), verdict=gate.verdict, pairs=gate.pairs,
+        base=base, head=head, run=str(step.folder.relative_to(folder)), verdict=gate.verdict, pairs=gate.pairs,
         change=gate.change, change_low=gate.change_low, change_high=gate.change_high,
     )  # fmt: skip
 
 
-def _kernels(one: Taken, cell_id: str) -> tuple[str, ...]:
-    record = one.records.get(cell_id)
+def _kernels(step: Taken, cell_id: str) -> tuple[str, ...]:
+    record = step.records.get(cell_id)
     traced = record.pairs("traced") if record is not None else []
     return first_difference((base.decode, head.decode) for base, head in traced)
 
@@ -189,10 +196,10 @@ def _uncertain(state: State, report: BisectReport) -> Iterator[str]:
     )
     answer = {commit.commit for commit in report.answer}
     others = [_shown(state, number) for number in range(1, state.bisection.last + 1)]
-    told = [f"{one.commit[:SHOWN]} ({percent(one.probability or 0.0)})" for one in others
-            if one.commit not in answer and (one.probability or 0.0) > TOLD]  # fmt: skip
-    if told:
-        yield f"Not excluded: {', '.join(told)}."
+    names = [f"{commit.commit[:SHOWN]} ({percent(commit.probability or 0.0)})" for commit in others
+             if commit.commit not in answer and (commit.probability or 0.0) > TOLD]  # fmt: skip
+    if names:
+        yield f"Not excluded: {', '.join(names)}."
     if inside := [shown.commit[:SHOWN] for shown, _ in report.skipped if shown.commit in answer]:
         verb = "was" if len(inside) == 1 else "were"
         yield f"{', '.join(inside)} {verb} not measured, so what is there cannot be told from the next commit."
@@ -275,9 +282,9 @@ def headline(report: BisectReport) -> str:
 def _comparisons(report: BisectReport) -> list[tuple[str, ...]]:
     named = (("good and bad", report.reproduced), ("before and after", report.confirmed))
     rows = [
-        (what, one.base[:SHOWN], one.head[:SHOWN], str(one.pairs), signed_percent(one.change),
-         _interval(one.change_low, one.change_high), one.verdict)
-        for what, one in named if one is not None
+        (what, shown.base[:SHOWN], shown.head[:SHOWN], str(shown.pairs), signed_percent(shown.change),
+         _interval(shown.change_low, shown.change_high), shown.verdict)
+        for what, shown in named if shown is not None
     ]  # fmt: skip
     return [("comparison", "base", "head", "pairs", "change", "interval", "verdict"), *rows] if rows else []
 

@@ -118,25 +118,25 @@ class State:
     @property
     def unfinished(self) -> Taken | None:
         """The step that was stopped, if one was."""
-        return next((one for one in self.taken if one.is_open), None)
+        return next((step for step in self.taken if step.is_open), None)
 
     @property
     def reproduction(self) -> Taken | None:
         """The comparison of the good and the bad commit."""
-        return next((one for one in self.taken if one.purpose == "reproduce"), None)
+        return next((step for step in self.taken if step.purpose == "reproduce"), None)
 
     @property
     def measured(self) -> frozenset[int]:
         """The commits of steps that were begun."""
-        return frozenset(number for one in self.taken for number in (one.base, one.head))
+        return frozenset(number for step in self.taken for number in (step.base, step.head))
 
     @property
     def unbuilt(self) -> dict[int, Skipped]:
         """The commits that did not build since the last one did: with them it may be the build that is broken."""
         seen, last = set[int](), 0
-        for count, one in enumerate(self.taken, 1):
-            if not {one.base, one.head} <= seen:
-                seen, last = seen | {one.base, one.head}, count
+        for count, step in enumerate(self.taken, 1):
+            if not {step.base, step.head} <= seen:
+                seen, last = seen | {step.base, step.head}, count
         return {number: note for number, note in self.skipped.items()
                 if note.code in OF_THE_BUILD and note.after >= last}  # fmt: skip
 
@@ -151,7 +151,7 @@ class State:
     @cached_property
     def evidence(self) -> Evidence:
         """What was measured of that cell and metric."""
-        measured = [found for one in self.taken if (found := self._pairs(one)) is not None]
+        measured = [pairs for step in self.taken if (pairs := self._pairs(step)) is not None]
         return Evidence(
             self.bisection.last,
             tuple(comparison for comparison, _ in measured),
@@ -171,28 +171,28 @@ class State:
             return Step(0, self.bisection.last, None, "reproduce")
         if self.lost is None:
             return None
-        confirmed = {(one.base, one.head) for one in self.taken if one.purpose == "confirm" and not one.is_open}
+        confirmed = {(step.base, step.head) for step in self.taken if step.purpose == "confirm" and not step.is_open}
         return next_step(self.evidence, self.bisection.limits, frozenset(confirmed))
 
-    def counts(self, one: Taken) -> bool:
+    def counts(self, step: Taken) -> bool:
         """Whether a step has pairs of what was lost."""
-        return self._pairs(one) is not None
+        return self._pairs(step) is not None
 
-    def _pairs(self, one: Taken) -> tuple[Comparison, float] | None:
+    def _pairs(self, step: Taken) -> tuple[Comparison, float] | None:
         if self.lost is None:
             return None
         cell, metric = self.lost
-        record = one.records.get(cell.cell_id)
+        record = step.records.get(cell.cell_id)
         if record is None or record.stopped is not None:
             return None
-        own = next((plan for plan in record.cell.gates if plan.gate.measured.name == metric), None)
-        if own is None:
-            raise RecordError(f"{record.cell.name} has no gate on {metric}", where=str(one.folder))
-        series = evidence_of_run(one.run, record.cell, record).series(own)
+        gate = next((plan for plan in record.cell.gates if plan.gate.measured.name == metric), None)
+        if gate is None:
+            raise RecordError(f"{record.cell.name} has no gate on {metric}", where=str(step.folder))
+        series = evidence_of_run(step.run, record.cell, record).series(gate)
         if series.fault is not None or not series.base:
             return None
         d = stats.log_ratios(series.base, series.head, series.metric.sign)
-        return Comparison(one.base, one.head, tuple(d.tolist())), series.resolution
+        return Comparison(step.base, step.head, tuple(d.tolist())), series.resolution
 
 
 def read_state(folder: Path, before: State | None = None) -> State:
@@ -205,10 +205,10 @@ def read_state(folder: Path, before: State | None = None) -> State:
         NotComparableError: ``different-machines``: its steps were measured on different ones.
     """
     bisection = before.bisection if before else read_model(Bisection, folder / MANIFEST)
-    over = {one.folder: one for one in before.taken if not one.is_open} if before else {}
+    over = {step.folder: step for step in before.taken if not step.is_open} if before else {}
     numbers = {commit.commit: number for number, commit in enumerate(bisection.commits)}
     taken = tuple(_taken(folder, bisection, numbers, over))
-    machines = [visit.machine for one in taken for record in one.records.values() for visit in record.visits]
+    machines = [visit.machine for step in taken for record in step.records.values() for visit in record.visits]
     for machine in machines[1:]:
         if differences := comparable(machines[0], machine):
             raise NotComparableError(
@@ -226,10 +226,10 @@ def read_state(folder: Path, before: State | None = None) -> State:
 def _taken(
     folder: Path, bisection: Bisection, numbers: Mapping[str, int], over: Mapping[Path, Taken]
 ) -> Iterator[Taken]:
-    for own in sorted((folder / STEPS).iterdir()) if (folder / STEPS).is_dir() else ():
-        if (named := _STEP.fullmatch(own.name)) is None:
+    for entry in sorted((folder / STEPS).iterdir()) if (folder / STEPS).is_dir() else ():
+        if (named := _STEP.fullmatch(entry.name)) is None:
             continue
-        for file in sorted(own.glob(f"*/{RUN}")):
+        for file in sorted(entry.glob(f"*/{RUN}")):
             if file.parent in over:
                 yield over[file.parent]
                 continue

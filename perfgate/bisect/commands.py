@@ -142,17 +142,17 @@ def bisect(  # noqa: PLR0913 (options by name)
     stopped: InterruptedRunError | None = None
     with measuring() as progress:
         if scenario is not None and good is not None:
-            found = begin(scenario, (good, bad or "HEAD"), runs, progress, words=base_words, cell=cell, metric=metric,
+            place = begin(scenario, (good, bad or "HEAD"), runs, progress, words=base_words, cell=cell, metric=metric,
                           error=error, pairs=pairs, seed=seed)  # fmt: skip
         else:
-            found = find_run(Path(str(folder)), runs, MANIFEST)
-        click.echo(f"bisect folder: {found}", err=True)
-        builds = _builds(read_model(Bisection, found / MANIFEST).words, runs, progress)
+            place = find_run(Path(str(folder)), runs, MANIFEST)
+        click.echo(f"bisect folder: {place}", err=True)
+        builds = _builds(read_model(Bisection, place / MANIFEST).words, runs, progress)
         try:
-            search(found, builds, progress=progress, **means)
+            search(place, builds, progress=progress, **means)
         except InterruptedRunError as interruption:  # what was measured is reported all the same
             stopped = interruption
-    report = report_of(found, read_state(found))
+    report = report_of(place, read_state(place))
     show("bisect", report, form, outputs)
     if stopped is not None:
         raise stopped

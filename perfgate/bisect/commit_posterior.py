@@ -59,7 +59,7 @@ class Evidence:
     @property
     def pairs(self) -> int:
         """How many pairs were measured."""
-        return sum(len(one.d) for one in self.compared)
+        return sum(len(comparison.d) for comparison in self.compared)
 
     @property
     def measurable(self) -> list[int]:
@@ -105,8 +105,8 @@ class Posterior:
     @cached_property
     def by_group(self) -> list[tuple[tuple[int, ...], float]]:
         """The same of commits that cannot be told apart, the most probable first."""
-        found = [(group, float(self.by_commit[[n - 1 for n in group]].sum())) for group in self._evidence.groups]
-        return sorted(found, key=lambda one: -one[1])
+        groups = [(group, float(self.by_commit[[n - 1 for n in group]].sum())) for group in self._evidence.groups]
+        return sorted(groups, key=lambda row: -row[1])
 
     @property
     def pair_sd(self) -> float:
@@ -165,9 +165,9 @@ class Posterior:
         """Mean and variance of what so many pairs of each wanted difference would show, (models, wanted, commits)."""
         spreads = self._spreads
         across = _solved(self._root, spreads.covariance(wanted.builds, wanted.steps)).transpose(0, 2, 1)
-        own = spreads.covariance(wanted.own_builds, wanted.own_steps)
+        variance = spreads.covariance(wanted.own_builds, wanted.own_steps)
         lever = wanted.crosses[:, keep] - across @ self._steps[:, :, keep]
-        left = np.maximum(own - (across**2).sum(axis=2), 0.0) + (spreads.pair**2 / pairs)[:, None]
+        left = np.maximum(variance - (across**2).sum(axis=2), 0.0) + (spreads.pair**2 / pairs)[:, None]
         mean = (across @ self._z[:, :, None]) + lever * self._loss[:, None, keep]
         return mean, left[:, :, None] + lever**2 * self._loss_variance[:, None, keep]
 
@@ -190,10 +190,12 @@ class _Spreads:
 
 def _spreads(evidence: Evidence) -> _Spreads:
     """Plausible spreads; that of pairs as the pairs show it."""
-    freedom = sum(len(one.d) - 1 for one in evidence.compared)
+    freedom = sum(len(comparison.d) - 1 for comparison in evidence.compared)
     if freedom < 1:
         raise ValueError("no two pairs of one comparison were measured, so their spread is not known")
-    squares = sum(float(((np.array(one.d) - np.mean(one.d)) ** 2).sum()) for one in evidence.compared)
+    squares = sum(
+        float(((np.array(comparison.d) - np.mean(comparison.d)) ** 2).sum()) for comparison in evidence.compared
+    )
     least = max(SMALLEST_SD, evidence.resolution)
     quantiles = special.chdtri(freedom, PAIR_SD_QUANTILES)  # of the upper tail
     pair_sds = [max(least, math.sqrt(squares / float(quantile))) for quantile in quantiles]
@@ -262,8 +264,8 @@ def _shared(left: Sequence[tuple[int, int]], right: Sequence[tuple[int, int]]) -
 def _pooled(compared: Sequence[Comparison]) -> list[tuple[int, int, int, float]]:
     """Base, head, number and mean of the pairs of each two commits."""
     rows: dict[tuple[int, int], list[float]] = {}
-    for one in compared:
-        rows.setdefault((one.base, one.head), []).extend(one.d)
+    for comparison in compared:
+        rows.setdefault((comparison.base, comparison.head), []).extend(comparison.d)
     return [(base, head, len(d), float(np.mean(d))) for (base, head), d in rows.items()]
 
 
@@ -286,10 +288,10 @@ def _information(weights: Floats, mean: Floats, variance: Floats) -> Floats:
     """
     sd = np.sqrt(variance)
     at = mean[:, :, None] + sd[:, :, None] * _NODES  # (measurements, commits, nodes)
-    told = np.zeros(len(mean))
+    information = np.zeros(len(mean))
     for number, (points, means, sds) in enumerate(zip(at, mean, sd, strict=True)):
         z = (points[:, :, None] - means) / sds
         log_mixture = np.log(np.exp(-0.5 * z**2) @ (weights / sds))
-        own = -0.5 * _NODES**2 - np.log(sds)[:, None]
-        told[number] = float((weights * ((own - log_mixture) @ _NODE_WEIGHTS)).sum())
-    return np.maximum(told, 0.0)
+        log_density = -0.5 * _NODES**2 - np.log(sds)[:, None]
+        information[number] = float((weights * ((log_density - log_mixture) @ _NODE_WEIGHTS)).sum())
+    return np.maximum(information, 0.0)

@@ -68,7 +68,7 @@ def next_step(evidence: Evidence, limits: Limits, confirmed: frozenset[tuple[int
     ``confirmed`` are base and head of the confirmations that were measured to their end.
     """
     last = evidence.last
-    if not any((one.base, one.head) == (0, last) for one in evidence.compared):
+    if not any((comparison.base, comparison.head) == (0, last) for comparison in evidence.compared):
         return Step(0, last, None, "reproduce")
     posterior = Posterior(evidence)
     group, probability = posterior.by_group[0]
@@ -81,37 +81,37 @@ def next_step(evidence: Evidence, limits: Limits, confirmed: frozenset[tuple[int
     if spent:
         return _smallest(posterior, limits, "limit")
     heads = _candidates(evidence, posterior)
-    told = posterior.expected_to_tell(heads, STEP_PAIRS)
-    if told.max() < LEAST_TOLD:
+    information = posterior.expected_to_tell(heads, STEP_PAIRS)
+    if information.max() < LEAST_TOLD:
         return _smallest(posterior, limits, "exhausted")
-    return Step(0, heads[int(np.argmax(told))], STEP_PAIRS, "search")
+    return Step(0, heads[int(np.argmax(information))], STEP_PAIRS, "search")
 
 
 def bounds(evidence: Evidence, commits: tuple[int, ...]) -> tuple[int, int]:
     """The last commit before these that can be measured, and the first that has all of them."""
-    known = {0, *evidence.measurable}
-    return max(n for n in known if n < commits[0]), min(n for n in known if n >= commits[-1])
+    numbers = {0, *evidence.measurable}
+    return max(n for n in numbers if n < commits[0]), min(n for n in numbers if n >= commits[-1])
 
 
 def _candidates(evidence: Evidence, posterior: Posterior) -> list[int]:
     """Commits that may be measured next: all, or of a long line some at even steps of number and of probability."""
-    known = np.array(evidence.measurable)
-    if len(known) <= MOST_CANDIDATES:
+    commits = np.array(evidence.measurable)
+    if len(commits) <= MOST_CANDIDATES:
         return evidence.measurable
     steps = np.linspace(0, 1, MOST_CANDIDATES // 2)
-    reached = np.cumsum(posterior.by_commit)[known - 1]
+    reached = np.cumsum(posterior.by_commit)[commits - 1]
     by_probability = np.searchsorted(reached, steps * reached[-1])
-    by_number = np.round(steps * (len(known) - 1)).astype(int)
+    by_number = np.round(steps * (len(commits) - 1)).astype(int)
     return [evidence.measurable[n] for n in sorted({*by_probability, *by_number})]
 
 
 def _smallest(posterior: Posterior, limits: Limits, why: Why) -> Answer:
     """The fewest commits that hold all but the error."""
-    found: list[int] = []
+    commits: list[int] = []
     total = 0.0
     for group, probability in posterior.by_group:
-        found += group
+        commits += group
         total += probability
         if total >= limits.enough:
             break
-    return Answer(tuple(sorted(found)), total, why)
+    return Answer(tuple(sorted(commits)), total, why)

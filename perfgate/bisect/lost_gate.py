@@ -28,30 +28,30 @@ def chosen(loaded: LoadedScenario, name: str, metric: str) -> tuple[list[Cell], 
     """
     cells = resolve_cells(loaded)
     digits = name if len(name) >= LEAST_DIGITS else " "
-    found = [cell for cell in cells if name in ("", cell.name) or cell.cell_id.startswith(digits)]
-    if not found:
+    matches = [cell for cell in cells if name in ("", cell.name) or cell.cell_id.startswith(digits)]
+    if not matches:
         raise UsageError(f"no cell {name}", where=str(loaded.file), remedy=f"It has {_listed(c.name for c in cells)}.")
     timed = [gate.measured.name for gate in loaded.scenario.gates if gate.measured.kind == "timed"]
-    metrics = [one for one in timed if metric in ("", one)]
+    metrics = [gated for gated in timed if metric in ("", gated)]
     if not metrics:
         what = f"no gate on {metric}" if metric else "no gate"
         remedy = f"It has {_listed(timed)}." if timed else "Gate itl_median, or another metric of timed trials."
         raise UsageError(f"{what} that is read from timed trials", where=str(loaded.file), remedy=remedy)
-    return found, metrics
+    return matches, metrics
 
 
 def lost(outcome: Outcome, cells: Sequence[Cell], metrics: Sequence[str]) -> tuple[Cell, str] | None:
     """The cell and the metric that regressed, of several the one whose regression is surest; ``None`` if none did."""
-    known = {cell.cell_id: cell for cell in cells}
-    found = [
-        (gate.p, -abs(gate.change or 0.0), known[cell.cell_id], gate.metric)
+    by_id = {cell.cell_id: cell for cell in cells}
+    losses = [
+        (gate.p, -abs(gate.change or 0.0), by_id[cell.cell_id], gate.metric)
         for cell in outcome.cells
         for gate in cell.gates
-        if gate.verdict == "regressed" and cell.cell_id in known and gate.metric in metrics
+        if gate.verdict == "regressed" and cell.cell_id in by_id and gate.metric in metrics
     ]
-    if not found:
+    if not losses:
         return None
-    _, _, cell, metric = min(found, key=lambda one: one[:2])
+    _, _, cell, metric = min(losses, key=lambda loss: loss[:2])
     return cell, metric
 
 
@@ -71,12 +71,12 @@ def narrowed(loaded: LoadedScenario, cell: Cell, metric: str, pairs: int | None 
     if pairs is not None:
         update |= {"measure": scenario.measure.model_copy(update={"looks": (pairs,), "spend": None})}
         update |= {"kernels": None, "counters": (), "calls": None}
-    found = loads(dump(scenario.model_copy(update=update)), loaded.file)
-    if [own.cell_id for own in resolve_cells(found)] != [cell.cell_id]:
+    reloaded = loads(dump(scenario.model_copy(update=update)), loaded.file)
+    if [part.cell_id for part in resolve_cells(reloaded)] != [cell.cell_id]:
         raise UsageError(
             f"{cell.name} cannot be written down alone: the model changed meanwhile", where=str(cell.source)
         )
-    return found
+    return reloaded
 
 
 def _listed(words: Any) -> str:
@@ -104,21 +104,21 @@ def compare_one(scenario: Path, subjects: Mapping[Side, Subject], cell: str, met
     """
     loaded = load(scenario)
     cells, metrics = chosen(loaded, cell, metric)
-    for option, found in (("--cell", [one.name for one in cells]), ("--metric", metrics)):
-        if len(found) > 1:
-            text = f"which of {', '.join(found)}? Every commit must be tested for the same"
-            raise UsageError(text, where=str(scenario), remedy=f"Name it: {option} {found[0]!r}.")
+    for option, names in (("--cell", [cell.name for cell in cells]), ("--metric", metrics)):
+        if len(names) > 1:
+            text = f"which of {', '.join(names)}? Every commit must be tested for the same"
+            raise UsageError(text, where=str(scenario), remedy=f"Name it: {option} {names[0]!r}.")
     if loss is not None:
         margins = {"ignorable": loss / 3, "must_catch": 2 * loss / 3, "floor": None}
-        gates = tuple(one.model_copy(update=margins) if one.measured.name == metrics[0] else one
-                      for one in loaded.scenario.gates)  # fmt: skip
+        gates = tuple(spec.model_copy(update=margins) if spec.measured.name == metrics[0] else spec
+                      for spec in loaded.scenario.gates)  # fmt: skip
         loaded = replace(loaded, scenario=loaded.scenario.model_copy(update={"gates": gates}))
         cells, _ = chosen(loaded, cell, metric)
     finished = gate.run([narrowed(loaded, cells[0], metrics[0])], dict(subjects), **means)
     verdict = finished.outcome.verdict
     if verdict in ("not-measured", "internal-error"):
-        (own,) = finished.outcome.cells
-        reason = next(iter(own.reasons), None)
+        (outcome,) = finished.outcome.cells
+        reason = next(iter(outcome.reasons), None)
         if reason is None or reason.code not in OF_THE_COMMIT:
             text = reason.text if reason else "nothing was measured"
             raise NotMeasuredError(text, where=str(finished.folder), code=reason.code if reason else "")

@@ -149,8 +149,8 @@ class _TriedAgain:
         self._again = 0
         over = state.unfinished is None and not isinstance(state.next, Step)
         spent = state.evidence.pairs >= state.bisection.pairs
-        found = over and (spent or not isinstance(state.next, Answer) or state.next.why == "one")
-        self._known = {} if found else state.unbuilt
+        answered = over and (spent or not isinstance(state.next, Answer) or state.next.why == "one")
+        self._known = {} if answered else state.unbuilt
         self.allow(state)
 
     def allow(self, state: State) -> None:
@@ -196,8 +196,8 @@ def _go_on(folder: Path, state: State, begun: Taken, build: Build, progress: Pro
         for number in (begun.base, begun.head):
             build(state.bisection.commits[number].commit)
 
-    told = part_of(progress, f"{begun.purpose} {_label(state, begun.head)}")
-    gate.resume(begun.folder, prepare=rebuild, progress=told, **options)
+    part = part_of(progress, f"{begun.purpose} {_label(state, begun.head)}")
+    gate.resume(begun.folder, prepare=rebuild, progress=part, **options)
     _look_for_failures(folder, state, begun, progress)
 
 
@@ -215,14 +215,14 @@ def _take(folder: Path, state: State, step: Step, build: Build, progress: Progre
         except NotMeasuredError as error:
             _skip(folder, state, number, error, progress)
             return number
-    number = 1 + max((int(own.name.partition("-")[0]) for own in (folder / STEPS).glob("[0-9]*-*")), default=-1)
-    own = folder / STEPS / f"{number:03d}-{step.purpose}-{state.bisection.commits[step.head].commit[:SHOWN]}"
-    own.mkdir()
+    number = 1 + max((int(entry.name.partition("-")[0]) for entry in (folder / STEPS).glob("[0-9]*-*")), default=-1)
+    step_folder = folder / STEPS / f"{number:03d}-{step.purpose}-{state.bisection.commits[step.head].commit[:SHOWN]}"
+    step_folder.mkdir()
     progress(f"{step.purpose}: {_label(state, step.base)} against {_label(state, step.head)}")
     part = part_of(progress, f"{step.purpose} {_label(state, step.head)}")
     scenario, seed = _scenario(state, step), state.bisection.seed + number
     try:
-        gate.run([scenario], subjects, runs=own, seed=seed, progress=part, **options)
+        gate.run([scenario], subjects, runs=step_folder, seed=seed, progress=part, **options)
     except (UsageError, NotMeasuredError) as error:
         refused = isinstance(error, ScenarioError)
         if not refused and error.code not in OF_THE_BUILD:
@@ -251,17 +251,17 @@ def _look_for_failures(folder: Path, before: State, step: Step | Taken, progress
         NotMeasuredError: The machine, or the good commit, is the reason.
     """
     state = read_state(folder, before)
-    one = state.taken[-1]  # only the last can be open
-    stops = [record.stopped for record in one.records.values() if record.stopped is not None]
-    if step.purpose == "confirm" or (not stops and (state.lost is None or state.counts(one))):
+    taken = state.taken[-1]  # only the last can be open
+    stops = [record.stopped for record in taken.records.values() if record.stopped is not None]
+    if step.purpose == "confirm" or (not stops and (state.lost is None or state.counts(taken))):
         return
     if not stops:  # measured to its end, and without a value of the metric
-        reasons = [note for cell in one.outcome.cells for own in cell.gates for note in own.reasons
-                   if own.verdict == "not-measured"]  # fmt: skip
+        reasons = [note for cell in taken.outcome.cells for gate in cell.gates for note in gate.reasons
+                   if gate.verdict == "not-measured"]  # fmt: skip
         missing = next(iter(reasons), Note(code="metric-missing", text="the metric has no value"))
         _skip(folder, state, step.head, NotMeasuredError(missing.text, code=missing.code), progress)
         return
-    failed = {trial.label for record in one.records.values() for trial in record.trials if trial.failure is not None}
+    failed = {trial.label for record in taken.records.values() for trial in record.trials if trial.failure is not None}
     error = NotMeasuredError(stops[0].text, where=_label(state, step.head), code=stops[0].code)
     if step.purpose == "reproduce" or failed != {"head"}:
         raise error

@@ -93,10 +93,10 @@ class Builds:
                 self._known[asked] = self._read(ask(subject, variables, self._scratch), subject)
             except UnknownBuildError as error:
                 self._known[asked] = error
-        known = self._known[asked]
-        if isinstance(known, UnknownBuildError):
-            raise known
-        return known
+        build = self._known[asked]
+        if isinstance(build, UnknownBuildError):
+            raise build
+        return build
 
     def of_path(self, subject: Subject) -> Build:
         """The folders of ``path=`` alone, of a subject whose interpreter does not answer; raises as :meth:`of`."""

@@ -167,7 +167,7 @@ class FolderFiles:
         Raises:
             UnknownBuildError: There is more; what was read until then is known.
         """
-        found: list[str] = []
+        sentences: list[str] = []
         gone = {*self._seen}
         self.new = ""
         for name, path, status, is_sought in counted(self.root, is_data=self._is_data):
@@ -185,14 +185,14 @@ class FolderFiles:
                 continue
             gone.discard(name)
             if seen is None:
-                found.append(f"{path} is new: {state}")
+                sentences.append(f"{path} is new: {state}")
             elif digest != seen.digest:
-                told = f"content {seen.digest[:12] or 'not readable'}, now {digest[:12] or 'not readable'}"
-                found.append(f"{path} has changed: {seen.shown}; now {state}; {told}")
+                contents = f"content {seen.digest[:12] or 'not readable'}, now {digest[:12] or 'not readable'}"
+                sentences.append(f"{path} has changed: {seen.shown}; now {state}; {contents}")
             else:
                 self._seen[name] = _Seen.at(state, digest)
-        found += [f"{self._path(name)} is gone: {self._seen[name].shown}" for name in sorted(gone)]
-        return found
+        sentences += [f"{self._path(name)} is gone: {self._seen[name].shown}" for name in sorted(gone)]
+        return sentences
 
     def written_since(self, ns: int) -> list[str]:
         """Files of which anything is newer than a time, the newest first, in words."""

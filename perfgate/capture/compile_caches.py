@@ -190,8 +190,8 @@ class CompileCaches:
 
     def will_be_warm(self, job: Job, after: Job) -> bool:
         """Whether :meth:`warm` will hold after a warm-up trial: because it is of the same engine, or that is kept."""
-        if known := self._engines.get(job.cache_folder):
-            return known.draw is not None
+        if engine := self._engines.get(job.cache_folder):
+            return engine.draw is not None
         if self._store is None or job.cold or job.subject.url:
             return False
         try:
@@ -266,12 +266,12 @@ class CompileCaches:
     def _keys(self, job: Job) -> tuple[str, ...]:
         variables = engine_environment(job)
         folder = str(job.cache_folder)
-        own = {n: v for n, v in variables.items() if n not in _OF_THE_PROCESS and not v.startswith(folder)}
+        environment = {n: v for n, v in variables.items() if n not in _OF_THE_PROCESS and not v.startswith(folder)}
         content = {
             "build": self._builds.of(job.subject, variables).placed_digest,
             "args": job.engine_args,
             "model": job.cell.model_digest,
-            "environment": own,
+            "environment": environment,
             "compilers": self._found(variables.get("PATH", "")),
             "machine": [self._machine.architecture, self._machine.cpu, self._machine.driver],
             "gpus": sorted({gpu.name for gpu in self._machine.gpus}),
@@ -287,9 +287,9 @@ class CompileCaches:
         if path not in self._compilers:
             digest = hashlib.sha256()
             for name in _COMPILERS:
-                found = shutil.which(name, path=path)
-                status = Path(found).stat() if found else None
-                digest.update(f"{name} {found} {status and (status.st_size, status.st_mtime_ns)}\n".encode())
+                program = shutil.which(name, path=path)
+                status = Path(program).stat() if program else None
+                digest.update(f"{name} {program} {status and (status.st_size, status.st_mtime_ns)}\n".encode())
             self._compilers[path] = digest.hexdigest()
         return self._compilers[path]
 

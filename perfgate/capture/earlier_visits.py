@@ -52,15 +52,15 @@ def refuse_other_builds(folder: Path, run: Run, watched: WatchedBuilds) -> None:
             for digest, visit in measured_digests(record, there).items():
                 if now is None:
                     kept = watched.digests(record.cell).get(label)
-                    told = f"not known: {kept.unknown if kept else 'it is not read here'}"
+                    state = f"not known: {kept.unknown if kept else 'it is not read here'}"
                 elif digest == now.digest:
                     continue
                 else:
                     newer = now.written_since(int(datetime.fromisoformat(visit.t0_utc).timestamp()) * _NS)
-                    told = f"{now.digest[:SHOWN]}" + (f"; newer than that: {in_brief(newer)}" if newer else "")
+                    state = f"{now.digest[:SHOWN]}" + (f"; newer than that: {in_brief(newer)}" if newer else "")
                 raise NotMeasuredError(
                     f"{label} is not the build that was measured at {visit.t0_utc}: its files were "
-                    f"{digest[:SHOWN]} and are {told}",
+                    f"{digest[:SHOWN]} and are {state}",
                     where=str(folder),
                     remedy="Put its files back, or measure anew.",
                     code=CHANGED,

@@ -204,32 +204,32 @@ def find_gpus(
         visible = [{**environment, VISIBLE: names} for names in _asked_for(asked, largest(run), environment)]
     if len(visible) > 1:
         _require_pairs(run)
-    first, *others = [stack.enter_context(Gpus.connected(run, own, tell)) for own in visible]
+    first, *others = [stack.enter_context(Gpus.connected(run, variables, tell)) for variables in visible]
     uuids = [*first.uuids, *(uuid for gpus in others for uuid in gpus.uuids)]
     if twice := [uuid for uuid, times in Counter(uuids).items() if times > 1]:
         raise UsageError(f"--gpus {asked}: {twice[0]} has two of these names", remedy="Name each GPU once.")
-    found = [first]
+    cards = [first]
     for gpus in others:
         if differences := comparable(first.machine, gpus.machine):
             tell(f"{gpus.name} is left out: it is not like {first.name}: {'; '.join(differences)}")
         else:
-            found.append(gpus)
-    return found
+            cards.append(gpus)
+    return cards
 
 
-def guard(stack: contextlib.ExitStack, found: Sequence[Gpus], tell: Callable[[str], object]) -> list[Gpus]:
+def guard(stack: contextlib.ExitStack, cards: Sequence[Gpus], tell: Callable[[str], object]) -> list[Gpus]:
     """Those that nobody else uses, ours for as long as the stack is open.
 
     Raises:
         NotMeasuredError: ``gpu-busy``: there are none.
     """
     free: list[Gpus] = []
-    for number, gpus in enumerate(found, 1):
+    for number, gpus in enumerate(cards, 1):
         try:
             stack.enter_context(gpus.guarded())
             free.append(gpus)
         except NotMeasuredError as error:
-            if number == len(found) and not free:
+            if number == len(cards) and not free:
                 raise
             tell(f"{gpus.name} is left out: {error.finding}")
     return free
@@ -241,9 +241,9 @@ def _asked_for(asked: str, needed: int, environment: Mapping[str, str]) -> list[
         if nvml is None or not nvml.gpus(environment):
             raise NotMeasuredError("there is no GPU here", where=f"--gpus {asked}", code="gpu-missing")
     if asked == "all":
-        if not (found := stations(needed, environment)):
+        if not (groups := stations(needed, environment)):
             raise NotMeasuredError(f"no {needed} GPUs here are free", where="--gpus all", code="gpu-busy")
-        return found
+        return groups
     names = [name.strip() for name in asked.split(",")]
     visible = _identifiers(environment) or names
     wrong = "named twice" if len({*names}) < len(names) else f"no multiple of {needed}" if len(names) % needed else ""
@@ -260,8 +260,8 @@ def _require_pairs(run: Run) -> None:
     if run.fixed:
         text = "trials of one side alone are held against other visits, and cards differ by more than builds"
         raise UsageError(f"--gpus names several stations: {text}", remedy="Name the GPUs of one.")
-    own = [*(cell.engine.env for cell in run.cells), *(subject.env for subject in run.built.values())]
-    if any(VISIBLE in variables for variables in own):
+    environments = [*(cell.engine.env for cell in run.cells), *(subject.env for subject in run.built.values())]
+    if any(VISIBLE in variables for variables in environments):
         raise UsageError(f"--gpus: the scenario or a build sets {VISIBLE} itself", remedy="Remove it there.")
 
 

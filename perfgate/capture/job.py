@@ -154,5 +154,5 @@ def _in_folder(value: Any, folder: str) -> Any:
     if isinstance(value, str):
         return value.replace("{model}", folder)
     if isinstance(value, Mapping):
-        return {name: _in_folder(one, folder) for name, one in value.items()}
-    return [_in_folder(one, folder) for one in value] if isinstance(value, (list, tuple)) else value
+        return {name: _in_folder(argument, folder) for name, argument in value.items()}
+    return [_in_folder(argument, folder) for argument in value] if isinstance(value, (list, tuple)) else value

@@ -133,11 +133,11 @@ class Neighbours(Frozen):
 
     def worst(self, gates: Sequence[Gate]) -> Effect:
         """What is the largest share of what its gate accepts; where no gate has figures, of another metric that has."""
-        known = [(gate.measured, self.figures.get(gate.measured.name), gate) for gate in gates]
-        effects = [Effect.on(metric, figure, gate) for metric, figure, gate in known if figure]
+        rows = [(gate.measured, self.figures.get(gate.measured.name), gate) for gate in gates]
+        effects = [Effect.on(metric, figure, gate) for metric, figure, gate in rows if figure]
         if not effects:  # a trial that started an engine has a start time at least
             others = (METRICS["itl_median"], ELAPSED, *METRICS.values())
-            metric = next(one for one in others if one.name in self.figures)
+            metric = next(other for other in others if other.name in self.figures)
             return Effect.on(metric, self.figures[metric.name])
         return max(effects, key=lambda effect: effect.share)
 
@@ -146,7 +146,7 @@ class Neighbours(Frozen):
         figures = {**self.figures, **again.figures}
         for gate in (*self.gates, None):
             metric = gate.measured if gate else ELAPSED
-            both = [own.figures[metric.name] for own in (self, again) if metric.name in own.figures]
+            both = [check.figures[metric.name] for check in (self, again) if metric.name in check.figures]
             if both:
                 figures[metric.name] = min(both, key=partial(_share, metric, gate))
         return again.model_copy(update={"figures": figures})
@@ -176,10 +176,10 @@ def known(machine: Machine, gpus: Sequence[Gpu], gates: Sequence[Gate] | None = 
     try:
         if file.is_symlink() or file.stat().st_uid != os.geteuid():
             return None
-        found = read_model(Neighbours, file)
+        neighbours = read_model(Neighbours, file)
     except (RecordError, OSError):
         return None
-    return found if found.fits(machine, [gpu.uuid for gpu in gpus], gates) else None
+    return neighbours if neighbours.fits(machine, [gpu.uuid for gpu in gpus], gates) else None
 
 
 def check_neighbours(
@@ -209,24 +209,24 @@ def check_neighbours(
     gpus = [gpu for station in stations for gpu in station.gpus.machine.gpus]
     machine, uuids = stations[0].gpus.machine, tuple(gpu.uuid for gpu in gpus)
     gates = tuple(gate.gate for gate in record.cell.gates if gate.gate.measured.kind == "timed")
-    found = known(machine, gpus, gates)
-    if found is None or found.worst(gates).share > 1:
+    neighbours = known(machine, gpus, gates)
+    if neighbours is None or neighbours.worst(gates).share > 1:
 
         def measured() -> Neighbours:
             figures = _measure(stations, record, folder, tell, pace, deadline_s)
             return Neighbours(machine=machine, uuids=uuids, figures=figures, gates=gates, t0_utc=utc_now())
 
-        found = measured()
-        if found.worst(gates).share > 1:
-            tell(f"once more, as a trial may differ by itself: {found.worst(gates)}")
-            found = found.repeated(measured())
-        if found.worst(gates).share <= 1:  # what refuses a host is not kept: it may have been a bad moment
-            found = found.beside(known(machine, gpus))
-            write_model(kept_in(), found)
-    effect = found.worst(gates)
+        neighbours = measured()
+        if neighbours.worst(gates).share > 1:
+            tell(f"once more, as a trial may differ by itself: {neighbours.worst(gates)}")
+            neighbours = neighbours.repeated(measured())
+        if neighbours.worst(gates).share <= 1:  # what refuses a host is not kept: it may have been a bad moment
+            neighbours = neighbours.beside(known(machine, gpus))
+            write_model(kept_in(), neighbours)
+    effect = neighbours.worst(gates)
     if effect.share > 1:
-        raise NotMeasuredError(found.words(effect), where="--gpus", code="gpu-busy")
-    tell(f"{'warning: ' if effect.share > TOLD else ''}{found.words(effect)}")
+        raise NotMeasuredError(neighbours.words(effect), where="--gpus", code="gpu-busy")
+    tell(f"{'warning: ' if effect.share > TOLD else ''}{neighbours.words(effect)}")
 
 
 def _measure(
@@ -306,8 +306,8 @@ def _figures(cell: Cell, alone: Sequence[Trial], beside: Sequence[Trial], names:
         raise NotMeasuredError(text, where="--gpus", code="gpu-busy")
     figures = {}
     for metric in metrics:
-        own = (alone, beside) if metric.decode == "none" else alike or ()
-        values = [tuple(value for trial in trials if (value := metric.summarise(trial) or 0.0) > 0) for trials in own]
+        sets = (alone, beside) if metric.decode == "none" else alike or ()
+        values = [tuple(value for trial in trials if (value := metric.summarise(trial) or 0.0) > 0) for trials in sets]
         if values and all(map(len, values)) and len(values[1]) == len(beside):
             figures[metric.name] = Figure(alone=values[0], beside=values[1])
     return figures
@@ -322,23 +322,23 @@ def _in_one_state(
         ``None`` where there is no such state.
     """
     trials = [*alone, *beside]
-    iterations = [one for trial in trials for one in trial.iterations]
-    readings = [reading for one in iterations for reading in readings_of(one)]
+    iterations = [iteration for trial in trials for iteration in trial.iterations]
+    readings = [reading for iteration in iterations for reading in readings_of(iteration)]
     if len({*map(len, readings)}) != 1 or not all(map(readings_of, iterations)) or not tells_states(names):
         return alone, beside
     least = tuple(map(min, zip(*readings, strict=True)))
     for slow in (False, True):
-        one, other = ([*filter(None, (_cut(trial, least, slow=slow) for trial in own))] for own in (alone, beside))
-        if one and len(other) == len(beside):
-            return one, other
+        lone, other = ([*filter(None, (_cut(trial, least, slow=slow) for trial in group))] for group in (alone, beside))
+        if lone and len(other) == len(beside):
+            return lone, other
     return None
 
 
 def _cut(trial: Trial, least: Sequence[int], *, slow: bool) -> Trial | None:
     """A trial with its iterations in one state; ``None`` where these are too few."""
-    own = in_state(trial, least, slow=slow)
-    enough = len(own) >= least_iterations(len(trial.iterations))
-    return trial.model_copy(update={"iterations": own}) if enough else None
+    iterations = in_state(trial, least, slow=slow)
+    enough = len(iterations) >= least_iterations(len(trial.iterations))
+    return trial.model_copy(update={"iterations": iterations}) if enough else None
 
 
 def _trial(station: Station, record: Record, side: Side, folder: Path, *, cold: bool) -> Trial:

@@ -110,8 +110,8 @@ class Pace:
     def _on_empty_caches_s(self, cell_id: str, kind: Kind) -> float:
         """The same of a visit that has taken no timed trial of the cell."""
         for name in (kind, WARM_UP):
-            own = self._taken_s.get((cell_id, name))
-            seconds = own or [s for (_, taken_as), taken in self._taken_s.items() if taken_as == name for s in taken]
+            times = self._taken_s.get((cell_id, name))
+            seconds = times or [s for (_, taken_as), taken in self._taken_s.items() if taken_as == name for s in taken]
             if seconds:
                 return statistics.median(seconds)
         return 0.0
@@ -142,6 +142,6 @@ class Pace:
 
     def expected_s(self, cell_id: str, kind: Kind) -> float | None:
         """What the next trial will take: by this cell's own, by what is known of it, by any other; else ``None``."""
-        if own := self._taken_s.get((cell_id, kind)):
-            return statistics.median(own)
+        if times := self._taken_s.get((cell_id, kind)):
+            return statistics.median(times)
         return self._known_s.get((cell_id, kind)) or self.measured_s(cell_id, kind) or None

@@ -65,8 +65,8 @@ def hides_imports(cell: Cell, cores: int) -> bool:
     if any(gate.gate.metric in ("start_time", COLD_START) for gate in cell.gates):
         return False
     threads = cell.engine.env.get(CPU_THREADS, "")
-    known = cell.engine.env.get(CPU_BINDING) == "nobind" and threads.isdecimal()
-    needed = min(int(threads) + 1, CORES) if known else CORES
+    leaves_cores = cell.engine.env.get(CPU_BINDING) == "nobind" and threads.isdecimal()
+    needed = min(int(threads) + 1, CORES) if leaves_cores else CORES
     return {"0": False, "1": True}.get(os.environ.get(SWITCH, ""), cores >= needed)
 
 
@@ -117,12 +117,12 @@ class Parking:
             jobs: The trials, in their order.
             imports: So many may import then, those that were stopped among them.
         """
-        if any(_engine(own.job) != _engine(job) for own, job in zip(self._started, jobs, strict=False)):
+        if any(_engine(start.job) != _engine(job) for start, job in zip(self._started, jobs, strict=False)):
             self.release()
-        for own in self._started:
-            if not own.worker.imported_ns:
-                own.worker.go_on()
-        importing = sum(not own.worker.imported_ns and not own.worker.has_answered() for own in self._started)
+        for start in self._started:
+            if not start.worker.imported_ns:
+                start.worker.go_on()
+        importing = sum(not start.worker.imported_ns and not start.worker.has_answered() for start in self._started)
         for job in jobs[len(self._started) :][: max(imports - importing, 0)]:
             if _engine(job) in self._unfit or not self._start(job):
                 return
@@ -132,16 +132,16 @@ class Parking:
 
         One that holds a lock on a file is waited for, because the engine that is measured might wait for that lock.
         """
-        for own in [*self._started]:
-            own.worker.pause()
-            if own.worker.imported_ns:
+        for start in [*self._started]:
+            start.worker.pause()
+            if start.worker.imported_ns:
                 continue
-            if not own.worker.has_answered():
-                if not own.worker.may_be_waited_for():
+            if not start.worker.has_answered():
+                if not start.worker.may_be_waited_for():
                     continue
-                own.worker.go_on()
-            if self._has_imported(own):
-                own.worker.pause()
+                start.worker.go_on()
+            if self._has_imported(start):
+                start.worker.pause()
 
     def take(self, job: Job) -> Worker | None:
         """The worker that was started for the next trial, in this job's folder, if its engine is the job's.
@@ -152,20 +152,20 @@ class Parking:
             InvalidTrialError: ``process-left``: one of these does not end.
             OSError: The job's folder cannot be replaced by that of the worker.
         """
-        own = self._started[0] if self._started else None
-        if own is None or _engine(own.job) != _engine(job) or not own.worker.waits():
+        start = self._started[0] if self._started else None
+        if start is None or _engine(start.job) != _engine(job) or not start.worker.waits():
             self._end_all()
             return None
-        own.worker.go_on()
-        if not own.worker.imported_ns and not self._has_imported(own):
+        start.worker.go_on()
+        if not start.worker.imported_ns and not self._has_imported(start):
             self._end_all()
             return None
         # It works and logs there already: what is open stays open.
-        own.job.folder.rename(job.folder)
+        start.job.folder.rename(job.folder)
         del self._started[0]
-        AHEAD.discard(own.worker.token)
-        own.worker.resume()
-        return own.worker
+        AHEAD.discard(start.worker.token)
+        start.worker.resume()
+        return start.worker
 
     def release(self) -> None:
         """End the workers, and remove their folders."""
@@ -186,37 +186,37 @@ class Parking:
         except BaseException:
             remove_tree(job.folder, ignore_errors=True)
             raise
-        own = _Started(job, worker)
-        self._started.append(own)
+        start = _Started(job, worker)
+        self._started.append(start)
         AHEAD.add(worker.token)
         try:
             # Configuring writes to caches, and how full a trial found them counts: no start is made warm here.
-            known = job.engine_request if count_files(job.cache_folder) else {}
+            request = job.engine_request if count_files(job.cache_folder) else {}
             launch = Launch(**TRIAL_KINDS[job.kind].launch)
-            worker.ask("imports", start_limit(job), count_calls=launch.count_calls, **known)
+            worker.ask("imports", start_limit(job), count_calls=launch.count_calls, **request)
         except InvalidTrialError:
-            self._refuse(own)
+            self._refuse(start)
             return False
         return True
 
-    def _has_imported(self, own: _Started) -> bool:
+    def _has_imported(self, start: _Started) -> bool:
         """Whether a worker may be parked, once it has answered; one that may not is ended."""
         try:
-            imported = _Imported.model_validate(own.worker.answer("imports", start_limit(own.job)))
+            imported = _Imported.model_validate(start.worker.answer("imports", start_limit(start.job)))
         except (InvalidTrialError, ValidationError):  # the trial's own start says why
-            self._refuse(own)
+            self._refuse(start)
             return False
-        if imported.cuda or not own.worker.born_ns <= imported.end_ns <= time.monotonic_ns():
-            self._refuse(own)
+        if imported.cuda or not start.worker.born_ns <= imported.end_ns <= time.monotonic_ns():
+            self._refuse(start)
             return False
-        own.worker.note_imported(imported.end_ns)
+        start.worker.note_imported(imported.end_ns)
         return True
 
-    def _refuse(self, own: _Started) -> None:
+    def _refuse(self, start: _Started) -> None:
         """End a worker that cannot be parked, and start none for its engine again."""
-        self._unfit.add(_engine(own.job))
+        self._unfit.add(_engine(start.job))
         with contextlib.suppress(InvalidTrialError):
-            self._end(own)
+            self._end(start)
 
     def _end_all(self) -> None:
         """End all, those after one that does not end as well.
@@ -225,16 +225,16 @@ class Parking:
             InvalidTrialError: ``process-left``: one does not end.
         """
         with contextlib.ExitStack() as stack:
-            for own in [*self._started]:
-                stack.callback(self._end, own)
+            for start in [*self._started]:
+                stack.callback(self._end, start)
 
-    def _end(self, own: _Started) -> None:
-        self._started.remove(own)
-        AHEAD.discard(own.worker.token)
+    def _end(self, start: _Started) -> None:
+        self._started.remove(start)
+        AHEAD.discard(start.worker.token)
         try:
-            own.worker.discard()
+            start.worker.discard()
         finally:
-            remove_tree(own.job.folder, ignore_errors=True)
+            remove_tree(start.job.folder, ignore_errors=True)
 
 
 def _engine(job: Job) -> tuple[str, ...]:

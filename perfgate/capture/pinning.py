@@ -33,8 +33,8 @@ def shares_of_cores(stations: Sequence[Sequence[int | None]], folder: Path = SYS
         siblings = (_numbers(folder / f"cpu/cpu{n}/topology/thread_siblings_list") & allowed | {n} for n in allowed)
         cores = set(siblings)
         gpus, in_order = [nodes.count(node) for nodes in placed], iter(sorted(cores, key=min))
-        for number, own in enumerate(gpus):
-            share = itertools.islice(in_order, len(cores) * own // sum(gpus))
+        for number, count in enumerate(gpus):
+            share = itertools.islice(in_order, len(cores) * count // sum(gpus))
             shares[number] |= frozenset(itertools.chain(*share))
     return [
         share if len(share) >= CORES_PER_GPU * len(nodes) else frozenset()

@@ -60,8 +60,8 @@ class Rounds:
     def begin(self, record: Record, aim: Aim) -> int | None:
         """The number of a round that nobody has begun, if one more than those under way is wanted."""
         begun = [*itertools.chain.from_iterable(self._begun.values())]
-        own = [head for head in aim.heads if head not in record.stops]
-        wanted = tuple(head for head in own if record.of(head).measured(aim.kind) + begun.count(head) < aim.pairs)
+        heads = [head for head in aim.heads if head not in record.stops]
+        wanted = tuple(head for head in heads if record.of(head).measured(aim.kind) + begun.count(head) < aim.pairs)
         if record.stopped is not None or not wanted:
             return None
         number = self.next_number(record, aim.kind, self._begun)
@@ -110,11 +110,11 @@ class Rounds:
         """
         heads = self.heads(number, record)
         order = [label for _, label in self.order(job.cell, number, heads)]
-        own = self.builds(heads)
-        if job.label not in own:  # a head that another station has stopped meanwhile
+        builds = self.builds(heads)
+        if job.label not in builds:  # a head that another station has stopped meanwhile
             return []
         if job.pair is None:
-            later = [(job.kind, label) for label in own[own.index(job.label) + 1 :] if label not in warm]
+            later = [(job.kind, label) for label in builds[builds.index(job.label) + 1 :] if label not in warm]
             later += [(aim.kind, label) for label in order]
         else:
             later = [(aim.kind, label) for label in order[order.index(job.label) + 1 :]]

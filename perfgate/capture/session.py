@@ -95,34 +95,34 @@ class Session:
         with contextlib.ExitStack() as stack:
             run, here = self._run, str(self._folder.absolute())
             environment = stack.enter_context(visit_environment(os.environ))
-            found = find_gpus(stack, run, environment, self._asked, self._tell)
-            refuse_another_machine(self._folder, run, found[0].machine)
-            uuids = [uuid for gpus in found for uuid in gpus.uuids]
+            cards = find_gpus(stack, run, environment, self._asked, self._tell)
+            refuse_another_machine(self._folder, run, cards[0].machine)
+            uuids = [uuid for gpus in cards for uuid in gpus.uuids]
             stack.enter_context(hold_devices(uuids or (CPU,), here, self._tell, self._deadline_s))
             for orphan in end_orphans():
                 self._tell(f"ended {orphan}, left behind by a run that is gone")
             if self._collector is None and (load := look_at_cores()) is not None and load.disturbs(gpu=bool(uuids)):
                 self._tell(f"warning: {load}: what runs beside a measurement slows and spreads its trials")
-            found = guard(stack, found, self._tell)
+            cards = guard(stack, cards, self._tell)
             self._visit = Visit(
-                machine=found[0].machine,
+                machine=cards[0].machine,
                 t0_utc=utc_now(),
-                environment=tuple(sorted(found[0].environment)),
+                environment=tuple(sorted(cards[0].environment)),
                 processes="subreaper" if why_none() else "cgroup",
-                stations=tuple(gpus.machine.gpus for gpus in found) if len(found) > 1 else (),
+                stations=tuple(gpus.machine.gpus for gpus in cards) if len(cards) > 1 else (),
             )
             build_models()  # stations are threads
             for name in ("trials", "records"):
                 (self._folder / name).mkdir(exist_ok=True)
             sweep(self._folder)
-            self._watched = stack.enter_context(WatchedBuilds(self._folder, run, found[0].environment))
+            self._watched = stack.enter_context(WatchedBuilds(self._folder, run, cards[0].environment))
             refuse_other_builds(self._folder, run, self._watched)
-            caches = [CompileCaches(self._folder, gpus.machine, self._watched.builds, self._tell, alone=len(found) == 1)
-                      for gpus in found]  # fmt: skip
+            caches = [CompileCaches(self._folder, gpus.machine, self._watched.builds, self._tell, alone=len(cards) == 1)
+                      for gpus in cards]  # fmt: skip
             self._stations = [
-                Station(self._folder, gpus, place, self._collector or EngineCollector(), stack.enter_context(own),
+                Station(self._folder, gpus, place, self._collector or EngineCollector(), stack.enter_context(cache),
                         self._watched)
-                for gpus, place, own in zip(found, places(run.name, found), caches, strict=True)
+                for gpus, place, cache in zip(cards, places(run.name, cards), caches, strict=True)
             ]  # fmt: skip
             for station in self._stations:
                 stack.callback(station.release)
@@ -247,8 +247,8 @@ class Session:
         record = self._opened[aim.cell.cell_id]
         why = hopeless or self._starts.certain(record.cell, record.built[label], label, aim.kind)
         for head in lost:
-            own = why or overdrawn(record.of(head), aim.kind, len(record.visits) - 1)
-            self._keep(aim.cell, stopped=own, head=head)
+            stop = why or overdrawn(record.of(head), aim.kind, len(record.visits) - 1)
+            self._keep(aim.cell, stopped=stop, head=head)
 
     def _leaves(self, station: Station, why: Failure) -> bool:
         """Whether a station is done with, because its GPUs cannot be measured on and others can."""
@@ -266,8 +266,8 @@ class Session:
             record = read_record(file)
         else:
             run = self._run
-            own: dict[str, Any] = {"subjects": run.subjects, "heads": run.heads, "seed": run.plan.seed}
-            record = with_iterations(Record(cell=cell, orders=run.plan.orders, **own), run, self._folder.parent)
+            fields: dict[str, Any] = {"subjects": run.subjects, "heads": run.heads, "seed": run.plan.seed}
+            record = with_iterations(Record(cell=cell, orders=run.plan.orders, **fields), run, self._folder.parent)
         self._pace.begin(cell.cell_id, record.trials, trial_seconds(cell, newest_records(self._folder.parent, cell)))
         visit = self._visit.model_copy(update={"builds": self._watched.digests(cell)})
         return reopened(record).model_copy(update={"visits": (*record.visits, visit)})
@@ -329,8 +329,8 @@ class Session:
             index = 1 + max((int(taken.name) for taken in trials.iterdir() if taken.name.isdigit()), default=first)
             folder = trials / f"{index:03}"
             folder.mkdir()
-            own = () if not record.several else (label,) if label in heads else heads
-            place: dict[str, Any] = {"kind": kind, "pair": pair, "position": position or 0, "heads": own}
+            trial_heads = () if not record.several else (label,) if label in heads else heads
+            place: dict[str, Any] = {"kind": kind, "pair": pair, "position": position or 0, "heads": trial_heads}
             job = station.job(record, label, index, folder, **place)
         job = replace(job, ahead=self._ahead(station, record, job, aim))
         builds = self._rounds.builds(heads)

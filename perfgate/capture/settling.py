@@ -39,16 +39,16 @@ def fastest_probe_ns(record: Record, label: str, names: Sequence[str], uuids: Se
     if not tells_states(names):
         return ()
     timed = _timed_here(record, uuids)
-    if len({len(own) for trial in timed for own in _readings(trial)}) != 1:
+    if len({len(readings) for trial in timed for readings in _readings(trial)}) != 1:
         return ()
     return _fastest(timed, label)
 
 
 def _fastest(timed: Sequence[Trial], label: str) -> tuple[int, ...]:
-    least = tuple(map(min, zip(*(own for trial in timed for own in _readings(trial)), strict=True)))
+    least = tuple(map(min, zip(*(readings for trial in timed for readings in _readings(trial)), strict=True)))
     in_vain = any(trial.label == label and _waited_in_vain(trial, least) for trial in timed)
-    known = [own for trial in timed if trial.label == label or not in_vain for own in _readings(trial)]
-    return tuple(map(min, zip(*known, strict=True)))
+    rows = [readings for trial in timed if trial.label == label or not in_vain for readings in _readings(trial)]
+    return tuple(map(min, zip(*rows, strict=True)))
 
 
 def _waited_in_vain(trial: Trial, least: Sequence[int]) -> bool:
@@ -74,8 +74,8 @@ def patience_s(record: Record, uuids: Sequence[str], pair: int | None, iteration
     """
     trials = [trial for trial in _timed_here(record, uuids) if pair is None or trial.pair != pair]
     trials = [trial for trial in trials if trial.iterations]
-    ranks = {len(own) for trial in trials for own in _readings(trial)}
-    elapsed_ns = [own.elapsed_ns for trial in trials for own in trial.iterations]
+    ranks = {len(readings) for trial in trials for readings in _readings(trial)}
+    elapsed_ns = [iteration.elapsed_ns for trial in trials for iteration in trial.iterations]
     if len(ranks) != 1 or 0 in ranks or not statistics.median(elapsed_ns):
         return SETTLE_S
     fastest = {label: _fastest(trials, label) for label in {trial.label for trial in trials}}
@@ -85,8 +85,8 @@ def patience_s(record: Record, uuids: Sequence[str], pair: int | None, iteration
     reckoned = [onset.reckoned_s(onsets) for onset in onsets]
 
     def pairs_an_hour(waits_s: float) -> float:
-        waited = statistics.fmean(min(own, waits_s) for own in reckoned)
-        alike = _in_one_state([own - waits_s if own > waits_s else 0.0 for own in reckoned], iterations, iteration_s)
+        waited = statistics.fmean(min(lag, waits_s) for lag in reckoned)
+        alike = _in_one_state([lag - waits_s if lag > waits_s else 0.0 for lag in reckoned], iterations, iteration_s)
         return alike / (restart_s + iterations * iteration_s + waited)
 
     return SETTLE_S if pairs_an_hour(SETTLE_S) >= pairs_an_hour(0.0) else 0.0
@@ -112,8 +112,8 @@ class _Onset:
             return self.after_s
         if self.after_s >= SETTLE_S:
             return math.inf
-        known = (own for own in others if own.after_s > self.after_s and (own.seen or own.after_s >= SETTLE_S))
-        longer = [own.after_s if own.seen else math.inf for own in known]
+        rows = (onset for onset in others if onset.after_s > self.after_s and (onset.seen or onset.after_s >= SETTLE_S))
+        longer = [onset.after_s if onset.seen else math.inf for onset in rows]
         return statistics.median_high(longer) if longer else (self.after_s + SETTLE_S) / 2
 
 
@@ -122,10 +122,10 @@ def _onset_s(trial: Trial, least: Sequence[int]) -> _Onset:
     first = trial.iterations[0].probe_ns
     if first is not None and not is_slow(first.before, least):
         return _Onset(after_ns / NS_PER_S, seen=True)
-    for own, readings in zip(trial.iterations, _readings(trial), strict=True):
+    for iteration, readings in zip(trial.iterations, _readings(trial), strict=True):
         if not is_slow(readings, least):
-            return _Onset((after_ns + own.elapsed_ns / 2) / NS_PER_S, seen=True)
-        after_ns += own.elapsed_ns
+            return _Onset((after_ns + iteration.elapsed_ns / 2) / NS_PER_S, seen=True)
+        after_ns += iteration.elapsed_ns
     return _Onset(after_ns / NS_PER_S, seen=False)
 
 
@@ -137,16 +137,18 @@ def _in_one_state(onsets_s: Sequence[float], iterations: int, iteration_s: float
         iterations: Of a trial.
         iteration_s: What one takes.
     """
-    slow = [iterations if math.isinf(own) else min(iterations, own // iteration_s) for own in onsets_s]
-    fast = [iterations - own - (onset > 0) for own, onset in zip(slow, onsets_s, strict=True)]  # a change is cut
+    slow = [iterations if math.isinf(onset_s) else min(iterations, onset_s // iteration_s) for onset_s in onsets_s]
+    fast = [iterations - count - (onset > 0) for count, onset in zip(slow, onsets_s, strict=True)]  # a change is cut
     least = least_iterations(iterations)
-    most = max(sum(own >= least for own in state) for state in (slow, fast))
+    most = max(sum(count >= least for count in state) for state in (slow, fast))
     return (most / len(onsets_s)) ** 2
 
 
 def _restart_ns(trial: Trial) -> int:
     """What a trial takes beside measuring and waiting."""
-    return trial.duration_ns - trial.figures.get(SETTLED, 0) - sum(own.elapsed_ns for own in trial.iterations)
+    return (
+        trial.duration_ns - trial.figures.get(SETTLED, 0) - sum(iteration.elapsed_ns for iteration in trial.iterations)
+    )
 
 
 def _timed_here(record: Record, uuids: Sequence[str]) -> list[Trial]:

@@ -55,11 +55,11 @@ class Place:
     held: frozenset[int] = frozenset()
 
 
-def places(run_name: str, found: Sequence[Gpus]) -> list[Place]:
+def places(run_name: str, cards: Sequence[Gpus]) -> list[Place]:
     """A place for each station; one alone may use the whole machine."""
-    if len(found) == 1:
+    if len(cards) == 1:
         return [Place(0, owner_mark(run_name), alone=True, cores=usable_cores())]
-    shares, each = shares_of_cores([gpus.nodes for gpus in found]), usable_cores() // len(found)
+    shares, each = shares_of_cores([gpus.nodes for gpus in cards]), usable_cores() // len(cards)
     return [
         # A cgroup may allow less than all cores at once, and then all stations share that.
         Place(number, owner_mark(f"{run_name}:{number}"), alone=False, cores=min(len(held) or each, each), held=held)
@@ -135,7 +135,7 @@ class Station:
             coming: Kind and build of each that comes.
             built: The run's builds, by what they are called there.
         """
-        parked = itertools.takewhile(lambda one: one[0] in PARKED, coming[:AHEAD_OF])
+        parked = itertools.takewhile(lambda trial: trial[0] in PARKED, coming[:AHEAD_OF])
         return tuple(
             self._job_ahead(job, place, kind, label, built[label]) for place, (kind, label) in enumerate(parked, 1)
         )
@@ -198,10 +198,10 @@ class Station:
             self._caches.empty(job)
         if job.kind == "timed":
             self.state = state_after(trial, job.fastest_probe_ns)
-        found = self._floor(job, trial)
+        fields = self._floor(job, trial)
         if looked.unknown:
-            found["cautions"] = (*found.get("cautions", trial.cautions), UNKNOWN)
-        return trial.model_copy(update={"gpus": self.gpus.of(job.cell), **found})
+            fields["cautions"] = (*fields.get("cautions", trial.cautions), UNKNOWN)
+        return trial.model_copy(update={"gpus": self.gpus.of(job.cell), **fields})
 
     def release(self) -> None:
         """End whatever was started for a later trial, because none comes."""
@@ -215,19 +215,19 @@ class Station:
         if why_not := job.cell.work.no_floor:
             return {"no_floor": why_not}
         workload = job.cell.batch
-        found = find_floor(
+        finding = find_floor(
             job.cell.model_folder, job.engine_args, gpus,
             batch=workload.batch, input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,
             loaded=trial.startup.model_memory_bytes if trial.startup else None,
         )  # fmt: skip
-        cautions = (*trial.cautions, *filter(None, [found.caution]))
-        return {"floor": found.floor, "no_floor": found.why_not, "cautions": cautions}
+        cautions = (*trial.cautions, *filter(None, [finding.caution]))
+        return {"floor": finding.floor, "no_floor": finding.why_not, "cautions": cautions}
 
     def _refused(self, job: Job) -> Trial | None:
         """A failed trial where an earlier one's process cannot be ended, or a stranger is there: engines run alone."""
-        own = "" if self.place.alone else self.place.owner
-        end_orphans(own=own)
-        left = find_orphans(own)
+        owner = "" if self.place.alone else self.place.owner
+        end_orphans(own=owner)
+        left = find_orphans(owner)
         if left:
             failure = Failure(code="process-left", text="still alive: " + "; ".join(str(orphan) for orphan in left))
         elif busy := self.gpus.await_idle(self.gpus.of(job.cell)):
@@ -258,8 +258,8 @@ def _side(label: str) -> Side:
 
 def _last_seen(record: Record, label: str) -> Any:
     """What the last valid traced trial of a build saw of its decode steps."""
-    own = (t for t in reversed(record.trials) if t.label == label and t.kind == "traced" and t.failure is None)
-    return next((trial.decode for trial in own if trial.decode), None)
+    trials = (t for t in reversed(record.trials) if t.label == label and t.kind == "traced" and t.failure is None)
+    return next((trial.decode for trial in trials if trial.decode), None)
 
 
 def _internal_error(error: Exception) -> Failure:

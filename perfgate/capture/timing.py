@@ -68,15 +68,15 @@ def read_held(answer: Mapping[str, Any]) -> Held | None:
 
 def memory_of(iterations: Sequence[Held | None]) -> Memory | None:
     """The memory of a trial; ``None`` where an iteration has no reading, or there is none."""
-    held = [one for one in iterations if one is not None]
+    held = [reading for reading in iterations if reading is not None]
     if not held or len(held) < len(iterations):
         return None
-    device = [(one.allocated, one.peak_allocated, one.peak_reserved) for one in held]
-    known = [[size for size in column if size is not None] for column in zip(*device, strict=True)]
-    allocated, peak_allocated, peak_reserved = (tuple(column) if len(column) == len(held) else () for column in known)
+    device = [(reading.allocated, reading.peak_allocated, reading.peak_reserved) for reading in held]
+    columns = [[size for size in column if size is not None] for column in zip(*device, strict=True)]
+    allocated, peak_allocated, peak_reserved = (tuple(column) if len(column) == len(held) else () for column in columns)
     return Memory(
-        resident=tuple(one.resident for one in held),
-        peak_resident=max(one.peak_resident for one in held),
+        resident=tuple(reading.resident for reading in held),
+        peak_resident=max(reading.peak_resident for reading in held),
         allocated=allocated,
         peak_allocated=peak_allocated,
         peak_reserved=peak_reserved,
@@ -146,8 +146,8 @@ class Timed(Instrument):
             ("no-probe", not self._probed),
         )
         settled = {"figures": {SETTLED: self._settled_ns}} if self._settled_ns else {}
-        told = tuple(code for code, holds in cautions if holds)
-        return {"cautions": told, "timeline": self._packed(), "memory": memory_of(self._held), **settled}
+        codes = tuple(code for code, holds in cautions if holds)
+        return {"cautions": codes, "timeline": self._packed(), "memory": memory_of(self._held), **settled}
 
     def _packed(self) -> Artifact | None:
         """The timeline in its final file; ``None`` for an empty one."""

@@ -27,7 +27,7 @@ def run_batch(engine: Any, step: Callable[[], Any], request: dict[str, Any], pre
     prompts, output_tokens = request["prompts"], request["output_tokens"]
     wanted = parameters(engine, output_tokens)
     shown = pictures(request["images"], len(prompts)) if request.get("images") else [{}] * len(prompts)
-    batch = [TokensPrompt(prompt_token_ids=prompt, **own) for prompt, own in zip(prompts, shown)]  # noqa: B905 (3.10)
+    batch = [TokensPrompt(prompt_token_ids=prompt, **picture) for prompt, picture in zip(prompts, shown)]  # noqa: B905 (3.10)
     indices: dict[str, int] = {}
     submitted_ns: list[int] = []
     deliveries: list[Delivery] = []
@@ -151,5 +151,5 @@ def scheduler_requests(engine: Any, names: set[str]) -> list[Any]:
 def preemptions(requests: list[Any], batch: int) -> int | None:
     """Preemptions in the batch; ``None`` where this vLLM does not tell for every request."""
     counts = [getattr(request, "num_preemptions", None) for request in requests]
-    known = [count for count in counts if isinstance(count, int)]
-    return sum(known) if len(known) == batch else None
+    numbers = [count for count in counts if isinstance(count, int)]
+    return sum(numbers) if len(numbers) == batch else None

@@ -20,8 +20,8 @@ ALLOCATOR = {"allocation.all.allocated": "CUDA allocations", "segment.all.alloca
 def kept_bytes(engine: Any, call_ranks: CallRanks) -> dict[str, int | None]:
     """Bytes of weights and of the KV cache over all ranks; ``None`` where a rank does not tell."""
     ranks = call_ranks(engine, rank_keeps)
-    known = [rank for rank in ranks if isinstance(rank, list)]
-    weights, cache = zip(*known) if known and len(known) == len(ranks) else ((None,), (None,))  # noqa: B905 (3.10)
+    answers = [rank for rank in ranks if isinstance(rank, list)]
+    weights, cache = zip(*answers) if answers and len(answers) == len(ranks) else ((None,), (None,))  # noqa: B905 (3.10)
     return {
         "model_memory_bytes": None if None in weights else sum(weights),
         "kv_memory_bytes": None if None in cache else sum(cache),
@@ -47,11 +47,11 @@ def storage_bytes(tensors: Any) -> int | None:
     sizes: dict[int, int] = {}
     left = [tensors]
     while left:
-        one = left.pop()
-        if isinstance(one, (list, tuple)):
-            left.extend(one)
-        elif hasattr(one, "untyped_storage"):
-            storage = one.untyped_storage()
+        entry = left.pop()
+        if isinstance(entry, (list, tuple)):
+            left.extend(entry)
+        elif hasattr(entry, "untyped_storage"):
+            storage = entry.untyped_storage()
             sizes[storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values()) or None
 
@@ -59,9 +59,9 @@ def storage_bytes(tensors: Any) -> int | None:
 def kv_token_capacity(engine: Any) -> int | None:
     """Tokens that the KV cache holds; the engine's own figure where there is one, else blocks times their size."""
     cache = engine.vllm_config.cache_config
-    own = getattr(cache, "kv_cache_size_tokens", None)
-    if isinstance(own, int) and own > 0:
-        return own
+    tokens = getattr(cache, "kv_cache_size_tokens", None)
+    if isinstance(tokens, int) and tokens > 0:
+        return tokens
     blocks, size = getattr(cache, "num_gpu_blocks", None), getattr(cache, "block_size", None)
     return blocks * size if isinstance(blocks, int) and isinstance(size, int) else None
 
@@ -85,12 +85,12 @@ def process_figures(plain: Callable[[str], str]) -> dict[str, dict[str, int]]:
             modules[of] = modules.get(of, 0) + 1
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     try:
-        told = cuda.memory_stats() if cuda is not None and cuda.is_initialized() else {}
+        stats = cuda.memory_stats() if cuda is not None and cuda.is_initialized() else {}
     except Exception as error:  # noqa: BLE001 (whatever it is, the trial goes on without these figures)
-        told = {}
+        stats = {}
         sys.stderr.write(f"perfgate: no totals of torch's allocator: {type(error).__name__}: {error}\n")
         sys.stderr.flush()
-    totals = {words: int(told[name]) for name, words in ALLOCATOR.items() if name in told}
+    totals = {words: int(stats[name]) for name, words in ALLOCATOR.items() if name in stats}
     return {"modules": modules, "totals": {"blocks of Python's memory": sys.getallocatedblocks(), **totals}}
 
 
@@ -149,7 +149,7 @@ def process_memory() -> list[int]:
     proc(5), ``/proc/PID/status``: kibibytes. Linux before 4.5 does not tell files apart.
     """
     status = Path("/proc/self/status").read_text("ascii", "replace")
-    told = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    kib = {name: int(told[name].split()[0]) for name in ("VmRSS", "VmHWM", "RssAnon", "RssShmem") if name in told}
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    kib = {name: int(fields[name].split()[0]) for name in ("VmRSS", "VmHWM", "RssAnon", "RssShmem") if name in fields}
     resident = kib["RssAnon"] + kib.get("RssShmem", 0) if "RssAnon" in kib else kib["VmRSS"]
     return [os.getpid(), 1024 * resident, 1024 * kib["VmHWM"]]

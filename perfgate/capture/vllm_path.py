@@ -39,12 +39,12 @@ SETTINGS = ("get_num_threads", "get_float32_matmul_precision", "are_deterministi
 
 def path_used(engine: Any, folders: list[str], call_ranks: Callable[..., list[Any]]) -> list[Any]:
     """What each process of the engine used, see :func:`report`; ``None`` in the place of one that does not tell."""
-    own = report(None, folders)
+    answer = report(None, folders)
     try:
         ranks = call_ranks(engine, report, folders) or [None]
     except Exception:  # noqa: BLE001 (a rank that is gone tells nothing, and the others' answers are lost with it)
         ranks = [None]
-    return [own, *(rank for rank in ranks if not isinstance(rank, dict) or rank.get("pid") != os.getpid())]
+    return [answer, *(rank for rank in ranks if not isinstance(rank, dict) or rank.get("pid") != os.getpid())]
 
 
 def report(_worker: Any, folders: list[str]) -> dict[str, Any] | None:
@@ -58,18 +58,18 @@ def report(_worker: Any, folders: list[str]) -> dict[str, Any] | None:
         ``plugins``: names of its entry points that were loaded; ``apart``: whether nothing else refers to its code.
     """
     try:
-        own, libraries = modules_of(folders), libraries_of(folders)
-        held = libraries if all(own) else held_by_vllm(folders)
+        modules, libraries = modules_of(folders), libraries_of(folders)
+        held = libraries if all(modules) else held_by_vllm(folders)
         used = [
             {"modules": len(names) or more, "libraries": mapped, "plugins": plugins_of(folder), "apart": False}
-            for folder, names, mapped, more in zip(folders, own, libraries, held)  # noqa: B905 (3.10)
+            for folder, names, mapped, more in zip(folders, modules, libraries, held)  # noqa: B905 (3.10)
         ]
         name = multiprocessing.current_process().name
     except Exception:  # noqa: BLE001 (whatever a package or module does when it is looked at)
         return None
     state = ""
     try:
-        for entry, names in zip(used, own):  # noqa: B905 (3.10)
+        for entry, names in zip(used, modules):  # noqa: B905 (3.10)
             entry["apart"] = bool(names) and not entry["libraries"] and is_apart(names)
         state = state_of_vllm()
     except Exception:  # noqa: BLE001 (as above: what was used is known, and no more)
@@ -87,7 +87,7 @@ def modules_of(folders: list[str]) -> list[list[str]]:
     Below a folder may be others of the module path, an environment say: a module belongs to the one that its own name
     begins in, and one that was loaded under another name to the innermost one around it.
     """
-    found: list[list[str]] = [[] for _ in folders]
+    names: list[list[str]] = [[] for _ in folders]
     places, others = places_of(folders), other_places()
     for name, module in [*sys.modules.items()]:
         kept = getattr(module, "__dict__", None)
@@ -97,36 +97,36 @@ def modules_of(folders: list[str]) -> list[list[str]]:
         if isinstance(file, str):
             number = place_of(file, places, others, name)
         else:
-            inside = [place_of(f"{one}{os.sep}", places, others, name) for one in portions(kept)]
+            inside = [place_of(f"{folder}{os.sep}", places, others, name) for folder in portions(kept)]
             number = inside[0] if len({*inside}) == 1 else None
         if number is not None:
-            found[number].append(name)
-    return found
+            names[number].append(name)
+    return names
 
 
 def portions(kept: dict[str, Any]) -> list[str]:
     """The folders of a namespace package; each further one is on the path without anything of it in use."""
     path = kept.get("__path__")
-    own = getattr(path, "_path", path)
-    return [one for one in own if isinstance(one, str)] if isinstance(own, (list, tuple)) else []
+    folders = getattr(path, "_path", path)
+    return [folder for folder in folders if isinstance(folder, str)] if isinstance(folders, (list, tuple)) else []
 
 
 def held_by_vllm(folders: list[str]) -> list[int]:
     """How many files of each folder have functions that vLLM holds, in tables too: no module of them need be left."""
     files: set[str] = set()
-    open_ = [one for name, kept in modules_of_vllm() for key, one in [*kept.items()] if key[:2] != "__"]
+    open_ = [entry for name, kept in modules_of_vllm() for key, entry in [*kept.items()] if key[:2] != "__"]
     seen = {id(vars(builtins))}
-    for one in open_:  # it grows
-        if id(one) in seen:
+    for entry in open_:  # it grows
+        if id(entry) in seen:
             continue
-        seen.add(id(one))
-        if type(one) is types.FunctionType:
-            files.add(one.__code__.co_filename)
-            open_ += [*(one.__closure__ or ()), *vars(one).values()]
-        elif issubclass(type(one), type):
-            open_ += vars(one).values()
-        elif type(one) in CONTAINERS:
-            open_ += gc.get_referents(one)
+        seen.add(id(entry))
+        if type(entry) is types.FunctionType:
+            files.add(entry.__code__.co_filename)
+            open_ += [*(entry.__closure__ or ()), *vars(entry).values()]
+        elif issubclass(type(entry), type):
+            open_ += vars(entry).values()
+        elif type(entry) in CONTAINERS:
+            open_ += gc.get_referents(entry)
     return count_in(folders, files)
 
 
@@ -164,9 +164,9 @@ def places_of(folders: list[str]) -> list[tuple[str, int]]:
 
 def other_places() -> tuple[str, ...]:
     """Places that count for themselves inside a folder: the interpreter, its path, the trial's folder, and caches."""
-    told = [part for value in [*os.environ.values()] for part in value.split(os.pathsep) if part.startswith(os.sep)]
-    own = [sys.prefix, sys.base_prefix, str(Path.cwd()), *sys.path, *told]
-    both = {path for entry in own if entry for path in (entry, os.path.realpath(entry))}
+    parts = [part for value in [*os.environ.values()] for part in value.split(os.pathsep) if part.startswith(os.sep)]
+    entries = [sys.prefix, sys.base_prefix, str(Path.cwd()), *sys.path, *parts]
+    both = {path for entry in entries if entry for path in (entry, os.path.realpath(entry))}
     return tuple(path.rstrip(os.sep) + os.sep for path in both)
 
 
@@ -175,12 +175,12 @@ def place_of(file: str, places: list[tuple[str, int]], others: tuple[str, ...], 
     inside = [(len(folder), -number, folder) for folder, number in places if file.startswith(folder)]
     if not inside:
         return None
-    own = module.replace(".", os.sep)
-    for _, number, folder in sorted(inside, key=lambda one: -one[1]):
-        if own and file[len(folder) :].startswith((f"{own}.", f"{own}{os.sep}")):
+    stem = module.replace(".", os.sep)
+    for _, number, folder in sorted(inside, key=lambda place: -place[1]):
+        if stem and file[len(folder) :].startswith((f"{stem}.", f"{stem}{os.sep}")):
             return -number
-    if own and any(
-        file[len(folder) :].startswith((f"{own}.", f"{own}{os.sep}")) for folder in others if file.startswith(folder)
+    if stem and any(
+        file[len(folder) :].startswith((f"{stem}.", f"{stem}{os.sep}")) for folder in others if file.startswith(folder)
     ):
         return None
     most, number, _ = max(inside)
@@ -198,22 +198,22 @@ def is_apart(names: list[str]) -> bool:
     """
     if {"sitecustomize", "usercustomize"} & {*names}:
         return False
-    own = Own(names)
+    code = Own(names)
     objects: list[Any]
-    objects, known, held = [*own.modules], {id(one): number for number, one in enumerate(own.modules)}, [0] * len(names)
+    objects, ids, held = [*code.modules], {id(mod): number for number, mod in enumerate(code.modules)}, [0] * len(names)
     number = 0
     while number < len(objects):  # it grows; a name for what is looked at would be one reference more
-        for other in own.leads_to(objects[number]):
-            if id(other) not in known:
-                known[id(other)] = len(objects)
+        for other in code.leads_to(objects[number]):
+            if id(other) not in ids:
+                ids[id(other)] = len(objects)
                 objects.append(other)
                 held.append(0)
-            held[known[id(other)]] += 1
+            held[ids[id(other)]] += 1
             del other
         number += 1
         if len(objects) > MOST_OBJECTS:
             return False
-    own.modules.clear()
+    code.modules.clear()
     objects.append([])
     once = sys.getrefcount(objects[-1])
     more = [sys.getrefcount(objects[number]) - once - count for number, count in enumerate(held)]
@@ -221,9 +221,9 @@ def is_apart(names: list[str]) -> bool:
     seen = {*reached}
     while reached:
         number = reached.pop()
-        if own.is_code(objects[number]):
+        if code.is_code(objects[number]):
             return False
-        further = {known[id(other)] for other in own.leads_to(objects[number])} - seen
+        further = {ids[id(other)] for other in code.leads_to(objects[number])} - seen
         seen |= further
         reached += further
     return True
@@ -239,33 +239,33 @@ class Own:
     def __init__(self, names: list[str]) -> None:
         self.names = {*names}
         self.modules = [sys.modules[name] for name in names]
-        self.places = {id(one) for one in self.modules}
-        self.globals = {id(vars(one)) for one in self.modules}
+        self.places = {id(module) for module in self.modules}
+        self.globals = {id(vars(module)) for module in self.modules}
 
-    def is_code(self, one: Any) -> bool:
+    def is_code(self, referent: Any) -> bool:
         """Whether something is a function or a class of the modules."""
-        if type(one) is types.FunctionType:
-            return id(one.__globals__) in self.globals
-        return isinstance(one, type) and type.__dict__["__module__"].__get__(one) in self.names
+        if type(referent) is types.FunctionType:
+            return id(referent.__globals__) in self.globals
+        return isinstance(referent, type) and type.__dict__["__module__"].__get__(referent) in self.names
 
-    def leads_to(self, one: Any) -> list[Any]:
+    def leads_to(self, referrer: Any) -> list[Any]:
         """What something refers to that can hold functions or classes, once for each reference.
 
         Of a function that is not theirs that is less: what it is called with, not all that is in its own module.
         """
-        held = gc.get_referents(one)
-        if type(one) is types.FunctionType and not self.is_code(one):
-            held = [other for other in held if other is not one.__globals__]
+        held = gc.get_referents(referrer)
+        if type(referrer) is types.FunctionType and not self.is_code(referrer):
+            held = [other for other in held if other is not referrer.__globals__]
         return [other for other in held if self.is_looked_into(other)]
 
-    def is_looked_into(self, one: Any) -> bool:
+    def is_looked_into(self, referent: Any) -> bool:
         """Whether what something refers to may be theirs; what it is told by is its kind, which runs nothing of it."""
-        kind = type(one)
+        kind = type(referent)
         if kind is dict:
-            return one is not vars(builtins)
+            return referent is not vars(builtins)
         if kind is types.ModuleType:
-            return id(one) in self.places
-        return kind in CONTAINERS or self.is_code(one) or self.is_code(kind)
+            return id(referent) in self.places
+        return kind in CONTAINERS or self.is_code(referent) or self.is_code(kind)
 
 
 # --- what else a plugin can change
@@ -278,9 +278,9 @@ def state_of_vllm() -> str:
     more, or a function that another one of vLLM's own took the place of. Order does not count.
     """
     begin_s, total = time.thread_time(), 0
-    known: dict[int, str] = {}
+    shapes: dict[int, str] = {}
     for name, kept in modules_of_vllm():
-        total += sum(zlib.crc32(line.encode(errors="replace")) for line in lines_of_module(name, kept, known))
+        total += sum(zlib.crc32(line.encode(errors="replace")) for line in lines_of_module(name, kept, shapes))
         if time.thread_time() - begin_s > MOST_S:
             return ""
     total += sum(zlib.crc32(line.encode(errors="replace")) for line in lines_of_process())
@@ -294,13 +294,13 @@ def modules_of_vllm() -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, kept
 
 
-def lines_of_module(name: str, kept: dict[str, Any], known: dict[int, str]) -> Iterator[str]:
+def lines_of_module(name: str, kept: dict[str, Any], shapes: dict[int, str]) -> Iterator[str]:
     """What a module and its classes hold, but for what is where its name says: that is counted, which is far sooner.
 
     Args:
         name: Of the module.
         kept: What it holds.
-        known: Shapes by the id of what has them, for the next modules.
+        shapes: Shapes by the id of what has them, for the next modules.
     """
     usual, file = 0, kept.get("__file__")
     for key, value in [*kept.items()]:
@@ -309,14 +309,14 @@ def lines_of_module(name: str, kept: dict[str, Any], known: dict[int, str]) -> I
         if is_at_home(key, value):
             usual += 1
         else:
-            if id(value) not in known:
-                known[id(value)] = shape(value)
-            yield f"{name}.{key} {known[id(value)]}"
+            if id(value) not in shapes:
+                shapes[id(value)] = shape(value)
+            yield f"{name}.{key} {shapes[id(value)]}"
         if isinstance(value, type) and value.__module__ == name:
-            begin, own = f"{value.__qualname__}.", [*vars(value).items()]
-            odd = [(inner, one) for inner, one in own if not is_own_method(begin, inner, one, file)]
-            usual += len(own) - len(odd)
-            yield from (f"{name} {begin}{inner} {shape(one)}" for inner, one in odd)
+            begin, members = f"{value.__qualname__}.", [*vars(value).items()]
+            odd = [(inner, member) for inner, member in members if not is_own_method(begin, inner, member, file)]
+            usual += len(members) - len(odd)
+            yield from (f"{name} {begin}{inner} {shape(member)}" for inner, member in odd)
     yield f"{name} {usual}"
 
 
@@ -349,8 +349,8 @@ def shape(value: Any) -> str:
     kept = getattr(value, "__dict__", None) if kind.__module__.partition(".")[0] == "vllm" else None
     if not isinstance(kept, dict) or isinstance(value, types.ModuleType):
         return f"{kind.__module__}.{kind.__qualname__}"
-    told = ((key, one) for key, one in [*kept.items()] if type(one) is not str)  # which may be drawn anew
-    return f"{kind.__qualname__} {sorted(f'{key} {inner_shape(one)}' for key, one in told)}"
+    entries = ((key, entry) for key, entry in [*kept.items()] if type(entry) is not str)  # which may be drawn anew
+    return f"{kind.__qualname__} {sorted(f'{key} {inner_shape(entry)}' for key, entry in entries)}"
 
 
 def inner_shape(value: Any) -> str:
@@ -365,7 +365,7 @@ def inner_shape(value: Any) -> str:
 
 def entries_of(value: dict[Any, Any]) -> list[str]:
     """What a table has under which names; a large one may be a cache."""
-    return [f"{key} {inner_shape(one)}" for key, one in [*value.items()] if type(key) is str]
+    return [f"{key} {inner_shape(entry)}" for key, entry in [*value.items()] if type(key) is str]
 
 
 CONSTANTS = frozenset({bool, int, float, str, bytes, type(None)})
@@ -392,8 +392,8 @@ def lines_of_process() -> Iterator[str]:
     for name in SETTINGS:
         yield f"{name} {getattr(torch, name, str)()}"
     backends = getattr(torch, "backends", None)
-    for one in (getattr(backends, "cudnn", None), getattr(getattr(backends, "cuda", None), "matmul", None)):
-        yield " ".join(str(getattr(one, key, "")) for key in ("allow_tf32", "benchmark", "deterministic"))
+    for backend in (getattr(backends, "cudnn", None), getattr(getattr(backends, "cuda", None), "matmul", None)):
+        yield " ".join(str(getattr(backend, key, "")) for key in ("allow_tf32", "benchmark", "deterministic"))
     for name in ("torch._inductor.config", "torch._dynamo.config"):
         entries = vars(sys.modules[name]).get("_config") if name in sys.modules else None
         for key, entry in [*entries.items()] if isinstance(entries, dict) else ():

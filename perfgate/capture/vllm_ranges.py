@@ -56,11 +56,11 @@ def open_range(kind: Any) -> Callable[[str], Callable[[], Any]]:
     if kind != "nvtx":
         raise ValueError(f"no ranges of kind {kind!r}")
     # Visible to every nsys; newer releases of the package nvtx are not visible to older ones.
-    own = torch.cuda.nvtx
+    nvtx = torch.cuda.nvtx
 
     def started(name: str) -> Callable[[], Any]:
-        handle = own.range_start(name)
-        return lambda: own.range_end(handle)
+        handle = nvtx.range_start(name)
+        return lambda: nvtx.range_end(handle)
 
     return started
 
@@ -78,10 +78,10 @@ def mark_steps_of_rank(worker: Any, kind: Any, engines_process: int, on: bool) -
 
     A rank in the engine's own process has the engine's ranges.
     """
-    own = getattr(worker, "worker", worker)
-    vars(own).pop("execute_model", None)
-    vars(own).pop("sample_tokens", None)
-    execute, sample = getattr(own, "execute_model", None), getattr(own, "sample_tokens", None)
+    rank = getattr(worker, "worker", worker)
+    vars(rank).pop("execute_model", None)
+    vars(rank).pop("sample_tokens", None)
+    execute, sample = getattr(rank, "execute_model", None), getattr(rank, "sample_tokens", None)
     if not on or execute is None or os.getpid() == engines_process:
         return
     opened = open_range(kind)
@@ -105,7 +105,7 @@ def mark_steps_of_rank(worker: Any, kind: Any, engines_process: int, on: bool) -
             close()
         return output
 
-    vars(own)["execute_model"] = execute_model
+    vars(rank)["execute_model"] = execute_model
     if sample is None:
         return
 
@@ -115,7 +115,7 @@ def mark_steps_of_rank(worker: Any, kind: Any, engines_process: int, on: bool) -
         finally:
             close()
 
-    vars(own)["sample_tokens"] = sample_tokens
+    vars(rank)["sample_tokens"] = sample_tokens
 
 
 def mark_layers_of_rank(worker: Any, kind: Any) -> None:

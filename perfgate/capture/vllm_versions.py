@@ -34,11 +34,11 @@ def vllm_commit() -> str:
 
 def installed(*packages: str) -> dict[str, str]:
     """Versions of packages as they are installed; without those that are not."""
-    found = {}
+    versions = {}
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            versions[package] = importlib.metadata.version(package)
+    return versions
 
 
 if __name__ == "__main__":

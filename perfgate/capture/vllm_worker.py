@@ -283,11 +283,11 @@ def made_before(arguments: Any, usage: Any, made: Any) -> Callable[..., Any]:
 
     What was made, as long as that is asked for and no argument has changed since; else what they would have answered.
     """
-    make, known = arguments.create_engine_config, copy.deepcopy(vars(arguments))
+    make, fields = arguments.create_engine_config, copy.deepcopy(vars(arguments))
 
     def answer(*given: Any, **named: Any) -> Any:
         now = {name: value for name, value in vars(arguments).items() if name != "create_engine_config"}
-        return made if (given, named, now) == ((usage,), {}, known) else make(*given, **named)
+        return made if (given, named, now) == ((usage,), {}, fields) else make(*given, **named)
 
     return answer
 

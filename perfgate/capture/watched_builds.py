@@ -58,12 +58,12 @@ class Looked:
 
     def after(self, record: Record, label: str) -> Record:
         """A record whose last trial of a build was taken before this look, with a caution where nothing is known."""
-        own = [place for place, trial in enumerate(record.trials) if trial.label == label]
-        if not self.unknown or not own:
+        places = [place for place, trial in enumerate(record.trials) if trial.label == label]
+        if not self.unknown or not places:
             return record
         trials = [*record.trials]
-        last = trials[own[-1]]
-        trials[own[-1]] = last.model_copy(update={"cautions": (*dict.fromkeys((*last.cautions, UNKNOWN)),)})
+        last = trials[places[-1]]
+        trials[places[-1]] = last.model_copy(update={"cautions": (*dict.fromkeys((*last.cautions, UNKNOWN)),)})
         return record.model_copy(update={"trials": (*trials,)})
 
 
@@ -94,9 +94,9 @@ class WatchedBuilds:
         for cell in self._run.cells:
             for label, subject in self._run.built.items():
                 if subject.url is None:
-                    self._found[label, cell.cell_id] = found = self._read(cell, subject)
-                    if isinstance(found, Build) and found.path.version and not self.bytecode(label).exists():
-                        link_bytecode(self.bytecode(label), found.path, subject.path)
+                    self._found[label, cell.cell_id] = build = self._read(cell, subject)
+                    if isinstance(build, Build) and build.path.version and not self.bytecode(label).exists():
+                        link_bytecode(self.bytecode(label), build.path, subject.path)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -109,13 +109,13 @@ class WatchedBuilds:
 
     def build(self, label: str, cell_id: str) -> Build | None:
         """A build as a cell measures it; ``None`` where that is not known."""
-        found = self._found.get((label, cell_id))
-        return found if isinstance(found, Build) else None
+        build = self._found.get((label, cell_id))
+        return build if isinstance(build, Build) else None
 
     def digests(self, cell: Cell) -> dict[str, BuildDigest]:
         """What a record of a cell keeps of the builds."""
-        found = {label: self._found.get((label, cell.cell_id)) for label in self._run.built}
-        return {label: _kept(one) for label, one in found.items() if one is not None}
+        builds = {label: self._found.get((label, cell.cell_id)) for label in self._run.built}
+        return {label: _kept(build) for label, build in builds.items() if build is not None}
 
     def look(self, job: Job) -> Looked:
         """Whether the build of a trial that is about to be taken is as it was."""
@@ -136,18 +136,18 @@ class WatchedBuilds:
                         yield cell_id, label, looked
 
     def _look(self, label: str, cell_id: str) -> Looked:
-        found = self._found.get((label, cell_id))
-        if found is None or isinstance(found, NoAnswerError):
+        build = self._found.get((label, cell_id))
+        if build is None or isinstance(build, NoAnswerError):
             return Looked()
-        if isinstance(found, UnknownBuildError):
-            return Looked(unknown=str(found))
+        if isinstance(build, UnknownBuildError):
+            return Looked(unknown=str(build))
         if label not in self._changed:
             try:
-                changes = found.changes()
+                changes = build.changes()
             except UnknownBuildError as error:
                 return Looked(unknown=str(error))
             if not changes:
-                return Looked(unknown=found.new)
+                return Looked(unknown=build.new)
             self._changed[label] = Failure(code=CHANGED, text=in_brief(changes))
         return Looked(self._changed[label])
 
@@ -164,8 +164,8 @@ class WatchedBuilds:
             return error
 
 
-def _kept(found: Build | UnknownBuildError) -> BuildDigest:
-    return BuildDigest(digest=found.digest) if isinstance(found, Build) else BuildDigest(unknown=str(found))
+def _kept(build: Build | UnknownBuildError) -> BuildDigest:
+    return BuildDigest(digest=build.digest) if isinstance(build, Build) else BuildDigest(unknown=str(build))
 
 
 def in_brief(files: Sequence[str]) -> str:

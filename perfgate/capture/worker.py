@@ -177,7 +177,7 @@ class Worker:
 
     def stopped_ns(self, since_ns: int, until_ns: int) -> int:
         """How long it was stopped between two times at which it ran."""
-        within = ((max(own.begin_ns, since_ns), min(own.end_ns, until_ns)) for own in self._pauses)
+        within = ((max(pause.begin_ns, since_ns), min(pause.end_ns, until_ns)) for pause in self._pauses)
         return sum(max(end_ns - begin_ns, 0) for begin_ns, end_ns in within)
 
     def resume(self) -> None:

@@ -183,7 +183,7 @@ class _Sender:
         if not taken:
             raise KeyboardInterrupt
 
-    def send(self, *told: Step | str) -> bool:
+    def send(self, *news: Step | str) -> bool:
         """Send what has changed; whether it was taken, and not another task begun in the place of this one.
 
         What could not be sent goes with the next call.
@@ -195,10 +195,10 @@ class _Sender:
                 return False
             files = following
         where = f"{self.run.cell(self.number)} on {self.here}"
-        return self._keep(files, *told, *(f"{where}: {text}" for text in self.growing.behind()))
+        return self._keep(files, *news, *(f"{where}: {text}" for text in self.growing.behind()))
 
-    def _keep(self, files: Files, *told: Step | str) -> bool:
-        taken = self.coordinator.keep(self.number, self.attempt, files, told)
+    def _keep(self, files: Files, *news: Step | str) -> bool:
+        taken = self.coordinator.keep(self.number, self.attempt, files, news)
         if taken:
             self.growing.sent(files)
         return taken
@@ -212,9 +212,9 @@ def as_the_node() -> Iterator[None]:
     lower niceness, every trial says so (``low-priority``).
     """
     node = os.environ.get(RAYLET, "self")
-    own_file, own, niceness = Path("/proc/self/oom_score_adj"), "", os.getpriority(os.PRIO_PROCESS, 0)
+    own_file, score, niceness = Path("/proc/self/oom_score_adj"), "", os.getpriority(os.PRIO_PROCESS, 0)
     with contextlib.suppress(OSError):
-        own = own_file.read_text()
+        score = own_file.read_text()
         own_file.write_text(Path(f"/proc/{node}/oom_score_adj").read_text())
     with contextlib.suppress(OSError, ValueError):
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, int(node)))
@@ -223,7 +223,7 @@ def as_the_node() -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
-            own_file.write_text(own)
+            own_file.write_text(score)
 
 
 @contextlib.contextmanager
@@ -232,12 +232,12 @@ def without_ray() -> Iterator[None]:
 
     Ray has read its own variables when the worker began, so that it goes on working.
     """
-    own = {name: value for name, value in os.environ.items() if name.startswith(SET_BY_RAY)}
+    variables = {name: value for name, value in os.environ.items() if name.startswith(SET_BY_RAY)}
     if not os.environ.get(VISIBLE, "all"):  # none was asked for: a cell of the CPU
-        own[VISIBLE] = os.environ[VISIBLE]
-    for name in own:
+        variables[VISIBLE] = os.environ[VISIBLE]
+    for name in variables:
         del os.environ[name]
     try:
         yield
     finally:
-        os.environ.update(own)
+        os.environ.update(variables)

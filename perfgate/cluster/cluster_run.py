@@ -87,7 +87,7 @@ def scaled(scenarios: Sequence[LoadedScenario], gpus: Sequence[int]) -> list[Loa
     """Scenarios as --preset scaling measures them on so many GPUs each; as they are where none are named."""
     if not gpus:
         return [*scenarios]
-    return [with_preset(one, "scaling", count) for one, count in zip(scenarios, gpus, strict=True)]
+    return [with_preset(scenario, "scaling", count) for scenario, count in zip(scenarios, gpus, strict=True)]
 
 
 @dataclass(frozen=True)

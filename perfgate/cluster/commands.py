@@ -96,7 +96,7 @@ def declared(
 
     subjects = builds.with_heads(progress, scenarios, ref=new["against"], build=False)
     files = [load(file) for file in scenarios]
-    scaled_to = tuple(gpus(class_of(load_config(), one).name) for one in files) if gpus else ()
+    scaled_to = tuple(gpus(class_of(load_config(), file).name) for file in files) if gpus else ()
     loaded = scaled(files, scaled_to)
     look_ahead(loaded, subjects, progress, ask=False)  # nodes have the builds
     whole, name, classes = planned(loaded, new["seed"])

@@ -112,10 +112,10 @@ class _Log:
     files: dict[tuple[int, str], int] = field(default_factory=dict)
     told: list[tuple[int, Step | str]] = field(default_factory=list)
 
-    def tell(self, *told: Step | str) -> None:
-        for one in told:
+    def tell(self, *news: Step | str) -> None:
+        for entry in news:
             self.last += 1
-            self.told.append((self.last, one))
+            self.told.append((self.last, entry))
 
     def note(self, number: int, path: str) -> None:
         self.last += 1
@@ -148,8 +148,8 @@ class Coordinator:
         self._held = ExitStack()
         self._held.enter_context(hold(self._folder.path))
         self._folder.begin(run)
-        for number, own in files.items():
-            self._keep(number, own)
+        for number, cell_files in files.items():
+            self._keep(number, cell_files)
         for left in left_behind(f"{PLACE}{run.name}-", self._folder.path):
             self._adopt(CellsFolder(left))
         self._driver = start_driver(run.name)
@@ -196,7 +196,7 @@ class Coordinator:
         left_s = max(self._until_s - self._now_s(), 0.0)
         return Begun(read_for_later_pairs(self._folder.cell(number)), left_s, self._folder.path.name)
 
-    def keep(self, number: int, attempt: int, files: Files, told: Sequence[Step | str]) -> bool:
+    def keep(self, number: int, attempt: int, files: Files, news: Sequence[Step | str]) -> bool:
         """Keep what a task sends; ``False`` where another was begun in its place, or nothing more can be kept."""
         if self._cells[number].attempt != attempt or number in self._endings:
             return False
@@ -206,7 +206,7 @@ class Coordinator:
             self._fault = f"the head node cannot keep what is measured: {error}"
             self.stop()
             return False
-        self._log.tell(*told)
+        self._log.tell(*news)
         return True
 
     def ended(self, number: int, ending: Ending) -> float | None:
@@ -255,10 +255,10 @@ class Coordinator:
             content = read_piece(self._folder.cell(number), path)
             files.setdefault(number, {})[path] = content
             size += len(content.content if isinstance(content, Piece) else content)
-        told = [one for came, one in self._log.told if seen < came <= last]
+        entries = [entry for came, entry in self._log.told if seen < came <= last]
         status = self._driver.poll()
         fault = self._fault or ("" if status in (None, 0) else f"the driver of the tasks ended with {status}")
-        return News(last, files, told, dict(self._endings), whole and status is not None, fault)
+        return News(last, files, entries, dict(self._endings), whole and status is not None, fault)
 
     def rest(self, number: int, path: str, before: Piece) -> Piece | None:
         """The piece of a file that follows another; ``None`` where the file was replaced, which is news."""
@@ -314,9 +314,9 @@ class Coordinator:
 
     def _takes(self, left: CellsFolder, number: int) -> bool:
         """Take a cell over where more was measured there; whether nothing is there that is not here."""
-        own, name = self._folder, self._order.run.cell(number)
+        folder, name = self._folder, self._order.run.cell(number)
         try:
-            here, there = own.trials(number), left.trials(number)
+            here, there = folder.trials(number), left.trials(number)
         except PerfgateError as error:
             self._log.tell(f"{name}: what an earlier actor kept in {left.cell(number)} cannot be read: {error.finding}")
             return False

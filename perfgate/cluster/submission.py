@@ -134,15 +134,15 @@ def _way_on(address: str, run: ClusterRun, option: str) -> str:
 def _folder_of(word: Path, runs: Path, *, there: bool = True) -> CellsFolder:
     """The folder with the cells of a run, which must be ``there``."""
     if str(word) == LATEST:
-        found = [file.parent for file in runs.glob(f"*{SUFFIX}/{MANIFEST}")]
-        if not found:
+        folders = [file.parent for file in runs.glob(f"*{SUFFIX}/{MANIFEST}")]
+        if not folders:
             raise RecordError("holds no run that was measured on a cluster", where=str(runs))
-        return CellsFolder(max(found, key=lambda folder: (folder / MANIFEST).stat().st_mtime))
+        return CellsFolder(max(folders, key=lambda folder: (folder / MANIFEST).stat().st_mtime))
     name = f"{word.name.removesuffix(SUFFIX)}{SUFFIX}"
-    found = [folder for folder in (word.with_name(name), runs / name) if (folder / MANIFEST).is_file()]
-    if not found and there:
+    folders = [folder for folder in (word.with_name(name), runs / name) if (folder / MANIFEST).is_file()]
+    if not folders and there:
         raise RecordError(f"no run of that name was begun on a cluster, here or in {runs}/", where=str(word))
-    return CellsFolder(found[0] if found else runs / name)
+    return CellsFolder(folders[0] if folders else runs / name)
 
 
 def _actor(name: str) -> Any:
@@ -175,7 +175,7 @@ def what_is_left(run: ClusterRun, folder: CellsFolder, progress: Progress) -> tu
 
     Those that cannot be read are set aside, told of, and measured anew.
     """
-    found = []
+    left = []
     for number in run.numbers:
         try:
             is_open = folder.is_open(number)
@@ -184,8 +184,8 @@ def what_is_left(run: ClusterRun, folder: CellsFolder, progress: Progress) -> tu
             progress(f"{run.cell(number)}: {error.finding}\nIt is measured anew; what came back of it is in {kept}")
             is_open = True
         if is_open:
-            found.append(number)
-    return {number: read_for_later_pairs(folder.cell(number)) for number in run.numbers if folder.has(number)}, found
+            left.append(number)
+    return {number: read_for_later_pairs(folder.cell(number)) for number in run.numbers if folder.has(number)}, left
 
 
 def _measured(folder: CellsFolder, run: ClusterRun, address: str, progress: Progress, actor: Any) -> Finished:
@@ -263,8 +263,8 @@ class Looking:
             for path, content in files.items():
                 self._take(number, path, content)
         self.seen = news.seen
-        for one in news.told:
-            self.progress(one)
+        for entry in news.told:
+            self.progress(entry)
         return news
 
     def _take(self, number: int, path: str, content: bytes | Piece) -> None:

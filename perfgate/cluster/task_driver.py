@@ -116,57 +116,59 @@ class TaskDriver:
 
         They are submitted all the same: what waits is what an autoscaler starts nodes for.
         """
-        for task, one in self._submitted.items():
-            if one.number in wanted.running or one.asked_s is not None:
+        for task, submission in self._submitted.items():
+            if submission.number in wanted.running or submission.asked_s is not None:
                 continue
-            able = self._able(one.attempt)
-            lack = one.need.lack(able)
-            if lack and not self._need(one.number, able).lack(able):
-                one.again = True
-                self._cancel(task, one)
-            elif lack or one.number in self._homeless:
+            able = self._able(submission.attempt)
+            lack = submission.need.lack(able)
+            if lack and not self._need(submission.number, able).lack(able):
+                submission.again = True
+                self._cancel(task, submission)
+            elif lack or submission.number in self._homeless:
                 change = self._homeless.add if lack else self._homeless.discard
-                change(one.number)
-                if self._coordinator.homeless(one.number, lack):
-                    self._cancel(task, one)
+                change(submission.number)
+                if self._coordinator.homeless(submission.number, lack):
+                    self._cancel(task, submission)
 
     def _see_who_waits(self, wanted: Wanted) -> None:
         """Say once that cells wait though nodes could hold them and none of their class runs: others are there."""
-        busy = {one.need.machine for one in self._submitted.values() if one.number in wanted.running}
+        busy = {
+            submission.need.machine for submission in self._submitted.values() if submission.number in wanted.running
+        }
         self._crowded -= busy
-        for one in self._submitted.values():
-            if one.need.machine in busy or one.number in self._homeless:
-                one.since_s = self._now_s()
-            elif self._now_s() > one.since_s + ROOM_WAIT_S and one.need.machine not in self._crowded:
-                self._crowded.add(one.need.machine)
-                room = f"it needs {one.need}; free in the cluster: {counted(self._tasks.free())}"
-                text = f"{self._order.run.cell(one.number)}: waits for room: {room}"
-                self._coordinator.keep(one.number, one.attempt.number, {}, [text])
+        for submission in self._submitted.values():
+            if submission.need.machine in busy or submission.number in self._homeless:
+                submission.since_s = self._now_s()
+            elif self._now_s() > submission.since_s + ROOM_WAIT_S and submission.need.machine not in self._crowded:
+                self._crowded.add(submission.need.machine)
+                room = f"it needs {submission.need}; free in the cluster: {counted(self._tasks.free())}"
+                text = f"{self._order.run.cell(submission.number)}: waits for room: {room}"
+                self._coordinator.keep(submission.number, submission.attempt.number, {}, [text])
 
     def _end(self, wanted: Wanted) -> None:
         """Ask tasks to end, once: a second Ctrl-C would kill. Over budget those that have begun end by themselves."""
         for number in [*self._due]:
             del self._due[number]
             self._coordinator.ended(number, Ending("stopped"))
-        for task, one in self._submitted.items():
-            if one.asked_s is None and (wanted.stopped or one.number not in wanted.running):
-                self._cancel(task, one)
-            elif one.asked_s is not None and self._now_s() > one.asked_s + END_S:
+        for task, submission in self._submitted.items():
+            if submission.asked_s is None and (wanted.stopped or submission.number not in wanted.running):
+                self._cancel(task, submission)
+            elif submission.asked_s is not None and self._now_s() > submission.asked_s + END_S:
                 self._tasks.cancel(task, force=True)
 
-    def _cancel(self, task: Any, one: _Submitted) -> None:
-        one.asked_s = self._now_s()
+    def _cancel(self, task: Any, submission: _Submitted) -> None:
+        submission.asked_s = self._now_s()
         self._tasks.cancel(task)
 
     def _note(self, task: Any) -> None:
         """See how a task ended, and when its cell is to be submitted again."""
-        one, ending = self._submitted.pop(task), self._tasks.ending(task)
-        if one.again and ending.kind == "stopped":
-            self._due[one.number] = self._now_s()
+        submission, ending = self._submitted.pop(task), self._tasks.ending(task)
+        if submission.again and ending.kind == "stopped":
+            self._due[submission.number] = self._now_s()
             return
-        again_s = self._coordinator.ended(one.number, ending)
+        again_s = self._coordinator.ended(submission.number, ending)
         if again_s is not None:
-            self._due[one.number] = self._now_s() + again_s
+            self._due[submission.number] = self._now_s() + again_s
 
 
 SHARE: Final = 0.001  # what a cell takes of the resource that a class of machines is: any number of them is on one node
@@ -182,8 +184,8 @@ NODE: Final = "ray.io/node-id"  # the label that Ray gives each node
 
 def alive_nodes() -> list[Node]:
     """The nodes of the cluster that this process is connected to."""
-    known: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [Node(one["NodeID"], one["NodeManagerHostname"], one["Resources"]) for one in known if one["Alive"]]
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [Node(node["NodeID"], node["NodeManagerHostname"], node["Resources"]) for node in nodes if node["Alive"]]
 
 
 class RayTasks:

@@ -75,14 +75,14 @@ class GrowingFolder:
         """
         message: dict[str, bytes | Piece] = {}
         size = 0
-        for found, ours in self._due():
-            self._read[found.path] = found
-            for content in self._contents(found, ours=ours):
+        for file, ours in self._due():
+            self._read[file.path] = file
+            for content in self._contents(file, ours=ours):
                 more = len(content.content if isinstance(content, Piece) else content)
-                if message and (size + more > MESSAGE_BYTES or found.path in message):
+                if message and (size + more > MESSAGE_BYTES or file.path in message):
                     yield message
                     message, size = {}, 0
-                message[found.path] = content
+                message[file.path] = content
                 size += more
         if message:
             yield message
@@ -100,37 +100,37 @@ class GrowingFolder:
 
     def _due(self) -> list[tuple[_Found, bool]]:
         """What is to be sent, in its order: what was measured comes before what was left, and of that logs first."""
-        found = [*_files(self._folder, self._leave)]
-        named = {name for one in found if _rank(one.path) for name in _named_in(self._folder, one.path)}
-        left = {path: one.size for path, one in self._kept.items() if not _is_ours(path, named)}
+        files = [*_files(self._folder, self._leave)]
+        named = {name for file in files if _rank(file.path) for name in _named_in(self._folder, file.path)}
+        left = {path: file.size for path, file in self._kept.items() if not _is_ours(path, named)}
         room = ALL_LEFT - sum(left.values())
         due = []
-        for ours, one in sorted(((_is_ours(one.path, named), one) for one in found), key=_order):
-            if self._kept.get(one.path) == one:
+        for ours, file in sorted(((_is_ours(file.path, named), file) for file in files), key=_order):
+            if self._kept.get(file.path) == file:
                 continue
             if not ours:
-                room += left.pop(one.path, 0)
-                if one.size > LARGEST_LEFT or one.size > room or len(left) >= MOST_LEFT:
-                    self._leave(one.path, f"{one.size / 2**20:.1f} MiB that no record names")
+                room += left.pop(file.path, 0)
+                if file.size > LARGEST_LEFT or file.size > room or len(left) >= MOST_LEFT:
+                    self._leave(file.path, f"{file.size / 2**20:.1f} MiB that no record names")
                     continue
-                room -= one.size
-                left[one.path] = one.size
-            due.append((one, ours))
+                room -= file.size
+                left[file.path] = file.size
+            due.append((file, ours))
         return due
 
-    def _contents(self, found: _Found, *, ours: bool) -> Iterator[bytes | Piece]:
+    def _contents(self, file: _Found, *, ours: bool) -> Iterator[bytes | Piece]:
         """A file, in pieces where it is large; that cannot be read stays behind where no record names it."""
         try:
-            content = read_piece(self._folder, found.path)
+            content = read_piece(self._folder, file.path)
             yield content
             while isinstance(content, Piece) and not is_last(content):
-                content = read_piece(self._folder, found.path, content)
+                content = read_piece(self._folder, file.path, content)
                 yield content
         except OSError as error:
             if ours:
                 raise
             if error.errno != errno.ENOENT:  # else it was removed meanwhile
-                self._leave(found.path, error.strerror or str(error))
+                self._leave(file.path, error.strerror or str(error))
 
     def _leave(self, path: str, why: str) -> None:
         self._behind.setdefault(path, why)
@@ -206,7 +206,7 @@ def read_for_later_pairs(folder: Path) -> Files:
     Logs, timelines and traces of earlier trials are most of a run folder, and no later trial reads them.
     """
     trials = {f"{trial.relative_to(folder).as_posix()}/": b"" for trial in sorted(folder.glob(f"*/{TRIALS}/*/"))}
-    paths = [one.path for one in _files(folder, lambda *_: None) if _is_ours(one.path, ())]
+    paths = [file.path for file in _files(folder, lambda *_: None) if _is_ours(file.path, ())]
     return trials | {path: _whole(folder, path) for path in sorted(paths, key=lambda path: (_rank(path), path))}
 
 
@@ -294,9 +294,9 @@ def _is_ours(path: str, named: Container[str]) -> bool:
     return len(parts) <= 2 or parts[1] in (SCENARIOS, RECORDS) or path in named  # noqa: PLR2004 (of a run's own folder)
 
 
-def _order(one: tuple[bool, _Found]) -> tuple[int, bool, bool, str]:
-    ours, found = one
-    return _rank(found.path), not ours, not found.path.endswith(f"/{LOG}"), found.path
+def _order(entry: tuple[bool, _Found]) -> tuple[int, bool, bool, str]:
+    ours, file = entry
+    return _rank(file.path), not ours, not file.path.endswith(f"/{LOG}"), file.path
 
 
 def _rank(path: str) -> int:

@@ -83,24 +83,24 @@ class Check:
         """The same check of one thing."""
         return dataclasses.replace(self, about=f"{about}: ")
 
-    def ok(self, found: str) -> Finding:
+    def ok(self, text: str) -> Finding:
         """All is well."""
-        return self._finding("ok", found)
+        return self._finding("ok", text)
 
-    def warning(self, found: str, remedy: str) -> Finding:
+    def warning(self, text: str, remedy: str) -> Finding:
         """It works, but worse than it could, or not for everything."""
-        return self._finding("warning", found, remedy)
+        return self._finding("warning", text, remedy)
 
-    def failed(self, found: str, remedy: str) -> Finding:
+    def failed(self, text: str, remedy: str) -> Finding:
         """What was asked for cannot work here."""
-        return self._finding("failed", found, remedy)
+        return self._finding("failed", text, remedy)
 
-    def skipped(self, found: str, remedy: str = "") -> Finding:
-        """Nothing was looked at, because of what ``found`` says; ``remedy`` says how it would be."""
-        return self._finding("skipped", found, remedy)
+    def skipped(self, text: str, remedy: str = "") -> Finding:
+        """Nothing was looked at, because of what ``text`` says; ``remedy`` says how it would be."""
+        return self._finding("skipped", text, remedy)
 
-    def _finding(self, status: Status, found: str, remedy: str = "") -> Finding:
-        return Finding(check=self.name, status=status, found=self.about + found, why=self.why, mend=remedy)
+    def _finding(self, status: Status, text: str, remedy: str = "") -> Finding:
+        return Finding(check=self.name, status=status, found=self.about + text, why=self.why, mend=remedy)
 
 
 def diagnosis_schema() -> dict[str, Any]:

@@ -134,8 +134,8 @@ class _Source:
                 yield from self._subscript(module, node, depth)
             case ast.Name(id=name) if name in _KINDS and name not in module.bound:
                 yield Accepted(frozenset({_KINDS[name]}))
-            case ast.Name(id=name) if found := self.find(module, name):
-                yield self.annotation(*found, depth)
+            case ast.Name(id=name) if definition := self.find(module, name):
+                yield self.annotation(*definition, depth)
             case ast.ClassDef():
                 yield Accepted(fields=self.fields(module, node, depth))
             case _:

@@ -55,9 +55,9 @@ def check_disk(folder: Path) -> Finding:
     """Whether there is room for run folders."""
     existing = _nearest(folder)
     free = shutil.disk_usage(existing).free
-    found = f"{gib(free)} free for {folder}"
+    text = f"{gib(free)} free for {folder}"
     remedy = f"Free some space in {existing}, at least {LOW_DISK_BYTES >> 30} GiB."
-    return DISK.warning(found, remedy) if free < LOW_DISK_BYTES else DISK.ok(found)
+    return DISK.warning(text, remedy) if free < LOW_DISK_BYTES else DISK.ok(text)
 
 
 def file_system(folder: Path) -> str:

@@ -116,11 +116,11 @@ def _means_to_lock(uuid: str) -> str:
 
 def _neighbours(nvml: Accelerators, gpus: Sequence[Gpu]) -> Finding:
     """What engines on other GPUs do to a trial, as it was measured last."""
-    found = next(filter(None, (known(read_machine((gpu,), nvml.driver, nvml.cuda), [gpu]) for gpu in gpus)), None)
-    if found is None:
+    neighbours = next(filter(None, (known(read_machine((gpu,), nvml.driver, nvml.cuda), [gpu]) for gpu in gpus)), None)
+    if neighbours is None:
         return NEIGHBOURS.skipped("not measured since the last boot: the first perfgate run --gpus does")
-    effect = found.worst(found.gates)
-    words, remedy = found.words(effect), "Measure on one GPU, or on fewer at once."
+    effect = neighbours.worst(neighbours.gates)
+    words, remedy = neighbours.words(effect), "Measure on one GPU, or on fewer at once."
     return NEIGHBOURS.warning(words, remedy) if effect.share > 1 else NEIGHBOURS.ok(words)
 
 

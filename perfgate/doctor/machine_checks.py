@@ -74,9 +74,9 @@ def diagnose(
         findings += [bench.check_subject(subject, interpreter) for subject, interpreter in named]
         findings += [] if subjects else [SUBJECT.skipped("no subject named", _NAME_SUBJECT)]
         if deep:
-            own = Interpreter("perfgate's own interpreter", sys.executable, environment)
+            python = Interpreter("perfgate's own interpreter", sys.executable, environment)
             present = [interpreter for subject, interpreter in named if find_subject(subject) is None]
-            findings += bench.try_profilers(present if subjects else [own], gpus)
+            findings += bench.try_profilers(present if subjects else [python], gpus)
     return Diagnosis(deep=deep, findings=tuple(findings))
 
 
@@ -120,8 +120,8 @@ class _Bench:
             except InterruptedRunError as error:
                 return [check.warning(f"not tried: {error.text}", "Wait for that run.") for check in tried]
             except OSError as error:
-                found = f"not tried: the GPUs cannot be held: {error}"
-                return [check.warning(found, "See the check state-folder.") for check in tried]
+                text = f"not tried: the GPUs cannot be held: {error}"
+                return [check.warning(text, "See the check state-folder.") for check in tried]
             findings = []
             for interpreter in interpreters:
                 self._progress(f"tracing a tiny program of {interpreter} with nsys")
@@ -165,9 +165,9 @@ def check_memory(scenarios: Sequence[LoadedScenario]) -> Finding:
     """Whether the host has memory left for an engine and the largest of the scenarios' models."""
     free = psutil.virtual_memory().available
     weights = max((_weights_bytes(folder) for folder in map(model_folder, scenarios) if folder), default=0)
-    found = f"{gib(free)} of the host's memory available" + (f", {gib(weights)} of weights" if weights else "")
+    text = f"{gib(free)} of the host's memory available" + (f", {gib(weights)} of weights" if weights else "")
     remedy = "End what else runs on this host, or take one with more memory."
-    return MEMORY.warning(found, remedy) if free < max(LOW_MEMORY_BYTES, weights) else MEMORY.ok(found)
+    return MEMORY.warning(text, remedy) if free < max(LOW_MEMORY_BYTES, weights) else MEMORY.ok(text)
 
 
 def _check_folders(runs: Path) -> Iterator[Finding]:
@@ -218,8 +218,8 @@ def _interpreters(
     settings = [loaded.scenario.engine.env for loaded in scenarios] or [{}]
     named: dict[tuple[str, str], tuple[Subject, Interpreter]] = {}
     for side, subject in subjects.items():
-        for own in settings if subject.url is None else ():
-            variables = subject_environment({**environment, **engine_settings(cache), **own}, subject)
+        for setting in settings if subject.url is None else ():
+            variables = subject_environment({**environment, **engine_settings(cache), **setting}, subject)
             same = (subject.python, json.dumps(variables, sort_keys=True))
             names = [named[same][1].name] if same in named else []
             name = " and ".join(dict.fromkeys([*names, side]))

@@ -95,8 +95,8 @@ class _Cell:
     @property
     def args(self) -> dict[str, Any]:
         """The engine's arguments: the scenario's, the matrix's, the subject's; later ones win."""
-        own = {key: value for key, value in self.point.items() if key not in MATRIX_WORKLOAD_KEYS}
-        return {**self.loaded.scenario.engine.args, **own, **self.side.args}
+        matrix = {key: value for key, value in self.point.items() if key not in MATRIX_WORKLOAD_KEYS}
+        return {**self.loaded.scenario.engine.args, **matrix, **self.side.args}
 
     @property
     def variables(self) -> dict[str, str]:
@@ -153,14 +153,14 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: boo
             warnings += [(problem, cell.side) for problem in _hardly_meant(cell)]
     if problems:
         raise ScenarioError(_distinct(problems, len(subjects)))
-    told = (*_distinct(warnings, len(subjects)), *uninstalled(subjects))
-    return Preflight(told, tuple(dict.fromkeys(notes)))
+    hints = (*_distinct(warnings, len(subjects)), *uninstalled(subjects))
+    return Preflight(hints, tuple(dict.fromkeys(notes)))
 
 
-def _distinct(found: Iterable[tuple[Problem, _Side]], sides: int) -> tuple[Problem, ...]:
+def _distinct(problems: Iterable[tuple[Problem, _Side]], sides: int) -> tuple[Problem, ...]:
     """Each problem once, in file order: cells and sides share most; one that only some sides have names the first."""
     names: dict[Problem, dict[str | None, None]] = {}
-    for problem, side in found:
+    for problem, side in problems:
         names.setdefault(problem, {})[side.name] = None
     named = []
     for problem, (name, *others) in names.items():

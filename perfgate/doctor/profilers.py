@@ -119,12 +119,12 @@ def try_nsys(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
     if ran.status != 0 or ran.answer is None:
         return check.failed(f"nsys profile {_how(ran)}\n{ran.end}", _SEE_LOG)
     if not ran.answer["ranges"] and not ran.answer["gpu"]:
-        found = f"{interpreter} has nothing to trace: neither a GPU to its torch nor the package nvtx"
-        return NSYS_TRACE.skipped(found, f"{interpreter.python} -m pip install 'nvtx<0.2.12'")
+        text = f"{interpreter} has nothing to trace: neither a GPU to its torch nor the package nvtx"
+        return NSYS_TRACE.skipped(text, f"{interpreter.python} -m pip install 'nvtx<0.2.12'")
     if not (folder / "trace.nsys-rep").exists():
         if "mporter" in ran.text or any(folder.glob("*.qdstrm")):
-            found = f"nsys traced and could not import what it traced: its host part is missing\n{ran.end}"
-            return check.failed(found, "Install the whole of Nsight Systems; some packages bring only its target part.")
+            text = f"nsys traced and could not import what it traced: its host part is missing\n{ran.end}"
+            return check.failed(text, "Install the whole of Nsight Systems; some packages bring only its target part.")
         return check.failed(f"nsys ended with status 0 and wrote no report\n{ran.end}", _INSTALL["nsys"])
     exporting = [nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={folder / 'trace.sqlite'}"]
     exported = run([*exporting, str(folder / "trace.nsys-rep")], interpreter.environment, folder, EXPORT_TIMEOUT_S)
@@ -189,18 +189,18 @@ def _find_again(
 ) -> Finding:
     """Compare what the probe did with what the export shows of it."""
     if exported.status != 0 or not export.exists():
-        found = f"nsys wrote a report, and its export to SQLite {_how(exported)}\n{exported.end}"
-        return check.failed(found, "Point TMPDIR at a local disk with room: the export needs file locks.")
+        text = f"nsys wrote a report, and its export to SQLite {_how(exported)}\n{exported.end}"
+        return check.failed(text, "Point TMPDIR at a local disk with room: the export needs file locks.")
     try:
         ranges, kernels = find_ranges(export)
     except RecordError as error:
         return check.failed(f"the export: {error.text}", _INSTALL["nsys"])
     if gpu and not put_in["gpu"]:
-        found = f"the driver shows a GPU, its torch ({put_in['torch'] or 'none'}) does not use one"
-        return check.failed(found, "Give the subject a torch built for this driver's CUDA.")
+        text = f"the driver shows a GPU, its torch ({put_in['torch'] or 'none'}) does not use one"
+        return check.failed(text, "Give the subject a torch built for this driver's CUDA.")
     if put_in["gpu"] and not kernels:
-        found = "the trace holds no kernel, though kernels ran: nsys's CUPTI is older than the driver"
-        return check.failed(f"{found}, or another tool holds CUPTI", _newer_cupti(put_in))
+        text = "the trace holds no kernel, though kernels ran: nsys's CUPTI is older than the driver"
+        return check.failed(f"{text}, or another tool holds CUPTI", _newer_cupti(put_in))
     remedy = _OLD_NVTX.format(python=interpreter.python)
     sources = [name.removeprefix(RANGE_PREFIX).partition(".")[0] for name in ranges]
     names = {"nvtx": f"nvtx {put_in['nvtx']}", "torch": "torch.cuda.nvtx"}
@@ -211,9 +211,9 @@ def _find_again(
     if not seen:
         opened = ", ".join(lost) or "nothing"
         return check.failed(f"the trace holds no range opened by {opened}: this nsys does not see them", remedy)
-    found = f"found again {len(sources)} ranges by {', '.join(seen)}"
-    found += f" and {kernels} kernels" if put_in["gpu"] else "; no GPU, so no kernels"
-    return check.warning(f"{found}; ranges by {', '.join(lost)} are not seen", remedy) if lost else check.ok(found)
+    text = f"found again {len(sources)} ranges by {', '.join(seen)}"
+    text += f" and {kernels} kernels" if put_in["gpu"] else "; no GPU, so no kernels"
+    return check.warning(f"{text}; ranges by {', '.join(lost)} are not seen", remedy) if lost else check.ok(text)
 
 
 def _newer_cupti(put_in: Mapping[str, Any]) -> str:

@@ -185,10 +185,10 @@ def measure_drill(
     """
     deadline_s = time.monotonic() + budget_s
     drill = read_model(Drill, folder / DRILL)
-    known = {exercise.name: exercise for exercise in drill.exercises}
-    if unknown := [name for name in only if name not in known]:
-        raise UsageError(f"no exercise {', '.join(unknown)} in {folder}", remedy=f"It has {', '.join(known)}.")
-    chosen = [known[name] for name in dict.fromkeys(only) or known if not _is_over(folder, known[name])]
+    index = {exercise.name: exercise for exercise in drill.exercises}
+    if unknown := [name for name in only if name not in index]:
+        raise UsageError(f"no exercise {', '.join(unknown)} in {folder}", remedy=f"It has {', '.join(index)}.")
+    chosen = [index[name] for name in dict.fromkeys(only) or index if not _is_over(folder, index[name])]
     if not chosen:
         return
     cells = resolve_cells(load(drill.scenario))

@@ -138,8 +138,8 @@ def replay(scenario: Path, places: Sequence[Path], draws: int, seed: int, form: 
     from perfgate.drill.replay_document import replay_report
     from perfgate.scenario.declaration import load
 
-    found = list(distinct(one for place in places for one in read_recordings(place)))
-    report = replay_report(found, Declared.of(load(scenario)), draws=draws, seed=seed)
+    recordings = list(distinct(recording for place in places for recording in read_recordings(place)))
+    report = replay_report(recordings, Declared.of(load(scenario)), draws=draws, seed=seed)
     show("replay", report, form, outputs)
     click.get_current_context().exit(ExitStatus.REGRESSED if report.broken else ExitStatus.PASS)
 

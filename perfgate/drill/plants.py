@@ -269,14 +269,14 @@ def load_catalogue(folder: Path, names: Iterable[str] = ()) -> tuple[Plant, ...]
         ScenarioError: Plants are wrong, with every problem of each.
     """
     try:
-        known = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] not in "._")
+        entries = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] not in "._")
     except OSError as error:
         raise UsageError(f"no catalogue of plants: {error.strerror}", where=str(folder)) from error
-    chosen = [*dict.fromkeys(names)] or known
+    chosen = [*dict.fromkeys(names)] or entries
     for name in chosen:
-        if name not in known:
-            raise UsageError(f"no plant {name!r}{did_you_mean(name, known)}", where=str(folder),
-                             remedy=f"Plants there: {', '.join(known) or 'none'}.")  # fmt: skip
+        if name not in entries:
+            raise UsageError(f"no plant {name!r}{did_you_mean(name, entries)}", where=str(folder),
+                             remedy=f"Plants there: {', '.join(entries) or 'none'}.")  # fmt: skip
     if not chosen:
         raise UsageError("holds no plant", where=str(folder))
     plants: list[Plant] = []

@@ -103,7 +103,7 @@ def same_run(first: Recording, second: Recording) -> bool:
     if first.iterations is not None and second.iterations is not None:
         steps, others = np.array(first.iterations), np.array(second.iterations)
         return steps.shape == others.shape and np.allclose(steps, others, rtol=SAME_VALUE, atol=0)
-    a, b = ([one.metrics[STEP].base, one.metrics[STEP].head] for one in (first, second))
+    a, b = ([recording.metrics[STEP].base, recording.metrics[STEP].head] for recording in (first, second))
     alike = (first.iterations is None) == (second.iterations is None)
     return np.allclose(a, b, rtol=SAME_VALUE if alike else SAME_TRIAL, atol=0)
 
@@ -130,11 +130,11 @@ def _of_run(folder: Path) -> Iterator[Recording]:
 
 def _values_of(metric: Metric, pairs: Sequence[tuple[Trial, Trial]]) -> Values | None:
     base, head = ([metric.summarise(pair[n]) for pair in pairs] for n in (0, 1))
-    known = [[value for value in side if value is not None and value > 0] for side in (base, head)]
-    if min(map(len, known)) < len(pairs):
+    sides = [[value for value in side if value is not None and value > 0] for side in (base, head)]
+    if min(map(len, sides)) < len(pairs):
         return None
     step = max(metric.resolution(trial) for pair in pairs for trial in pair)
-    return Values(tuple(known[0]), tuple(known[1]), step)
+    return Values(tuple(sides[0]), tuple(sides[1]), step)
 
 
 def _iterations_of(pairs: Sequence[tuple[Trial, Trial]]) -> tuple[stats.Floats, stats.Floats] | None:

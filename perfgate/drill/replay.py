@@ -130,12 +130,12 @@ class Pool:
     def elsewhere(self, rng: np.random.Generator, drawn: Drawn, count: int) -> Drawn | None:
         """So many pairs of visits other than each draw's first, with replacement; ``None`` where one has no other."""
         visit, kinds = self._visits()
-        own = visit[drawn.pairs[:, 0]]
-        may = (visit[None, :] != own[:, None]) & (kinds[visit][None, :] == kinds[own][:, None])
+        firsts = visit[drawn.pairs[:, 0]]
+        may = (visit[None, :] != firsts[:, None]) & (kinds[visit][None, :] == kinds[firsts][:, None])
         if not may.any(axis=1).all():
             return None
         order = np.argsort(np.where(may, rng.random(may.shape), np.inf), axis=1)
-        taken = (rng.random((len(own), count)) * may.sum(axis=1)[:, None]).astype(np.intp)
+        taken = (rng.random((len(firsts), count)) * may.sum(axis=1)[:, None]).astype(np.intp)
         swapped = rng.random(taken.shape) < 0.5  # noqa: PLR2004 (a coin)
         return Drawn(np.take_along_axis(order, taken, axis=1), swapped, levelled=False)
 
@@ -288,18 +288,18 @@ class Replay:
     @property
     def gates(self) -> tuple[GatePlan, ...]:
         """Those that can be replayed; the others stay in Holm's family, as gates without data do in a run."""
-        known = self.pool.metrics
-        return tuple(plan for plan in self.declared.gates if plan.gate.measured.name in known)
+        metrics = self.pool.metrics
+        return tuple(plan for plan in self.declared.gates if plan.gate.measured.name in metrics)
 
     @cached_property
     def margins(self) -> dict[str, tuple[float, float]]:
         """``ignorable`` and ``must_catch`` of each gate that can be replayed, with its floor as a share of the base."""
-        found = {}
+        margins = {}
         for plan in self.gates:
             base, _ = self.pool.sides(plan.gate.measured.name, self.drawn)
             series = Series(plan, tuple(np.unique(base).tolist()))
-            found[plan.gate.measured.name] = series.ignorable, series.must_catch
-        return found
+            margins[plan.gate.measured.name] = series.ignorable, series.must_catch
+        return margins
 
     def truths(self, metric: str = "") -> tuple[Truth, ...]:
         """Nothing slower, every gate at its ``ignorable``, each at its ``must_catch``, and a curve of one metric."""

@@ -74,11 +74,11 @@ def replay_report(
 
 
 def _recorded(recording: Recording) -> RecordedRow:
-    known = STEP in recording.metrics and recording.pairs > 1
+    has_spread = STEP in recording.metrics and recording.pairs > 1
     return RecordedRow(
         name=recording.name, kind=recording.kind, pairs=recording.pairs, visits=len(set(recording.visits)),
         same_build=recording.same_build,
-        pair_sd=float(np.std(recording.log_ratios(STEP), ddof=1)) if known else None,
+        pair_sd=float(np.std(recording.log_ratios(STEP), ddof=1)) if has_spread else None,
     )  # fmt: skip
 
 

@@ -187,7 +187,7 @@ def planned(loaded: Sequence[LoadedScenario], seed: int | None) -> tuple[Plan, s
 
     whole = make_plan(tuple(loaded), secrets.randbits(32) if seed is None else seed)
     config = load_config()
-    of_scenario = {one.scenario.name: class_of(config, one) for one in loaded}
+    of_scenario = {declaration.scenario.name: class_of(config, declaration) for declaration in loaded}
     return whole, run_name(loaded), {cell.name: of_scenario[cell.scenario] for cell in whole.cells}
 
 
@@ -203,9 +203,9 @@ def class_of(config: Config, loaded: LoadedScenario) -> MachineClass:
         return MachineClass()
     named = config.machines_of(loaded.file)
     if len(named) != 1:
-        found = " and ".join(named) or "none"
+        names = " and ".join(named) or "none"
         remedy = "Name the file in scenarios of one table [machines.NAME]; each cell is measured once."
-        raise UsageError(f"machines that measure {loaded.file}: {found}", where=str(config.file), remedy=remedy)
+        raise UsageError(f"machines that measure {loaded.file}: {names}", where=str(config.file), remedy=remedy)
     return MachineClass(named[0], config.machines[named[0]].labels)
 
 

@@ -27,16 +27,16 @@ def join_nights(folders: Sequence[Path], runs: Path, plan: ShardPlan) -> Path:
         NotMeasuredError: There is no night, or of none of them a first half.
         PerfgateError: See :func:`perfgate.fleet.joining.join`.
     """
-    found = [night for folder in folders if (night := night_in(folder)) is not None]
-    if not found:
+    nights = [night for folder in folders if (night := night_in(folder)) is not None]
+    if not nights:
         raise NotMeasuredError("no night was given", code="shard-missing")
     folder = runs / plan.run
-    first = _manifest_of(found, plan).model_copy(update={"name": plan.run, "shard": None})
+    first = _manifest_of(nights, plan).model_copy(update={"name": plan.run, "shard": None})
     if folder.exists() and not (folder / MANIFEST).exists():
         raise UsageError("holds another run than these nights make", where=str(folder), remedy="Name another --runs.")
     folder.mkdir(parents=True, exist_ok=True)
     write_model(folder / MANIFEST, first)
-    held = [night for night in found if run_of(night, REFERENCE) is not None]  # what no reference vouches for is none
+    held = [night for night in nights if run_of(night, REFERENCE) is not None]  # what no reference vouches for is none
     for number, half in enumerate(HALVES):
         (folder / half).mkdir(exist_ok=True)
         begun = [run for night in held if (run := run_of(night, half)) is not None]
@@ -54,8 +54,8 @@ def _manifest_of(nights: Sequence[Path], plan: ShardPlan) -> Night:
             readable.append(read_night(night))
     if not readable:
         return read_night(nights[0])  # which says why it cannot be read
-    whole = [one for one in readable if one.shard is not None and one.shard.plan.digest == plan.digest]
-    return min(whole or readable, key=lambda one: bool(one.shard and one.shard.again))
+    whole = [night for night in readable if night.shard is not None and night.shard.plan.digest == plan.digest]
+    return min(whole or readable, key=lambda night: bool(night.shard and night.shard.again))
 
 
 def nights_joined(folder: Path, given: Sequence[Path]) -> list[Path]:
@@ -75,7 +75,7 @@ def _taken(nights: Sequence[Path], folder: Path, half: str) -> list[Path]:
     begun = {night: run for night in nights if (run := run_of(night, half)) is not None}
     joined, taken = run_of(folder, half), set[Path]()
     if joined is not None:
-        taken = {one.folder for one in sort_out([*begun.values()], MeasuredPart.read(joined).agreed, _given_up).parts}
+        taken = {part.folder for part in sort_out([*begun.values()], MeasuredPart.read(joined).agreed, _given_up).parts}
     return [night for night in nights if night not in begun or begun[night] in taken]
 
 

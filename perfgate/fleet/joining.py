@@ -77,13 +77,13 @@ class MeasuredPart:
         """
         stopped = {record.cell.cell_id for record in map(reopened, self.records) if record.stopped or record.stops}
         records = {record.cell.cell_id: record for record in self.records}
-        known = {
+        decided = {
             cell.cell_id
             for cell in judge(self.run, records).cells
             if (cell.verdict in DECIDED or any(gate.pairs for gate in cell.gates))
             and not (beside_itself and cell.verdict in ("pass", "not-measured"))
         }
-        return frozenset(cell.name for cell in self.run.cells if cell.cell_id not in stopped | known)
+        return frozenset(cell.name for cell in self.run.cells if cell.cell_id not in stopped | decided)
 
     @property
     def digest(self) -> str:
@@ -129,11 +129,11 @@ def part_in(folder: Path) -> Path:
     Raises:
         NotMeasuredError: ``shard-missing``: it holds none, or several.
     """
-    found = [folder] if (folder / RUN).is_file() else [file.parent for file in sorted(folder.glob(f"*/{RUN}"))]
-    if len(found) != 1:
-        text = f"holds {len(found)} folders with {RUN}, expected one"
+    folders = [folder] if (folder / RUN).is_file() else [file.parent for file in sorted(folder.glob(f"*/{RUN}"))]
+    if len(folders) != 1:
+        text = f"holds {len(folders)} folders with {RUN}, expected one"
         raise NotMeasuredError(text, where=str(folder), code="shard-missing")
-    return found[0]
+    return folders[0]
 
 
 def join(
@@ -158,11 +158,11 @@ def join(
     """
     expected = dict(declared or {}) | ({"builds": _builds(subjects)} if subjects else {})
     given = sort_out(folders, expected, left)
-    told = "; ".join(note.text for note in (*given.faults, *given.aside)) or "no shard was given"
+    reasons = "; ".join(note.text for note in (*given.faults, *given.aside)) or "no shard was given"
     if given.faults and declared is None:
-        raise NotMeasuredError(told, code=given.faults[0].code)
+        raise NotMeasuredError(reasons, code=given.faults[0].code)
     if not given.parts:
-        raise NotMeasuredError(told, code="shard-missing")
+        raise NotMeasuredError(reasons, code="shard-missing")
     return _write(given, runs, subjects)
 
 
@@ -184,84 +184,85 @@ def sort_out(
         except PerfgateError as error:
             faults.append(Note(code=error.code or "shard-foreign", text=error.finding))
     # First tries come first, so that without a plan it is one of them that says which plan it is.
-    parts.sort(key=lambda one: one.part.is_second_try)
+    parts.sort(key=lambda shard: shard.part.is_second_try)
     expected = dict(declared)
     good: list[MeasuredPart] = []
-    for one in parts:
-        differing = [name for name, value in one.agreed.items() if expected.setdefault(name, value) != value]
-        if differing and declared and one.part.is_second_try:
-            aside.append(_set_aside(one, _apart(one, differing, expected, "what was planned")))
+    for shard in parts:
+        differing = [name for name, value in shard.agreed.items() if expected.setdefault(name, value) != value]
+        if differing and declared and shard.part.is_second_try:
+            aside.append(_set_aside(shard, _apart(shard, differing, expected, "what was planned")))
         elif differing:
-            text = _apart(one, differing, expected, "what was planned" if declared else f"those of {parts[0].folder}")
-            faults.append(Note(code="shard-foreign", text=f"{one.folder}: {text}"))
-        elif other := next(unlike_builds(chain.from_iterable(part.records for part in (*good, one))), ""):
-            is_spare = declared and one.part.is_second_try
+            text = _apart(shard, differing, expected, "what was planned" if declared else f"those of {parts[0].folder}")
+            faults.append(Note(code="shard-foreign", text=f"{shard.folder}: {text}"))
+        elif other := next(unlike_builds(chain.from_iterable(part.records for part in (*good, shard))), ""):
+            is_spare = declared and shard.part.is_second_try
             (aside if is_spare else faults).append(
-                _set_aside(one, other) if is_spare else Note(code=CHANGED, text=f"{one.folder}: {other}")
+                _set_aside(shard, other) if is_spare else Note(code=CHANGED, text=f"{shard.folder}: {other}")
             )
         else:
-            good.append(one)
-    first, second = ([one for one in good if one.part.is_second_try == again] for again in (False, True))
-    numbers = [number for one in first for number in one.part.numbers]
+            good.append(shard)
+    first, second = ([shard for shard in good if shard.part.is_second_try == again] for again in (False, True))
+    numbers = [number for shard in first for number in shard.part.numbers]
     twice = {number for number in numbers if numbers.count(number) > 1}
     for number in sorted(twice):
-        where = " and ".join(str(one.folder) for one in first if number in one.part.numbers)
+        where = " and ".join(str(shard.folder) for shard in first if number in shard.part.numbers)
         faults.append(Note(code="shard-foreign", text=f"shard {number} is there twice: {where}"))
-    first = [one for one in first if not twice & {*one.part.numbers}]
-    why = {one.folder: _why_unused(one, first, second, twice, left) for one in second}
-    aside += [_set_aside(one, text) for one in second if (text := why[one.folder])]
+    first = [shard for shard in first if not twice & {*shard.part.numbers}]
+    why = {shard.folder: _why_unused(shard, first, second, twice, left) for shard in second}
+    aside += [_set_aside(shard, text) for shard in second if (text := why[shard.folder])]
     taken = sorted(
-        (*first, *(one for one in second if not why[one.folder])), key=lambda one: (one.part.numbers, one.part.again)
+        (*first, *(shard for shard in second if not why[shard.folder])),
+        key=lambda shard: (shard.part.numbers, shard.part.again),
     )
     return Given(tuple(taken), tuple(faults), tuple(aside))
 
 
-def _apart(one: MeasuredPart, differing: Sequence[str], expected: Mapping[str, str], what: str) -> str:
+def _apart(shard: MeasuredPart, differing: Sequence[str], expected: Mapping[str, str], what: str) -> str:
     if [*differing] == ["attempt"]:  # GitHub runs failed jobs again alone, and keeps the plan
-        return (f"measured in attempt {one.part.attempt} of its job, and not in {expected['attempt']} as planned: "
+        return (f"measured in attempt {shard.part.attempt} of its job, and not in {expected['attempt']} as planned: "
                 "what an earlier attempt found is not known")  # fmt: skip
     return f"its {' and '.join(differing)} differ from {what}"
 
 
-def _set_aside(one: MeasuredPart, why: str) -> Note:
-    return Note(code="second-try-unused", text=f"{one.folder}: {why}")
+def _set_aside(shard: MeasuredPart, why: str) -> Note:
+    return Note(code="second-try-unused", text=f"{shard.folder}: {why}")
 
 
 def _why_unused(
-    one: MeasuredPart, first: Sequence[MeasuredPart], second: Sequence[MeasuredPart], twice: Collection[int],
+    shard: MeasuredPart, first: Sequence[MeasuredPart], second: Sequence[MeasuredPart], twice: Collection[int],
     left: Callable[[MeasuredPart], Collection[str]],
 ) -> str:  # fmt: skip
     """Why a second try would be another chance for a cell; empty where it only fills what the first try left.
 
     Nothing that it found decides that, nor what another second try found: of several it is not known which was first.
     """
-    numbers = {*one.part.numbers}
+    numbers = {*shard.part.numbers}
     before = [other for other in first if numbers & {*other.part.numbers}]
-    others = [other for other in second if other is not one and numbers & {*other.part.numbers}]
+    others = [other for other in second if other is not shard and numbers & {*other.part.numbers}]
     tried = {name for other in before for name in chain.from_iterable(other.part.again)}
-    if others or one.names & tried:
+    if others or shard.names & tried:
         return "another second try of its shard is there, and no cell has a third"
     if numbers & {*twice}:
         return "the first try of its shard is there twice"
-    held = one.names - frozenset.intersection(one.names, *(frozenset(left(other)) for other in before))
+    held = shard.names - frozenset.intersection(shard.names, *(frozenset(left(other)) for other in before))
     return f"the first try of its shard holds {min(held)}" if held else ""
 
 
 def _write(given: Given, runs: Path, subjects: Mapping[Side, Subject] | None) -> Path:
     parts = given.parts
     first = parts[0]
-    numbers = tuple(sorted({number for one in parts for number in one.part.numbers}))
-    again = tuple(names for one in parts for names in one.part.again)
-    elsewhere = {name for one in parts if one.part.is_second_try for name in one.names}
-    told = {"faults": given.faults, "aside": given.aside}
-    part = first.part.model_copy(update={"numbers": numbers, "joined": True, "again": again, **told})
+    numbers = tuple(sorted({number for shard in parts for number in shard.part.numbers}))
+    again = tuple(names for shard in parts for names in shard.part.again)
+    elsewhere = {name for shard in parts if shard.part.is_second_try for name in shard.names}
+    notes = {"faults": given.faults, "aside": given.aside}
+    part = first.part.model_copy(update={"numbers": numbers, "joined": True, "again": again, **notes})
     builds = {"subjects": dict(subjects or first.run.subjects), "heads": first.run.heads}
     run = first.run.model_copy(update={"name": part.run, "part": part, **builds})
     folder = runs / run.name
     if folder.exists():
-        there, own = read_run(folder).part, any((folder / "trials").glob("*"))
-        if there is None or not there.joined or there.shards != part.shards or own:
-            what = "trials of its own" if own else "another run than these shards make"
+        there, trials = read_run(folder).part, any((folder / "trials").glob("*"))
+        if there is None or not there.joined or there.shards != part.shards or trials:
+            what = "trials of its own" if trials else "another run than these shards make"
             raise UsageError(f"holds {what}", where=str(folder), remedy="Name another --runs.")
     making = runs / f".{run.name}.part"
     shutil.rmtree(making, ignore_errors=True)
@@ -272,7 +273,10 @@ def _write(given: Given, runs: Path, subjects: Mapping[Side, Subject] | None) ->
     write_run(making, run)
     mine = {cell.cell_id: cell for cell in run.plan.cells}
     for record in (
-        record for one in parts for record in one.records if one.part.is_second_try or record.cell.name not in elsewhere
+        record
+        for shard in parts
+        for record in shard.records
+        if shard.part.is_second_try or record.cell.name not in elsewhere
     ):
         cell = mine[record.cell.cell_id]
         write_record(record_file(making, cell), record.model_copy(update={"cell": cell, **builds}))

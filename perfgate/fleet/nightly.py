@@ -245,13 +245,13 @@ def _combined(night: Night, halves: dict[str, Outcome], machines: Sequence[tuple
     reasons = [Note(code="not-started", text=meaning) for meaning in missing]
     verdict: Verdict = "not-measured"
     if not missing:
-        parts = [(f"{what}: ", {half: _of_cells(outcome, own) for half, outcome in halves.items()})
-                 for what, own in machines] or [("", halves)]  # fmt: skip
-        found = [_by_its_reference(part, where) for where, part in parts]
+        parts = [(f"{what}: ", {half: _of_cells(outcome, names) for half, outcome in halves.items()})
+                 for what, names in machines] or [("", halves)]  # fmt: skip
+        findings = [_by_its_reference(part, where) for where, part in parts]
         # A half that was joined may be worse than its cells: what was given for it is not all of this plan.
         whole = [outcome.verdict for outcome in halves.values() if machines and outcome.verdict == "not-measured"]
-        verdict = worst([*(one for one, _ in found), *whole])
-        reasons += [note for _, notes in found for note in notes]
+        verdict = worst([*(verdict for verdict, _ in findings), *whole])
+        reasons += [note for _, notes in findings for note in notes]
     rates = next(iter(halves.values()), None)
     return Outcome(
         run=night.name, perfgate=__version__, verdict=verdict, exit_status=WORST_FIRST[verdict],

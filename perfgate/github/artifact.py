@@ -187,7 +187,7 @@ def unlinked(text: str) -> str:
 
     A backslash does not keep ``#1`` from becoming one: GitHub seeks references in what Markdown has become.
     """
-    return _LINKS.sub(lambda found: f"{found[0][:-1]}{BREAK}{found[0][-1]}", printable(text))
+    return _LINKS.sub(lambda match: f"{match[0][:-1]}{BREAK}{match[0][-1]}", printable(text))
 
 
 def _check_consistent(outcome: Outcome, where: str) -> None:

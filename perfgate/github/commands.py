@@ -130,10 +130,10 @@ def left(matrix: str, shard: str, folder: Path) -> None:
 
     plan = parse_shard_plan(matrix, "--plan")
     asked = plan.include[plan.numbered(shard).number - 1].shard if shard else None
-    left = [one for one in shards_left(plan, sorted(folder.glob("*"))).include if asked in (None, one.shard)]
-    entries = [one.model_dump(mode="json") for one in left]
+    left = [entry for entry in shards_left(plan, sorted(folder.glob("*"))).include if asked in (None, entry.shard)]
+    entries = [entry.model_dump(mode="json") for entry in left]
     GithubJob.here().set_outputs({"matrix": json.dumps({"include": entries}) if entries else ""})
-    click.echo(f"left: {', '.join(one.shard for one in left) or 'nothing'}")
+    click.echo(f"left: {', '.join(entry.shard for entry in left) or 'nothing'}")
 
 
 @github.command()
@@ -236,18 +236,18 @@ def drift(baselines: Path, scenarios: tuple[str, ...], draw: Path | None) -> Non
     from perfgate.report.markdown import to_markdown
 
     files = [file for pattern in scenarios for file in sorted(Path().glob(pattern))]
-    found = held_to_budgets(files, baselines)
+    budgeted = held_to_budgets(files, baselines)
     drawn = held_to_budgets(files, draw, only_drawn=True).drifts if draw else ()
-    for folder, drifts in ((baselines, found.drifts), (draw, drawn)):
+    for folder, drifts in ((baselines, budgeted.drifts), (draw, drawn)):
         if drifts:
             pages = to_markdown(drift_document(drifts), SUMMARY_BYTES // 2 - 1000)
             GithubJob.here().add_summary(f"## Nights in `{folder}`\n\n{pages}\n")
-    for cell, file in found.without_nights:
+    for cell, file in budgeted.without_nights:
         click.echo(f"{baselines}: no nights of {cell} as {file} has it yet", err=True)
-    for lineage, lost in found.over:
+    for lineage, lost in budgeted.over:
         said = f"{lineage.cell.name}: {lost.metric} lost more than {lost.budget}: {finding(lost)}"
         _annotate("error", "\n".join([said, *measured_builds(lost)]))
-    if found.over:
+    if budgeted.over:
         click.get_current_context().exit(ExitStatus.REGRESSED)
 
 

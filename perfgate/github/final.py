@@ -25,18 +25,18 @@ def problems(needs: Any) -> list[str]:
     """
     if not isinstance(needs, dict) or not needs:
         return ["no job is needed, so there is nothing to go by: name the measuring jobs under needs:"]
-    found = []
+    lines = []
     for name, job in needs.items():
         result = job.get("result") if isinstance(job, dict) else None
         outputs = job.get("outputs") if isinstance(job, dict) else None
         verdict = outputs.get("verdict") if isinstance(outputs, dict) else None
         if result != "success":
-            found.append(f"job {name} ended as {result or 'nothing'}" + (f" with verdict {verdict}" if verdict else ""))
+            lines.append(f"job {name} ended as {result or 'nothing'}" + (f" with verdict {verdict}" if verdict else ""))
         elif not verdict:
-            found.append(f"job {name} gave no verdict: no data is never a pass")
+            lines.append(f"job {name} gave no verdict: no data is never a pass")
         elif verdict not in GOOD + OPEN:
-            found.append(f"job {name} is green but its verdict is {verdict}")
-    return found
+            lines.append(f"job {name} is green but its verdict is {verdict}")
+    return lines
 
 
 def main() -> int:
@@ -46,11 +46,11 @@ def main() -> int:
     except ValueError as error:
         sys.stdout.write(f"::error title=perfgate::{NEEDS} holds no JSON: {_data(str(error))}\n")
         return 2
-    found = problems(needs)
-    sys.stdout.write("".join(f"::error title=perfgate::{_data(text)}\n" for text in found))
-    if not found:
+    lines = problems(needs)
+    sys.stdout.write("".join(f"::error title=perfgate::{_data(text)}\n" for text in lines))
+    if not lines:
         sys.stdout.write("every job that is needed ended well and gave a verdict\n")
-    return 10 if found else 0
+    return 10 if lines else 0
 
 
 def _data(text: str) -> str:

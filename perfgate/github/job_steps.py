@@ -73,8 +73,8 @@ def promotable(plan: JobPlan | None) -> dict[str, str]:
         nights, root = [folder], plan.runs
     else:
         nights, root = nights_joined(folder, sorted(plan.shards.iterdir())), plan.shards
-    found = {"candidate": map(candidate, nights), "night": map(night_of_the_head, nights)}
-    return {name: "\n".join(str(run.relative_to(root)) for run in runs if run) for name, runs in found.items()}
+    outputs = {"candidate": map(candidate, nights), "night": map(night_of_the_head, nights)}
+    return {name: "\n".join(str(run.relative_to(root)) for run in runs if run) for name, runs in outputs.items()}
 
 
 def write_small_artifact(job: GithubJob, plan: JobPlan | None, outcome: Outcome | None) -> None:

@@ -59,18 +59,18 @@ def history(ctx: click.Context, sources: tuple[Path, ...], output: Path, metrics
                 raise
             click.echo(f"perfgate: {error.where}: {error.text}; everything is read anew", err=True)
             table = held.enter_context(opened(None))
-        found = Sources(table)
+        collection = Sources(table)
         for source in sources:
-            found.add(source)
+            collection.add(source)
         table.save()
-        series = all_series(found.points(datetime.now(UTC), metrics), metrics)
-    for fault in found.faults:
+        series = all_series(collection.points(datetime.now(UTC), metrics), metrics)
+    for fault in collection.faults:
         click.echo(f"perfgate: left out: {fault.where}: {fault.why}", err=True)
     output.mkdir(parents=True, exist_ok=True)
-    for name, text in site(series, found.faults).items():
+    for name, text in site(series, collection.faults).items():
         write_atomically(output / name, text)
-    visits = len({(point.record, point.t0_utc) for one in series for point in one.points})
-    click.echo(f"{output / 'index.html'}: {len(series)} series of {visits} visits; {len(found.faults)} left out")
+    visits = len({(point.record, point.t0_utc) for trend in series for point in trend.points})
+    click.echo(f"{output / 'index.html'}: {len(series)} series of {visits} visits; {len(collection.faults)} left out")
     if not series:
         click.echo("perfgate: no data: nothing that was named holds a measurement", err=True)
         ctx.exit(ExitStatus.NOT_COMPARABLE)

@@ -95,8 +95,8 @@ def summary(series: Series) -> str:
     drifts = sum(change.drifts for change in series.course.changes)
     steps = len(series.course.changes) - drifts
     counted = [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in ((steps, "change"), (drifts, "drift"))]
-    told = " and ".join(text for text in counted if not text.startswith("0")) or "No change"
-    return f"{told} in {len(series.nights)} nights."
+    changes = " and ".join(text for text in counted if not text.startswith("0")) or "No change"
+    return f"{changes} in {len(series.nights)} nights."
 
 
 # --- marks
@@ -127,8 +127,8 @@ def _ratios(series: Series, x: Scale, most: int) -> Iterator[Mark]:
                  format_value(point.value, series.metric.unit), f"card {series.cards[card]}" if card else "",
                  f"{point.state} state" if point.state else "", point.verdict,
                  f"promoted ({point.promoted})" if point.promoted else "", build_name(point)]  # fmt: skip
-        told = f"{time_of(point)}: {', '.join(filter(None, words))}"
-        yield dots(f"head {LOOKS.get(point.state, '')} {size}", [(x(night.day), y(to_ratio(night.level)))], told)
+        tip = f"{time_of(point)}: {', '.join(filter(None, words))}"
+        yield dots(f"head {LOOKS.get(point.state, '')} {size}", [(x(night.day), y(to_ratio(night.level)))], tip)
     yield polyline("base", [(x(night.day), y(to_ratio(level)))
                             for night, level in zip(nights, series.course.fitted, strict=True)])  # fmt: skip
 
@@ -137,13 +137,13 @@ def _changes(series: Series, x: Scale, y: Scale) -> Iterator[Mark]:
     nights = series.nights
     for change in series.course.changes:
         at, until = nights[change.first], nights[change.last]
-        told = f"{at.date}: {signed_percent(to_ratio(change.size))}"
+        words = f"{at.date}: {signed_percent(to_ratio(change.size))}"
         if change.drifts:
             begin, end = x(nights[max(change.first - 1, 0)].day), x(until.day)
-            yield rect("zone-warn", begin, TOP, (end - begin, MIDDLE - TOP), f"drift from {told} to {until.date}")
+            yield rect("zone-warn", begin, TOP, (end - begin, MIDDLE - TOP), f"drift from {words} to {until.date}")
         else:
             middle = (x(at.day) + x(nights[max(change.first - 1, 0)].day)) / 2
-            yield line("must", (middle, TOP), (middle, MIDDLE), f"change by {told}")
+            yield line("must", (middle, TOP), (middle, MIDDLE), f"change by {words}")
         height = y.end + 10 if change.size < 0 else y.begin - 6
         yield label("note", min(x(at.day) + 4, RIGHT - 40), height, signed_percent(to_ratio(change.size)))
 
@@ -190,9 +190,9 @@ def _times(series: Series, x: Scale, y: Scale, most: int) -> Iterator[Mark]:
             yield line("range head", (at, y(point.low)), (at, y(point.high)))
     yield from _drawn([(x(day_of(point)), y(point.value)) for point in series.points[:-most]], "head")
     for point in series.points[-most:]:
-        told = f"{time_of(point)}: {format_value(point.value, unit)}, {point.verdict or point.promoted}, "
+        tip = f"{time_of(point)}: {format_value(point.value, unit)}, {point.verdict or point.promoted}, "
         look = f"head {LOOKS.get(point.state, '')} medium"
-        yield dots(look, [(x(day_of(point)), y(point.value))], told + build_name(point))
+        yield dots(look, [(x(day_of(point)), y(point.value))], tip + build_name(point))
 
 
 def _drawn(points: Sequence[tuple[float, float]], side: str) -> Iterator[Mark]:
@@ -237,9 +237,9 @@ def _table(series: Series, most: int) -> Rows:
     """The newest nights, newest first; without an anchor the newest visits."""
     unit = series.metric.unit
     levels = {id(night.point): night for night in series.nights}
-    told = [night.point for night in series.nights] if series.nights else [*series.points]
+    points = [night.point for night in series.nights] if series.nights else [*series.points]
     rows: list[tuple[str, ...]] = [HEADING]
-    for point in reversed(told[-most:]):
+    for point in reversed(points[-most:]):
         night, card = levels.get(id(point)), _card(point)
         moved = night.level - (point.ratio or 0.0) if night else 0.0
         ends = [signed_percent(to_ratio(end + moved)) for end in (point.ratio_low, point.ratio_high) if end is not None]

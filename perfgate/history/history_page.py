@@ -35,23 +35,23 @@ CHANGES = ("when", "what", "change (95 %)", "between")
 
 def site(series: Sequence[Series], faults: Sequence[Fault]) -> dict[str, str]:
     """Every page by its file's name."""
-    pages = {_file(own): own for _, found in groupby(series, key=_place) for own in [[*found]]}
+    pages = {_file(group): group for _, members in groupby(series, key=_place) for group in [[*members]]}
     cells = _cell_names(series)
-    names = [(f"{cells[own[0].cell_id]} on {short(own[0].machine)}", file) for file, own in pages.items()]
+    names = [(f"{cells[group[0].cell_id]} on {short(group[0].machine)}", file) for file, group in pages.items()]
     written = {INDEX: to_html(replace(_overview(series, faults), pages=tuple(names), source=SOURCE))}
-    for (words, file), own in zip(names, pages.values(), strict=True):
+    for (words, file), group in zip(names, pages.values(), strict=True):
         others = [link for link in names if link[1] != file][:MOST_LINKS]
         links = (("all cells", INDEX), *others)
-        sections = [section for one in own for section in _metric(one, min(MOST_TOLD, TOLD // len(own)))]
-        headline = [words, *(f"{one.metric.name}: {summary(one)}{_newest(one)}" for one in own)]
-        page = replace(Document.of(headline, sections), name=short(own[0].cell))
+        sections = [section for trend in group for section in _metric(trend, min(MOST_TOLD, TOLD // len(group)))]
+        headline = [words, *(f"{trend.metric.name}: {summary(trend)}{_newest(trend)}" for trend in group)]
+        page = replace(Document.of(headline, sections), name=short(group[0].cell))
         written[file] = to_html(replace(page, pages=links, source=SOURCE))
     return written
 
 
 def _cell_names(series: Sequence[Series]) -> dict[str, str]:
     """What each cell is called, by its id, which is told where another one has the same name."""
-    names = {one.cell_id: short(one.cell) for one in series}
+    names = {trend.cell_id: short(trend.cell) for trend in series}
     met = Counter(names.values())
     return {cell_id: name if met[name] == 1 else f"{name} ({cell_id[:8]})" for cell_id, name in names.items()}
 
@@ -70,18 +70,18 @@ def _overview(series: Sequence[Series], faults: Sequence[Fault]) -> Document:
     heading = ("cell", "machine", "metric", "visits", "newest", "beside the anchor", "changes", "newest visit")
     cells = _cell_names(series)
     rows: list[tuple[str, ...]] = [heading]
-    for one in series:
-        newest, level = one.points[-1], signed_percent(to_ratio(one.nights[-1].level)) if one.nights else "-"
+    for trend in series:
+        newest, level = trend.points[-1], signed_percent(to_ratio(trend.nights[-1].level)) if trend.nights else "-"
         rows.append((
-            cells[one.cell_id], one.machine, one.metric.name, str(len(one.points)),
-            format_value(newest.value, one.metric.unit), level,
-            str(len(one.course.changes)) if one.course.looked else "-", time_of(newest)[:10],
+            cells[trend.cell_id], trend.machine, trend.metric.name, str(len(trend.points)),
+            format_value(newest.value, trend.metric.unit), level,
+            str(len(trend.course.changes)) if trend.course.looked else "-", time_of(newest)[:10],
         ))  # fmt: skip
     left_out = tuple(f"{short_place(fault.where)}: {short(fault.why)}" for fault in faults[:MOST_FAULTS])
     if len(faults) > MOST_FAULTS:
         left_out += (f"and {len(faults) - MOST_FAULTS} more",)
-    looked = [one for one in series if one.course.looked]
-    changed = sum(bool(one.course.changes) for one in looked)
+    looked = [trend for trend in series if trend.course.looked]
+    changed = sum(bool(trend.course.changes) for trend in looked)
     headline = ["The history of what was measured" if series else NO_DATA]
     if looked:
         headline.append(f"{changed} of {len(looked)} series changed.")
@@ -107,8 +107,8 @@ def _newest(series: Series) -> str:
 def _metric(series: Series, most: int) -> Iterator[Section]:
     yield Section(title=f"{series.metric.name}: {series.metric.meaning}")
     chart = history_chart(series, most)
-    told = len(series.nights or series.points)
-    lines = [f"The table has the newest {most} of {told}."] if told > most else []
+    count = len(series.nights or series.points)
+    lines = [f"The table has the newest {most} of {count}."] if count > most else []
     yield Section(lead=chart.title, lines=tuple(filter(None, (noise(series), *lines))), chart=chart)
     if series.course.changes:
         yield Section(lead="changes", rows=[CHANGES, *_change_rows(series)])
@@ -142,14 +142,14 @@ def _facts(series: Series) -> Iterator[str]:
     if series.nights:
         yield f"anchor: {short(series.anchor)}, beside {plural(len(series.nights), 'night')}"
         moved = series.anchor_moved
-        own = [night for night in series.nights if night.anchor == series.nights[-1].anchor]
+        nights = [night for night in series.nights if night.anchor == series.nights[-1].anchor]
         if moved is not None:
             sign = series.metric.sign
             low, high = sorted(to_ratio(sign * end) for end in (moved.lower(0.025), moved.upper(0.025)))
             unit = series.metric.unit
             yield (f"drift of the anchor: {signed_percent(to_ratio(sign * moved.mean))} ({signed_percent(low)} to "
-                   f"{signed_percent(high)}), {format_value(own[0].beside, unit)} on {own[0].date} to "
-                   f"{format_value(own[-1].beside, unit)} on {own[-1].date}: the machine")  # fmt: skip
+                   f"{signed_percent(high)}), {format_value(nights[0].beside, unit)} on {nights[0].date} to "
+                   f"{format_value(nights[-1].beside, unit)} on {nights[-1].date}: the machine")  # fmt: skip
     if series.nights and (others := len(series.points) - len(series.nights)):
         yield (f"not among them: {plural(others, 'visit')}, of the same hours as another, not beside the anchor, or "
                "beside one that no build links to it")  # fmt: skip

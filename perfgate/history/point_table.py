@@ -51,8 +51,8 @@ class PointTable:
 
     def digest(self, path: str, state: str) -> str:
         """The digest that a file had when it was in this state, its inode and times; empty where it was not."""
-        known, digest = self._files.get(path, ("", ""))
-        return digest if known == state else ""
+        old_state, digest = self._files.get(path, ("", ""))
+        return digest if old_state == state else ""
 
     def keep_digest(self, path: str, state: str, digest: str) -> None:
         """Remember what a file holds."""
@@ -70,10 +70,10 @@ class PointTable:
 
     def save(self) -> None:
         """Write what was added, all of it or nothing: a source that is known has its points."""
-        known = [(digest, self._known[digest]) for digest in self._added]
+        rows = [(digest, self._known[digest]) for digest in self._added]
         files = [(path, *what) for path, what in self._seen.items()]
         self._connection.begin()
-        self._insert("sources", known, ["digest", "faults"], "OR REPLACE")
+        self._insert("sources", rows, ["digest", "faults"], "OR REPLACE")
         self._insert("files", files, ["path", "state", "digest"], "OR REPLACE")
         self._insert("points", self._new, ["source", *_COLUMNS])
         self._connection.commit()

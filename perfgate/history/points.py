@@ -92,12 +92,12 @@ def points_of_run(run: Run, outcome: Outcome, records: Sequence[Record]) -> Iter
         digest, pinned = record_digest(record), run.against is not None and record.alone is None
         devices = {utc(visit.t0_utc): " ".join(sorted({*visit.uuids})) for visit in record.visits}
         for head, compared in record.comparisons().items():
-            found = cells.get((record.cell.cell_id, head))
-            yield from _points_of_record(compared, found, digest, devices, pinned=pinned)
+            judgement = cells.get((record.cell.cell_id, head))
+            yield from _points_of_record(compared, judgement, digest, devices, pinned=pinned)
 
 
 def _points_of_record(
-    record: Record, found: CellOutcome | None, digest: str, devices: Mapping[str, str], *, pinned: bool
+    record: Record, outcome: CellOutcome | None, digest: str, devices: Mapping[str, str], *, pinned: bool
 ) -> Iterator[Point]:
     side: Side = "head" if "head" in record.subjects else "base"
     paired = record.alone is None and not Build.of(record, "base").opaque
@@ -105,11 +105,11 @@ def _points_of_record(
     gates = {gate.gate.metric for gate in record.cell.gates}
     where = machine_class(record.visits[0].machine, record.cell.clocks.mode) if record.visits else ""
     state = ""  # of the machine while the head was measured; empty where it has one
-    if found is not None and found.states is not None:
-        slow, trials = (counted.get("head", 0) for counted in (found.states.slow, found.states.trials))
+    if outcome is not None and outcome.states is not None:
+        slow, trials = (counted.get("head", 0) for counted in (outcome.states.slow, outcome.states.trials))
         state = "fast" if not slow else "slow" if slow == trials else "both"
     said: dict[str, dict[str, Any]] = {
-        gate.metric: {"verdict": gate.verdict, "change": gate.change} for gate in (found.gates if found else ())
+        gate.metric: {"verdict": gate.verdict, "change": gate.change} for gate in (outcome.gates if outcome else ())
     }
     for visit in visits_of(record, side, "", anchored=paired):
         begun = utc(visit.t0_utc)
@@ -154,29 +154,29 @@ def utc(text: str) -> str:
     """
     try:
         moment = datetime.fromisoformat(text)
-        told = moment.astimezone(UTC) if moment.tzinfo and moment.year in YEARS else None
+        instant = moment.astimezone(UTC) if moment.tzinfo and moment.year in YEARS else None
     except (ValueError, OverflowError):
-        told = None
-    if told is None:
+        instant = None
+    if instant is None:
         raise RecordError(f"a visit began at {text[:40]!r}, and that is not a time with its zone")
-    return told.isoformat(timespec="seconds")
+    return instant.isoformat(timespec="seconds")
 
 
 def _figures(visit: BaselineVisit) -> Iterator[tuple[str, dict[str, Any]]]:
     """Value, ratio and their intervals by name of the metric; what has no logarithm or is not known is left out."""
     for metric, values in visit.values.items():
-        known, other = metric_of(metric), visit.anchor.values.get(metric, ()) if visit.anchor else ()
-        if known is None or not LEAST < min((*values, *other)) <= max((*values, *other)) < LARGEST:
+        definition, other = metric_of(metric), visit.anchor.values.get(metric, ()) if visit.anchor else ()
+        if definition is None or not LEAST < min((*values, *other)) <= max((*values, *other)) < LARGEST:
             continue
         logs = [math.log(value) for value in values]
         middle, low, high = (None if end is None else math.exp(end) for end in typical(logs))
         figures: dict[str, Any] = {"value": middle, "low": low, "high": high, "restarts": len(values)}
         if visit.anchor and other:
             beside = [math.log(value) for value in other]
-            ratios = [own - anchor for own, anchor in zip(logs, beside, strict=False)]
+            ratios = [log - anchor for log, anchor in zip(logs, beside, strict=False)]
             if (within := visit.anchor.in_states.get(metric)) is not None:
                 ratios = [math.log(ratio) for ratio in within if LEAST < ratio < LARGEST]
-            signed = typical([known.sign * ratio for ratio in ratios]) if ratios else (None, None, None)
+            signed = typical([definition.sign * ratio for ratio in ratios]) if ratios else (None, None, None)
             figures |= dict(zip(("ratio", "ratio_low", "ratio_high"), signed, strict=True))
             figures |= {"beside": _text(visit.anchor.build), "beside_value": math.exp(typical(beside)[0])}
         yield metric, figures
@@ -236,9 +236,9 @@ class Series:
     @property
     def metric(self) -> Metric:
         """The metric."""
-        found = metric_of(self.points[-1].metric)
-        assert found is not None  # noqa: S101 (no point is of an unknown one)
-        return found
+        metric = metric_of(self.points[-1].metric)
+        assert metric is not None  # noqa: S101 (no point is of an unknown one)
+        return metric
 
     @property
     def anchor(self) -> str:
@@ -248,9 +248,9 @@ class Series:
     @cached_property
     def anchor_moved(self) -> stats.Estimate | None:
         """How far the newest anchor's own times moved, as a log ratio, positive is worse: the machine's drift."""
-        own = [night for night in self.nights if night.anchor == self.nights[-1].anchor]
+        nights = [night for night in self.nights if night.anchor == self.nights[-1].anchor]
         sign = self.metric.sign
-        return moved([(night.day, sign * math.log(night.beside)) for night in own], math.inf)
+        return moved([(night.day, sign * math.log(night.beside)) for night in nights], math.inf)
 
     @cached_property
     def cards(self) -> dict[str, str]:
@@ -274,22 +274,22 @@ def all_series(points: Iterable[Point], metrics: Sequence[str] = ()) -> list[Ser
     for point in _each_once(points):
         groups.setdefault((point.cell_id, point.machine, point.metric), []).append(point)
     gated: dict[str, set[str]] = {}
-    for (cell_id, _, metric), own in groups.items():
-        if any(point.gated for point in own):
+    for (cell_id, _, metric), group in groups.items():
+        if any(point.gated for point in group):
             gated.setdefault(cell_id, set()).add(metric)
     order = {name: number for number, name in reversed([*enumerate([*metrics, *USUAL])])}
-    found = []
-    for (cell_id, _, metric), own in groups.items():
+    series = []
+    for (cell_id, _, metric), group in groups.items():
         if metric in (metrics or gated.get(cell_id) or USUAL):
-            visits = sorted(own, key=lambda point: (point.t0_utc, point.role))
+            visits = sorted(group, key=lambda point: (point.t0_utc, point.role))
             nights = one_a_day(linked(_nights(visits))[0])
-            found.append(Series(tuple(visits), nights, _course(nights)))
+            series.append(Series(tuple(visits), nights, _course(nights)))
 
-    def place(one: Series) -> tuple[str, str, str, int, str]:
-        name = one.metric.name
-        return one.cell, one.cell_id, one.machine, order.get(name, len(order)), name
+    def place(trend: Series) -> tuple[str, str, str, int, str]:
+        name = trend.metric.name
+        return trend.cell, trend.cell_id, trend.machine, order.get(name, len(order)), name
 
-    return sorted(found, key=place)
+    return sorted(series, key=place)
 
 
 def _each_once(points: Iterable[Point]) -> Iterator[Point]:
@@ -298,19 +298,19 @@ def _each_once(points: Iterable[Point]) -> Iterator[Point]:
     A run that went on later has another record, and its first visit in both. Two visits that began in one second and
     took the same to the last digit are one.
     """
-    known: dict[tuple[object, ...], Point] = {}
+    table: dict[tuple[object, ...], Point] = {}
     for point in points:
         key = (point.t0_utc, point.cell_id, point.machine, point.metric, point.build, point.restarts, point.value)
-        other = known.get(key)
+        other = table.get(key)
         if other is None:
-            known[key] = point
+            table[key] = point
             continue
-        run, kept = sorted((other, point), key=lambda one: (not one.verdict, one.ratio is None))
-        known[key] = replace(run, card=run.card or kept.card, promoted=run.promoted or kept.promoted,
+        run, kept = sorted((other, point), key=lambda point: (not point.verdict, point.ratio is None))
+        table[key] = replace(run, card=run.card or kept.card, promoted=run.promoted or kept.promoted,
                              author=run.author or kept.author, reason=run.reason or kept.reason)  # fmt: skip
-    named = {point.devices: point.card for point in known.values() if point.devices and point.card}
+    named = {point.devices: point.card for point in table.values() if point.devices and point.card}
     return (replace(point, card=named.get(point.devices, point.card)) if point.devices else point
-            for point in known.values())  # fmt: skip
+            for point in table.values())  # fmt: skip
 
 
 def _nights(points: Sequence[Point]) -> list[MeasuredNight]:
@@ -337,8 +337,8 @@ def _course(nights: Sequence[MeasuredNight]) -> Course:
     fitted: list[float] = []
     newest = Course((), (), 0.0, looked=False)
     for _, together in groupby(nights, key=lambda night: night.point.beside):
-        begin, own = len(fitted), course([night.level for night in together])
-        changes += [replace(one, first=one.first + begin, last=one.last + begin) for one in own.changes]
-        fitted += own.fitted
-        newest = own if own.looked or not newest.looked else newest
+        begin, stretch = len(fitted), course([night.level for night in together])
+        changes += [replace(change, first=change.first + begin, last=change.last + begin) for change in stretch.changes]
+        fitted += stretch.fitted
+        newest = stretch if stretch.looked or not newest.looked else newest
     return replace(newest, changes=tuple(changes), fitted=tuple(fitted))

@@ -62,12 +62,12 @@ def entries_in(text: str) -> frozenset[str]:
     return frozenset(_DIGEST.findall(text))
 
 
-def versions(path: Path, known: AbstractSet[str]) -> Iterator[Version | str]:
+def versions(path: Path, digests: AbstractSet[str]) -> Iterator[Version | str]:
     """Versions that hold an entry which no newer one does, the newest first; why others are not read, in words.
 
     Args:
         path: A folder or a file, perhaps of a repository.
-        known: The digests of entries that were read, and of broken files that are there now. It is asked before each
+        digests: The digests of entries that were read, and of broken files that are there now. It is asked before each
             version, so the caller adds those of a version once that could be read: a broken one hides no older one.
     """
     git = Git(path if path.is_dir() else path.parent, fetches=False)
@@ -88,10 +88,10 @@ def versions(path: Path, known: AbstractSet[str]) -> Iterator[Version | str]:
              for blob in (new, old) if blob.strip("0")}  # fmt: skip
     if len(blobs) > MOST_VERSIONS:
         yield f"has {len(blobs)} versions in git; the newest {MOST_VERSIONS} are read"
-    yield from _read_of(git, dict([*blobs.items()][:MOST_VERSIONS]), known)
+    yield from _read_of(git, dict([*blobs.items()][:MOST_VERSIONS]), digests)
 
 
-def _read_of(git: Git, blobs: Mapping[str, str], known: AbstractSet[str]) -> Iterator[Version | str]:
+def _read_of(git: Git, blobs: Mapping[str, str], digests: AbstractSet[str]) -> Iterator[Version | str]:
     names, lost = [*blobs], 0
     for begin in range(0, len(names), AT_ONCE):
         for blob, text, problem in _contents(git, names[begin : begin + AT_ONCE]):
@@ -100,7 +100,7 @@ def _read_of(git: Git, blobs: Mapping[str, str], known: AbstractSet[str]) -> Ite
                 lost += 1
                 if lost <= MOST_NAMED:
                     yield f"{blobs[blob]} at {blob[:12]} in git is not read: {problem}"
-            elif FORMATTED in text and not {tip[1] if tip else "", sha256_hex(text)} & known:
+            elif FORMATTED in text and not {tip[1] if tip else "", sha256_hex(text)} & digests:
                 yield Version(blobs[blob], blob, text)
     if lost > MOST_NAMED:
         yield f"{lost} versions in git are not read, of which the first {MOST_NAMED} are named"
@@ -175,51 +175,51 @@ class Sources:
         """
         if not path.exists():
             raise UsageError("does not exist", where=str(path))
-        known: set[str] = set()
-        for found in _walk(path, str(path), None, 0) if path.is_dir() else _file(path, str(path), named=True):
-            if isinstance(found, Fault):
-                self.faults.append(found)
+        digests: set[str] = set()
+        for source in _walk(path, str(path), None, 0) if path.is_dir() else _file(path, str(path), named=True):
+            if isinstance(source, Fault):
+                self.faults.append(source)
                 continue
-            whole = self._take(found)
-            if len(found.files) == 1 and found.files[0].suffix == ".json":  # what git need not tell again
+            whole = self._take(source)
+            if len(source.files) == 1 and source.files[0].suffix == ".json":  # what git need not tell again
                 with contextlib.suppress(RecordError):  # it was told of
-                    text = read_bytes(found.files[0], BASELINE).decode(errors="replace")
-                    known |= entries_in(text) if whole else {sha256_hex(text)}
-        for version in versions(path, known):  # what baselines held at earlier commits and hold no longer
+                    text = read_bytes(source.files[0], BASELINE).decode(errors="replace")
+                    digests |= entries_in(text) if whole else {sha256_hex(text)}
+        for version in versions(path, digests):  # what baselines held at earlier commits and hold no longer
             if isinstance(version, str):
                 self.faults.append(Fault.of(str(path), version))
                 continue
             name = f"{version.path} at {version.blob[:12]}"
             load = functools.partial(_points_of_text, version.text, name)
             if self._load(f"git {version.blob}", Found(name, (), load)):
-                known |= entries_in(version.text)
+                digests |= entries_in(version.text)
 
-    def _take(self, found: Found) -> bool:
+    def _take(self, source: Found) -> bool:
         """Use a source, and whether it is whole; what the table knows is not read again."""
         try:
-            parts = ((os.fsencode(file.name), self._digest(file).encode()) for file in found.files)
+            parts = ((os.fsencode(file.name), self._digest(file).encode()) for file in source.files)
             digest = sha256_hex(b"\n".join(b" ".join(part) for part in parts))
         except OSError as error:
-            self.faults.append(_unreadable(found.name, error))
+            self.faults.append(_unreadable(source.name, error))
             return False
-        return self._load(digest, found)
+        return self._load(digest, source)
 
-    def _load(self, digest: str, found: Found) -> bool:
+    def _load(self, digest: str, source: Found) -> bool:
         """The table keeps where faults are within the source alone: the same content may be found elsewhere."""
-        faults, name = self.table.faults(digest), Fault.of(found.name, "").where
+        faults, name = self.table.faults(digest), Fault.of(source.name, "").where
         if faults is None:
-            points, told = _loaded(found)
-            faults = [f"{one.where.removeprefix(name)}\n{one.why}" for one in told]
+            points, problems = _loaded(source)
+            faults = [f"{fault.where.removeprefix(name)}\n{fault.why}" for fault in problems]
             self.table.keep(digest, points, faults)
         for within, _, why in (fault.partition("\n") for fault in faults):
             self.faults.append(Fault(f"{name}{within}", why))
-        self.roles.setdefault(digest, found.role)
+        self.roles.setdefault(digest, source.role)
         return not faults
 
     def _digest(self, file: Path) -> str:
         """Of a file's content; a file that is as it was when it was read, by all that its inode tells, has the same."""
-        told, where = file.stat(), os.fsencode(file.absolute()).hex()
-        state = f"{told.st_dev} {told.st_ino} {told.st_size} {told.st_mtime_ns} {told.st_ctime_ns}"
+        status, where = file.stat(), os.fsencode(file.absolute()).hex()
+        state = f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
         digest = self.table.digest(where, state)
         if not digest:
             with file.open("rb") as stream:
@@ -249,7 +249,7 @@ def _walk(folder: Path, name: str, role: Role | None, depth: int) -> Iterator[Fo
         if (folder / DRILL).is_file():
             yield Fault.of(name, "a drill: its heads are slow on purpose")
             return
-        entries = sorted(os.scandir(folder), key=lambda one: one.name)
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         parts = (*HALVES, *BESIDE) if (folder / NIGHT).is_file() else ()
     except OSError as error:
         yield _unreadable(name, error)
@@ -266,8 +266,8 @@ def _walk(folder: Path, name: str, role: Role | None, depth: int) -> Iterator[Fo
             elif not entry.is_dir():
                 yield from _file(path, below)
             elif not parts or entry.name in parts:
-                own: Role | None = "reference" if entry.name in _OF_THE_REFERENCE else "head"
-                yield from _walk(path, below, own if parts else role, depth + 1)
+                part_role: Role | None = "reference" if entry.name in _OF_THE_REFERENCE else "head"
+                yield from _walk(path, below, part_role if parts else role, depth + 1)
 
 
 def _file(file: Path, name: str, *, named: bool = False) -> Iterator[Found | Fault]:
@@ -291,16 +291,16 @@ def _run(folder: Path, name: str, role: Role | None) -> Found | Fault:
     return Found(name, files, lambda: _points_of_run(folder), role)
 
 
-def _loaded(found: Found) -> tuple[list[Point], list[Fault]]:
+def _loaded(source: Found) -> tuple[list[Point], list[Fault]]:
     """The points of a source, and what of it cannot be read."""
     try:
-        return found.load(), []
+        return source.load(), []
     except _PartlyRead as partly:
         return partly.points, partly.faults
     except PerfgateError as error:
-        return [], [Fault.of(found.name, error.text)]
+        return [], [Fault.of(source.name, error.text)]
     except OSError as error:
-        return [], [_unreadable(found.name, error)]
+        return [], [_unreadable(source.name, error)]
 
 
 def _unreadable(name: str, error: OSError) -> Fault:
@@ -346,13 +346,13 @@ def _points_of_artifact(file: Path, name: str) -> list[Point]:
     faults: list[Fault] = []
     with tempfile.TemporaryDirectory(prefix="perfgate-history-") as scratch:
         unpack(file, Path(scratch) / "content", ARTIFACT_BYTES, lambda member: bool(_WANTED.search(member)))
-        for found in _walk(Path(scratch) / "content", name, None, 0):
-            if isinstance(found, Fault):
-                faults.append(found)
+        for source in _walk(Path(scratch) / "content", name, None, 0):
+            if isinstance(source, Fault):
+                faults.append(source)
                 continue
-            own, told = _loaded(found)
-            points += [replace(point, role=found.role or point.role) for point in own]
-            faults += told
+            batch, problems = _loaded(source)
+            points += [replace(point, role=source.role or point.role) for point in batch]
+            faults += problems
     if faults:
         raise _PartlyRead(points, faults)
     return points

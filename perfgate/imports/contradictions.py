@@ -27,24 +27,24 @@ HIGH_QUANTILE: Final = 90.0  # without a quantile from this one on nobody knows 
 
 def contradictions(tool: Format, content: Content, times: Times, tokens: Mapping[str, float]) -> list[str]:
     """What contradicts what, in words; nothing where a file says too little."""
-    found = [*_rates(tool, content), *_latencies(content, times.get("e2e", {}))]
+    sentences = [*_rates(tool, content), *_latencies(content, times.get("e2e", {}))]
     for of, values in times.items():
-        found += _one_quantity(of.upper(), values)
+        sentences += _one_quantity(of.upper(), values)
     end = times.get("e2e", {})
     for name, value in times.get("ttft", {}).items():
         if name in end and end[name] < value * (1 - ROUNDED):
-            found.append(f"{name} of E2E is {_ms(end[name])}, below that of TTFT, {_ms(value)}")
-    return [*found, *_time_per_token(times, tokens.get("output", 0.0))]
+            sentences.append(f"{name} of E2E is {_ms(end[name])}, below that of TTFT, {_ms(value)}")
+    return [*sentences, *_time_per_token(times, tokens.get("output", 0.0))]
 
 
 def _rates(tool: Format, content: Content) -> Iterator[str]:
-    for path, (one, how, other, rounding) in tool.rates.items():
-        rate, first, second = (_positive(at(content, place)) for place in (path, one, other))
+    for path, (left, how, right, rounding) in tool.rates.items():
+        rate, first, second = (_positive(at(content, place)) for place in (path, left, right))
         if rate is None or first is None or second is None:
             continue
         made = first / second if how == "/" else first * second
         if abs(rate / made - 1) > rounding:
-            yield f"{path} is {rate:.6g}, and {one} {how} {other} is {made:.6g}"
+            yield f"{path} is {rate:.6g}, and {left} {how} {right} is {made:.6g}"
 
 
 def _positive(value: Any) -> float | None:
@@ -77,10 +77,8 @@ def _quantile(statistic: str) -> float | None:
 
 def _quantiles(values: Mapping[str, float]) -> dict[float, tuple[str, float]]:
     """Names and values by quantile, in order."""
-    known = ((_quantile(name), name, value) for name, value in values.items())
-    return {
-        quantile: (name, value) for quantile, name, value in sorted((q, n, v) for q, n, v in known if q is not None)
-    }
+    rows = ((_quantile(name), name, value) for name, value in values.items())
+    return {quantile: (name, value) for quantile, name, value in sorted((q, n, v) for q, n, v in rows if q is not None)}
 
 
 def _mean(values: Mapping[str, float]) -> float | None:

@@ -58,9 +58,9 @@ class LoadRun:
     @property
     def ended_early(self) -> str:
         """What says that the run did not end by itself; empty where nothing does."""
-        told = (f"{path} is {told_of(at(self.content, path))}" for path, whole in self.tool.whole.items()
-                if at(self.content, path) not in (ABSENT, None, whole))  # fmt: skip
-        return ", ".join(told)
+        signs = (f"{path} is {told_of(at(self.content, path))}" for path, whole in self.tool.whole.items()
+                 if at(self.content, path) not in (ABSENT, None, whole))  # fmt: skip
+        return ", ".join(signs)
 
     @property
     def counted(self) -> set[str]:
@@ -179,18 +179,18 @@ def _run(tool: Format, run: Any, where: str, path: str) -> LoadRun:
             raise numbers.refuse(place, at(content, place), "a whole number")
         numbers.count(content, (place,))
     requests = {what: numbers.count(content, paths) for what, paths in tool.requests.items()}
-    told = {what: count for what, count in requests.items() if count is not None}
-    if tool.name == "aiperf" and "failed" not in told:
+    counts = {what: count for what, count in requests.items() if count is not None}
+    if tool.name == "aiperf" and "failed" not in counts:
         errors = at(content, "error_summary")
         listed = errors if isinstance(errors, list) else []
-        told["failed"] = sum(numbers.count({"count": at(error, "count")}, ("count",)) or 0 for error in listed)
-    tokens = _tokens(tool, content, told, numbers)
+        counts["failed"] = sum(numbers.count({"count": at(error, "count")}, ("count",)) or 0 for error in listed)
+    tokens = _tokens(tool, content, counts, numbers)
     times, rates, left_out = _figures(tool, content, numbers)
     streamed = _streamed(tool, content, times, tokens)
     left_out += _unusable(times, streamed=streamed)
     named = {_named(of, statistic): value for of, values in times.items() for statistic, value in values.items()}
     return LoadRun(
-        where=where, path=path, tool=tool, content=content, settings=settings_of(tool, content), requests=told,
+        where=where, path=path, tool=tool, content=content, settings=settings_of(tool, content), requests=counts,
         tokens=tokens,
         figures={name: value for name, value in named.items() if name} | rates, streamed=streamed,
         left_out=tuple(left_out), contradictions=tuple(contradictions(tool, content, times, tokens)),
@@ -229,17 +229,17 @@ class _Numbers:
 
 def _tokens(tool: Format, content: Content, requests: Mapping[str, int], numbers: _Numbers) -> dict[str, float]:
     """Tokens a request, of prompts and answers."""
-    found = {}
+    tokens = {}
     for of, paths in tool.tokens.items():
         path = next((path for path in paths if at(content, path) not in (ABSENT, None)), None)
         if path is None:
             continue
         value = numbers.number(path, at(content, path))
         if tool.mean_tokens:
-            found[of] = value
+            tokens[of] = value
         elif requests.get("answered"):
-            found[of] = value / requests["answered"]
-    return found
+            tokens[of] = value / requests["answered"]
+    return tokens
 
 
 def _figures(
@@ -332,5 +332,5 @@ def _named(time: str, statistic: str) -> str | None:
         return f"{time}_median"
     if statistic in ("mean", "avg") and time == "tpot":
         return "tpot_mean"
-    found = re.fullmatch(r"p?(\d{1,2}(?:\.\d{1,4})?)", statistic)
-    return f"{time}_quantile[p{float(found[1]):g}]" if found and float(found[1]) > 0 else None
+    match = re.fullmatch(r"p?(\d{1,2}(?:\.\d{1,4})?)", statistic)
+    return f"{time}_quantile[p{float(match[1]):g}]" if match and float(match[1]) > 0 else None

@@ -66,13 +66,13 @@ def settings_of(tool: Format, content: Content) -> Settings:
 
 def _beside(tool: Format, content: Content) -> Iterator[tuple[str, Any]]:
     """Every scalar that the tool is not known to write, but figures and names; a table with a unit is a figure."""
-    known = {root for root in tool.asked if root}
+    roots = {root for root in tool.asked if root}
 
     def is_left_out(path: str, value: Any) -> bool:
         top = "." not in path and "[" not in path
         table = isinstance(value, dict) and "unit" in value
         named = _NAMES.fullmatch(re.split(r"[.\]]", path)[-1]) or (top and _MEASURED.fullmatch(path))
-        return bool(path in known or table or named or tool.unasked.fullmatch(path) or path in tool.whole)
+        return bool(path in roots or table or named or tool.unasked.fullmatch(path) or path in tool.whole)
 
     figures = [figure.path for figure in tool.figures]
     for path, value in leaves("", content, lists=False, left_out=is_left_out):

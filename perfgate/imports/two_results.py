@@ -100,8 +100,8 @@ def _groups(runs: Iterable[LoadRun]) -> list[_Group]:
 
 def _label(run: LoadRun) -> list[str]:
     """The load of a run in words: so many a second, at once, of tokens."""
-    told = ((words, run.asked.get(path)) for path, words in run.tool.label.items())
-    shown = ((words, f"{value:g}" if type(value) is float else told_of(value)) for words, value in told
+    values = ((words, run.asked.get(path)) for path, words in run.tool.label.items())
+    shown = ((words, f"{value:g}" if type(value) is float else told_of(value)) for words, value in values
              if value not in (None, 0, "inf"))  # fmt: skip
     return [words.format(value) for words, value in shown]
 
@@ -180,8 +180,8 @@ def _not_comparable(sides: Sides, files: Mapping[Side, Path]) -> Iterator[Note]:
     base, head = (sides[side] for side in SIDES)
     differ = []
     for path in _differing(base[0], head[0]):
-        found = (run.settings.at(path) for run in (base[0], head[0]))
-        shown = ("not set" if value is ABSENT else told_of(value) for value in found)
+        settings = (run.settings.at(path) for run in (base[0], head[0]))
+        shown = ("not set" if value is ABSENT else told_of(value) for value in settings)
         differ.append(f"{path.removeprefix('report.')} {' and '.join(shown)}")
     if differ:
         yield Note(code="different-cells", text=f"asked for otherwise: {_some(differ)}")
@@ -250,7 +250,7 @@ def _lost(run: LoadRun) -> float:
 
 
 def _told_losses(sides: Sides) -> str:
-    told = []
+    lines = []
     for side, runs in sides.items():
         losses = []
         for run in runs:
@@ -258,8 +258,8 @@ def _told_losses(sides: Sides) -> str:
             kinds = [f"{count} {what}" for what in ("failed", "cut off") if (count := run.requests.get(what, 0))]
             how = f" ({', '.join(kinds)})" if kinds else ""
             losses.append(f"lost {lost} of {plural(_sent(run), 'request')}{how}")
-        told.append(f"{side} {', '.join(losses)}")
-    return "; ".join(told)
+        lines.append(f"{side} {', '.join(losses)}")
+    return "; ".join(lines)
 
 
 def _cautions(sides: Sides, figures: Mapping[Side, Mapping[str, list[float]]]) -> Iterator[Note]:
@@ -292,7 +292,7 @@ def _missing(sides: Sides, figures: Mapping[Side, Mapping[str, list[float]]]) ->
     for side, other in (SIDES, SIDES[::-1]):
         if alone := [name for name in figures[side] if name not in figures[other]]:
             yield f"only the {side} has {_some(alone)}"
-        here, there = (sides[one][0].settings for one in (side, other))
+        here, there = (sides[label][0].settings for label in (side, other))
         if unsaid := [path for path in (*here.asked, *here.fractions) if there.at(path) is ABSENT]:
             paths = [path.removeprefix("report.") for path in unsaid]
             yield f"only the {side} says {_some(paths)}, so nothing was held against it"

@@ -104,20 +104,20 @@ def make_group(mark: str, token: str) -> Group | None:
     Raises:
         OSError: One could be had before, but this one cannot: too many below perfgate's own, for instance.
     """
-    own = own_folder()
-    return None if own is None or _trouble(own) else Group.make(mark, token, own)
+    folder = own_folder()
+    return None if folder is None or _trouble(folder) else Group.make(mark, token, folder)
 
 
 def why_none() -> str:
     """Why nobody can have a cgroup, in words; empty where they can. One is tried, once a process."""
-    own = own_folder()
-    return "no cgroup v2 is mounted here" if own is None else _trouble(own)
+    folder = own_folder()
+    return "no cgroup v2 is mounted here" if folder is None else _trouble(folder)
 
 
 def groups() -> Iterator[Group]:
     """Those made below perfgate's own cgroup in this pid namespace; the pid in the mark of others is of no use here."""
-    own = own_folder()
-    for path in sorted(own.glob(f"{PREFIX}-*")) if own is not None else ():
+    folder = own_folder()
+    for path in sorted(folder.glob(f"{PREFIX}-*")) if folder is not None else ():
         name = _NAME.fullmatch(path.name.removeprefix(PREFIX))
         if name is not None and int(name[1]) == pid_namespace():
             yield Group(path, unquote(name[2]))
@@ -141,12 +141,12 @@ def own_folder(proc: Path = PROC) -> Path | None:
 
 
 @functools.cache
-def _trouble(own: Path) -> str:
+def _trouble(folder: Path) -> str:
     """What goes wrong when a cgroup is made here and used; empty where nothing does."""
     try:
-        group = Group.make(owner_mark("cgroup"), os.urandom(8).hex(), own)
+        group = Group.make(owner_mark("cgroup"), os.urandom(8).hex(), folder)
     except OSError as error:
-        return f"none can be made below {own}: {error.strerror}"
+        return f"none can be made below {folder}: {error.strerror}"
     try:
         return _try(group)
     except OSError as error:

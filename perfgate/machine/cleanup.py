@@ -65,15 +65,15 @@ def _force(folder: Path, failure: Exception | None, *, ignore_errors: bool) -> N
 
 def count_files(folder: Path) -> int:
     """Files below a folder, at any depth; what cannot be read counts as empty."""
-    found, left = 0, [folder]
+    count, left = 0, [folder]
     while left:
         with contextlib.suppress(OSError), os.scandir(left.pop()) as items:
             for item in items:
                 if item.is_dir(follow_symlinks=False):
                     left.append(Path(item.path))
                 else:
-                    found += 1
-    return found
+                    count += 1
+    return count
 
 
 def sweep(root: Path, days: float) -> Iterator[Swept]:

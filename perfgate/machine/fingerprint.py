@@ -134,8 +134,11 @@ def comparable(a: Machine, b: Machine) -> tuple[str, ...]:
         names = (", ".join(gpu.name for gpu in machine.gpus) or "none" for machine in (a, b))
         return (*differences, f"gpus: {' against '.join(names)}")
     for number, (first, second) in enumerate(zip(a.gpus, b.gpus, strict=True)):
-        own = [*_differences(first, second, GPU_IDENTITY, "power_limit_mw"), *_told_otherwise(first, second, GPU_TOLD)]
-        differences += [f"GPU {number} {text}" for text in own]
+        texts = [
+            *_differences(first, second, GPU_IDENTITY, "power_limit_mw"),
+            *_told_otherwise(first, second, GPU_TOLD),
+        ]
+        differences += [f"GPU {number} {text}" for text in texts]
     return tuple(differences)
 
 
@@ -148,8 +151,8 @@ def machine_class(machine: Machine, clock_mode: str) -> str:
     """
     # The usual is left out, as what is not told is, so that classes keep their names.
     usual = {**USUAL, "usable_cores": machine.cores}
-    told = {name: getattr(machine, name) for name in TOLD}
-    unusual = {name: value for name, value in told.items() if not _untold(value) and value != usual[name]}
+    settings = {name: getattr(machine, name) for name in TOLD}
+    unusual = {name: value for name, value in settings.items() if not _untold(value) and value != usual[name]}
     identity = [{name: getattr(machine, name) for name in IDENTITY} | unusual]
     for gpu in machine.gpus:
         hidden = {"confidential": True} if gpu.confidential else {}
@@ -226,14 +229,14 @@ def _line(file: Path) -> str:
 
 def _switch(file: Path, on: str = "1") -> str:
     """``on`` or ``off``; empty where this kernel does not tell."""
-    found = _line(file)
-    return "" if found not in ("0", "1") else "on" if found == on else "off"
+    line = _line(file)
+    return "" if line not in ("0", "1") else "on" if line == on else "off"
 
 
 def usable_cores() -> int:
     """Logical cores that this process and its children may use at once, at least 1: by affinity and cgroup v2."""
-    own = _line(Path("/proc/self/cgroup")).rpartition("::/")[2]
-    limits = [_line(CGROUPS / folder / "cpu.max").split() for folder in {"", own}]
+    group = _line(Path("/proc/self/cgroup")).rpartition("::/")[2]
+    limits = [_line(CGROUPS / folder / "cpu.max").split() for folder in {"", group}]
     quotas = [int(quota) / int(period) for quota, period in (limit for limit in limits if len(limit) == 2)  # noqa: PLR2004
               if quota != "max"]  # fmt: skip
     return max(1, round(min([len(os.sched_getaffinity(0)), *quotas])))

@@ -74,38 +74,38 @@ def end_runs(variables: Mapping[str, str]) -> tuple[Orphan, ...]:
     return tuple(run for process, run in owners.items() if not is_alive(process))
 
 
-def _find_orphans(own: str) -> dict[psutil.Process, Orphan]:
+def _find_orphans(owner: str) -> dict[psutil.Process, Orphan]:
     orphans: dict[psutil.Process, Orphan] = {}
     for process in _here():
         environment = environment_of(process)
         mark = environment.get(OWNER)
-        if mark is None or not is_alive(process) or process.pid == os.getpid() or not _left(mark, own):
+        if mark is None or not is_alive(process) or process.pid == os.getpid() or not _left(mark, owner):
             continue
         if environment.get(CHILD) in AHEAD:
             continue
         # A supervisor ends with the last process below it. Those may carry no mark.
         left = _below(process) if SUPERVISOR in environment else [process]
         orphans |= {p: Orphan(p.pid, name_of(p), mark) for p in left if is_alive(p)}
-    for group in _left_groups(own):
+    for group in _left_groups(owner):
         orphans |= {p: Orphan(p.pid, name_of(p), group.mark) for p in with_ids(group.pids()) if is_alive(p)}
     return orphans
 
 
-def _left_groups(own: str) -> list[cgroup.Group]:
+def _left_groups(owner: str) -> list[cgroup.Group]:
     """The cgroups of owners that are gone, and of this process's earlier trials."""
-    return [group for group in cgroup.groups() if _left(group.mark, own) and group.token not in AHEAD]
+    return [group for group in cgroup.groups() if _left(group.mark, owner) and group.token not in AHEAD]
 
 
-def _left(mark: str, own: str) -> bool:
+def _left(mark: str, owner: str) -> bool:
     """Whether what carries a mark is an orphan, or from an earlier trial of this process."""
     pid, ticks = owner_of(mark)
-    return ticks is not None and (own in ("", mark) if pid == os.getpid() else start_ticks(pid) != ticks)
+    return ticks is not None and (owner in ("", mark) if pid == os.getpid() else start_ticks(pid) != ticks)
 
 
 def _here() -> Iterator[psutil.Process]:
     """Those of this pid namespace: in another the pid of an owner means something else."""
-    own = pid_namespace()
-    return (process for process in psutil.process_iter() if pid_namespace(process.pid) == own)
+    namespace = pid_namespace()
+    return (process for process in psutil.process_iter() if pid_namespace(process.pid) == namespace)
 
 
 def _below(process: psutil.Process) -> list[psutil.Process]:

@@ -78,9 +78,9 @@ class Company:
         return not self._host_pids and not taken
 
     def _note(self, process: GpuProcess) -> None:
-        known = self._foreign.get(process.pid)
-        held = [size for size in (known.memory_bytes if known else None, process.memory_bytes) if size is not None]
-        name = known.name if known else program_of(process.pid) if self._host_pids else ""
+        foreign = self._foreign.get(process.pid)
+        held = [size for size in (foreign.memory_bytes if foreign else None, process.memory_bytes) if size is not None]
+        name = foreign.name if foreign else program_of(process.pid) if self._host_pids else ""
         self._foreign[process.pid] = Foreign(pid=process.pid, name=name, memory_bytes=max(held, default=None))
 
 

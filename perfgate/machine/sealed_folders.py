@@ -310,12 +310,12 @@ def _is_whole(source: Path, seal: Seal) -> bool:
 def _copy_checked(source: Path, into: Path | None, seal: Seal) -> None:
     """Copy what a seal names, or only read it, and only while there is nothing else."""
     _require_own(source, source.lstat(), stat.S_ISDIR)
-    found = dict(_walk(source))
-    if found.keys() != seal.files.keys():
-        raise UnfitError(f"{source}: {min(found.keys() ^ seal.files.keys())} is missing, or one file too many")
+    files = dict(_walk(source))
+    if files.keys() != seal.files.keys():
+        raise UnfitError(f"{source}: {min(files.keys() ^ seal.files.keys())} is missing, or one file too many")
     if into:
         into.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, file in found.items():
+    for name, file in files.items():
         sealed, copy = seal.files[name], into / name if into else None
         if _copy(file, copy, sealed=True) != sealed.model_copy(update={"mtime_ns": 0}):
             raise UnfitError(f"{file}: is not what was kept")

@@ -218,8 +218,8 @@ def _off_lock(gpu: GpuTelemetry, sm_mhz: int, memory_mhz: int | None) -> tuple[s
 
 
 def _spread(values: Iterable[int | None]) -> Spread | None:
-    known = [value for value in values if value is not None]
-    return Spread(low=min(known), median=statistics.median_low(known), high=max(known)) if known else None
+    readings = [value for value in values if value is not None]
+    return Spread(low=min(readings), median=statistics.median_low(readings), high=max(readings)) if readings else None
 
 
 def _growth(samples: Sequence[Sample]) -> dict[str, int]:
@@ -230,8 +230,8 @@ def _growth(samples: Sequence[Sample]) -> dict[str, int]:
 
 def _energy_uj(taken: Sequence[tuple[int, Sample]], window: tuple[int, int]) -> int | None:
     """The growth of the energy counter over the window, by linear interpolation between samples."""
-    known = [(t, s.energy_mj) for t, s in taken if s.energy_mj is not None]
-    if len(known) < 2:  # noqa: PLR2004 (a growth needs two)
+    readings = [(t, s.energy_mj) for t, s in taken if s.energy_mj is not None]
+    if len(readings) < 2:  # noqa: PLR2004 (a growth needs two)
         return None
-    begin_mj, end_mj = np.interp(window, [t for t, _ in known], [e for _, e in known])
+    begin_mj, end_mj = np.interp(window, [t for t, _ in readings], [e for _, e in readings])
     return round(1000 * float(end_mj - begin_mj))

@@ -38,20 +38,20 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         yield folder
 
 
-def left_behind(prefix: str, own: Path) -> list[Path]:
-    """The folders beside ``own`` whose names begin so, which are this user's and nobody else's to write.
+def left_behind(prefix: str, home: Path) -> list[Path]:
+    """The folders beside ``home`` whose names begin so, which are this user's and nobody else's to write.
 
     Some may be held by processes at work.
     """
-    found = []
-    for folder in own.parent.iterdir():
-        if folder != own and folder.name.startswith(prefix):
+    folders = []
+    for folder in home.parent.iterdir():
+        if folder != home and folder.name.startswith(prefix):
             with contextlib.suppress(FileNotFoundError):  # another process was faster
                 status = folder.lstat()
                 mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
                 if mine and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                    found.append(folder)
-    return sorted(found)
+                    folders.append(folder)
+    return sorted(folders)
 
 
 def _made(prefix: str, stack: contextlib.ExitStack) -> Path:

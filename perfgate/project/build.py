@@ -120,8 +120,8 @@ class Builder:
         fill = partial(_fill, here=here, source=source)
         table: dict[str, Any] = {"python": fill(recipe.python or ""), "path": [*map(fill, recipe.path)]}
         table["env"] = {name: fill(value) for name, value in recipe.env.items()}
-        told = {key: value for key, value in table.items() if value}  # as far as the recipe says them
-        return {**absolute_paths(told, here), "built_from": source}, revision
+        fields = {key: value for key, value in table.items() if value}  # as far as the recipe says them
+        return {**absolute_paths(fields, here), "built_from": source}, revision
 
     def line(self, good: str, bad: str) -> list[Commit]:
         """The commits between two refs that can be built, see :meth:`perfgate.project.git.Repository.line`."""

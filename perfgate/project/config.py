@@ -60,8 +60,8 @@ def _without_nul(text: str) -> str:
 def _known_placeholders(text: str) -> str:
     for _, name, form, conversion in Formatter().parse(text):
         if name is not None and (name not in PLACEHOLDERS or form or conversion):
-            known = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
-            raise ValueError(f"unknown placeholder {{{name}}}: expected {known}, or {{{{ and }}}} for plain braces")
+            names = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
+            raise ValueError(f"unknown placeholder {{{name}}}: expected {names}, or {{{{ and }}}} for plain braces")
     return text
 
 

@@ -222,7 +222,7 @@ class Repository(Git):
         text = self.run("log", "--first-parent", "--reverse", "--no-show-signature", "--format=%H%x00%P%x00%s",
                         f"{ends[0]}..{ends[1]}")  # fmt: skip
         rows = [line.split("\0", 2) for line in text.split("\n") if line]
-        commits = [Commit(commit=own, parents=tuple(of.split()), title=_title(title)) for own, of, title in rows]
+        commits = [Commit(commit=commit, parents=tuple(of.split()), title=_title(title)) for commit, of, title in rows]
         before = commits[0].parents[0] if commits and commits[0].parents else ""
         if before != ends[0]:
             raise UsageError(
@@ -316,8 +316,8 @@ class Repository(Git):
             for who in ("AUTHOR", "COMMITTER")
             for what, value in (("NAME", "perfgate"), ("EMAIL", "perfgate@localhost"), ("DATE", when))
         }  # the same changes are the same commit, whoever asks and whenever
-        own = self.having(**made_by)
-        snapshot = own.run("commit-tree", changes, "-p", commit, "-m", "perfgate: uncommitted changes").strip()
+        git = self.having(**made_by)
+        snapshot = git.run("commit-tree", changes, "-p", commit, "-m", "perfgate: uncommitted changes").strip()
         return Snapshot(ref=ref, commit=commit, changes=changes, snapshot=snapshot)
 
     def _written_tree(self, left_out: Sequence[Path]) -> str:
@@ -330,15 +330,15 @@ class Repository(Git):
         with tempfile.TemporaryDirectory(prefix="perfgate-") as scratch:
             if index.exists():
                 shutil.copy2(index, Path(scratch) / "index")
-            own = self.having(GIT_INDEX_FILE=f"{scratch}/index")
+            git = self.having(GIT_INDEX_FILE=f"{scratch}/index")
             written = [folder.resolve() for folder in left_out]
             # Not git add: it fails where a folder that is left out is also ignored. Files that became folders go with
             # those that are gone, else git neither removes them nor lists what is in the folder.
-            gone = _listed(own, written, "--deleted")
-            gone += filter(self._became_folder, _listed(own, written, "--modified"))
-            _update(own, "--force-remove", gone)
-            _update(own, "--add", _listed(own, written, "--modified", "--others", "--exclude-standard"))
-            return own.run("write-tree").strip()
+            gone = _listed(git, written, "--deleted")
+            gone += filter(self._became_folder, _listed(git, written, "--modified"))
+            _update(git, "--force-remove", gone)
+            _update(git, "--add", _listed(git, written, "--modified", "--others", "--exclude-standard"))
+            return git.run("write-tree").strip()
 
     def _became_folder(self, name: str) -> bool:
         path = self.folder / name
@@ -375,10 +375,10 @@ def remove_worktree(tree: Path, repository: Path) -> None:
     Raises:
         OSError: The folder cannot be removed.
     """
-    own = Git(repository)
+    git = Git(repository)
     with contextlib.suppress(NoGitError):
-        own.ask("worktree", "remove", "--force", "--force", str(tree))  # what it left goes below
+        git.ask("worktree", "remove", "--force", "--force", str(tree))  # what it left goes below
     if tree.exists():
         remove_tree(tree)
     with contextlib.suppress(NoGitError):
-        own.ask("worktree", "prune")  # git does so itself in time
+        git.ask("worktree", "prune")  # git does so itself in time

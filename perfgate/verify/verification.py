@@ -154,19 +154,19 @@ def _builds(records: Sequence[Record]) -> Check:
     if others := [*(stop.text for stop in stops if stop.code == CHANGED), *unlike_builds(records)]:
         return Check("FAILED", "builds", "; ".join(dict.fromkeys(others)))
     sides = [(record, label) for record in records for label in record.built]
-    known = {label: digest for record, label in sides for digest in measured_digests(record, label)}
+    digests = {label: digest for record, label in sides for digest in measured_digests(record, label)}
     read = [(label, visit.builds.get(label)) for record, label in sides for visit in record.visits]
     lacking = dict.fromkeys(
-        f"{label}: {one.unknown if one else 'its files were not read'}"
-        for label, one in read
-        if not (one and one.digest)
+        f"{label}: {build.unknown if build else 'its files were not read'}"
+        for label, build in read
+        if not (build and build.digest)
     )
     if in_doubt := [trial for record in records for trial in record.trials if UNKNOWN in trial.cautions]:
         lacking[f"before {plural(len(in_doubt), 'trial')} not all of the files could be read"] = None
-    if lacking or not known:
+    if lacking or not digests:
         return Check("unknown", "builds", "; ".join(lacking) or "no trial was taken")
-    told = ", ".join(f"{label} {digest[:SHOWN]}" for label, digest in known.items())
-    return Check("ok", "builds", f"their files were the same before every trial: {told}")
+    listing = ", ".join(f"{label} {digest[:SHOWN]}" for label, digest in digests.items())
+    return Check("ok", "builds", f"their files were the same before every trial: {listing}")
 
 
 def _tie(folder: Path, run: Run, records: Sequence[Record] | None) -> Check:
@@ -174,14 +174,14 @@ def _tie(folder: Path, run: Run, records: Sequence[Record] | None) -> Check:
     what = f"{FOLDER}: of this run"
     if records is None:
         return Check("unknown", what, "is told by the records of both")
-    found: list[Record] = []
+    paired: list[Record] = []
 
     def look() -> None:
-        _, own = read_pairs(folder, run, {record.cell.cell_id: record for record in records}) or (run, {})
-        found.extend(own.values())
+        _, by_cell = read_pairs(folder, run, {record.cell.cell_id: record for record in records}) or (run, {})
+        paired.extend(by_cell.values())
 
     check = _attempt(what, look, "the run names them; they follow its visits, and their heads have the same files")
-    stops = [stop for record in found for stop in (record.stopped, *record.stops.values()) if stop]
+    stops = [stop for record in paired for stop in (record.stopped, *record.stops.values()) if stop]
     if others := [stop.text for stop in stops if stop.code == CHANGED]:
         return Check("FAILED", what, "; ".join(others))
     if check.result == "ok" and run.pairs is None:
@@ -226,7 +226,7 @@ def _times(folder: Path, records: Sequence[Record]) -> Check:
 
 def _longest_line(cell: Cell, trial: Trial) -> int:
     """Bytes that a line of a timeline may have; iterations that were not measured may have more tokens."""
-    tokens = max((own.generated for own in trial.iterations), default=0)
+    tokens = max((iteration.generated for iteration in trial.iterations), default=0)
     tokens = max(tokens, cell.work.most_tokens)
     return min(MAX_ANSWER_BYTES + BYTES_A_TOKEN * tokens, MOST_A_LINE)
 
@@ -256,10 +256,10 @@ def _tells(file: Path, record: Record, trial: Trial) -> bool:
             more = warmup - measure.warmup_iterations
             if more < 0 or (more and not cell.work.longer_warmup & trial.figures.keys()):
                 return False
-            beside = (one for one in record.trials if one.visit == trial.visit)
-            if not any(iteration.step_ns is not None for one in beside for iteration in one.iterations):
+            beside = (other for other in record.trials if other.visit == trial.visit)
+            if not any(iteration.step_ns is not None for other in beside for iteration in other.iterations):
                 # An older version did not note it of any trial of that visit.
-                iterations = [one.model_copy(update={"step_ns": None}) for one in iterations]
+                iterations = [iteration.model_copy(update={"step_ns": None}) for iteration in iterations]
             return tuple(iterations) == trial.iterations and not lines.read(1)
     except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError, NotMeasuredError):
         return False
@@ -292,16 +292,16 @@ def _verdict(folder: Path, recompute: Callable[[Path], Outcome] = outcome_of) ->
 def _scenarios_in_git(folder: Path, run: Run) -> Check:
     """Whether the scenarios are those that the repository here has at HEAD; never one that came with the run."""
     others, here = [], Path.cwd()
-    own = not here.is_relative_to(folder.resolve())
+    is_ours = not here.is_relative_to(folder.resolve())
     for name, source in {cell.scenario: Path(cell.source) for cell in run.plan.cells}.items():
         try:
-            nameable = own and not source.is_absolute() and "\0" not in str(source)
-            known = as_of(source, "HEAD", here) if nameable else None
+            nameable = is_ours and not source.is_absolute() and "\0" not in str(source)
+            text = as_of(source, "HEAD", here) if nameable else None
         except UsageError:
-            known = None
+            text = None
         kept = (folder / SCENARIOS / f"{name}.yaml").read_bytes().decode()
         # git may have changed line ends when it was checked out (core.autocrlf)
-        if known is None or known.replace("\r\n", "\n") != kept.replace("\r\n", "\n"):
+        if text is None or text.replace("\r\n", "\n") != kept.replace("\r\n", "\n"):
             others.append(str(source))
     if others:
         return Check("unknown", "git", f"not what the repository here has at HEAD: {', '.join(others)}")
