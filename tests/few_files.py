@@ -7,14 +7,17 @@ asked as ever. Links to the bytecode of an interpreter's library, of some 600 mo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
 
 from perfgate.capture.build_digest import ModulePath, NoAnswerError, ask
 from perfgate.capture.watched_builds import link_bytecode
+from perfgate.machine.atomic_files import sha256_hex
 from perfgate.scenario.subject import Subject
 
 SILENT = "/bin/true"
@@ -52,12 +55,14 @@ def linking(place: Path) -> Callable[..., None]:
     Args:
         place: An empty folder, in which they stay.
     """
-    made: dict[tuple[str, ...], Path] = {}
 
     def linked(folder: Path, path: ModulePath, without: Iterable[str] = ()) -> None:
-        if path.libraries not in made:
-            made[path.libraries] = place / str(len(made))
-            link_bytecode(made[path.libraries], replace(path, folders=()), without)
-        folder.symlink_to(made[path.libraries])
+        made = place / sha256_hex("\0".join(path.libraries))
+        if not made.exists():  # processes that were forked from one share the place
+            anew = Path(mkdtemp(dir=place)) / "links"
+            link_bytecode(anew, replace(path, folders=()), without)
+            with contextlib.suppress(OSError):  # another one was faster
+                anew.rename(made)
+        folder.symlink_to(made)
 
     return linked

@@ -24,6 +24,7 @@ from perfgate.machine.fingerprint import machine_class
 from perfgate.metrics.catalogue import Metric, find_metric
 from perfgate.metrics.sides import Side
 from perfgate.record.run_record import Record, Run, record_digest
+from perfgate.report.outcome_lines import by_metric
 from perfgate.stats.change_points import Change, Course, course
 from perfgate.stats.drift import moved
 
@@ -108,8 +109,9 @@ def _points_of_record(
     if outcome is not None and outcome.states is not None:
         slow, trials = (counted.get("head", 0) for counted in (outcome.states.slow, outcome.states.trials))
         state = "fast" if not slow else "slow" if slow == trials else "both"
+    gates_shown = [gate for gate, *_ in by_metric(outcome)] if outcome else []  # of several states the worst
     said: dict[str, dict[str, Any]] = {
-        gate.metric: {"verdict": gate.verdict, "change": gate.change} for gate in (outcome.gates if outcome else ())
+        gate.metric: {"verdict": gate.verdict, "change": gate.change} for gate in reversed(gates_shown)
     }
     for visit in visits_of(record, side, "", anchored=paired):
         begun = utc(visit.t0_utc)

@@ -14,6 +14,7 @@ from typing import Final, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from perfgate import scipy_special as special
 from perfgate import stats
 from perfgate.judge.state_marks import (
     Pairs,
@@ -47,6 +48,11 @@ LEVELS_APART: Final = 1.03
 
 AT_MOST: Final = 1.1
 """Times the gap between the states as it was measured, in logarithms: what it may be at most."""
+
+ONE_WAY: Final = 1 / 4
+"""Share of pairs whose head alone is slow, at most, where states come by chance: p (1 - p) of a machine slow for p."""
+ONE_WAY_LEVEL: Final = 0.01
+"""Levels of step times are no states where chance gives as many such pairs less often than this."""
 
 InStates = dict[State, float]
 
@@ -271,6 +277,8 @@ class Labeller:
         labels = states.labels.reshape(len(trials), 2, -1)[len(earlier) :]
         if not all((labels == state).any() for state in STATES.values()):
             return None  # none were seen, or the pairs are all in one
+        if self.source == "steps" and _apart_one_way(labels):
+            return None
         windows = any(iteration.lengths for iteration in self.pairs[0][0].iterations)
         gap = next(self._step_gaps(labels, windows=windows), float(states.gap))
         return Found(labels, gap, windows)
@@ -287,6 +295,22 @@ class Labeller:
             gaps = [gap_between(logs[:, n, row], labels[:, n, row]) for row in rows]
             if measured := [gap for gap in gaps if gap is not None]:
                 yield float(np.median(measured))
+
+
+def _apart_one_way(labels: two_states.Labels) -> bool:
+    """Whether more pairs have one side slow and the other fast, always the same way, than states leave to chance.
+
+    A machine has them one way in about a quarter of the pairs, however often it is slow. Where a few disturbed trials
+    have spread the step times, what most trials of one build show is taken for its fast level, and what most of the
+    other show for its slow one.
+
+    Args:
+        labels: Of each pair's base and head, shape (pairs, 2, iterations).
+    """
+    slow, fast = ((labels == label).any(axis=-1) for label in (two_states.SLOW, two_states.FAST))
+    only_slow, only_fast = slow & ~fast, fast & ~slow
+    most = int((only_slow & only_fast[:, ::-1]).sum(axis=0).max())
+    return most > 0 and float(special.bdtrc(most - 1, len(labels), ONE_WAY)) <= ONE_WAY_LEVEL
 
 
 def gap_between(logs: stats.Floats, labels: two_states.Labels) -> float | None:

@@ -43,7 +43,7 @@ class Tracer(Instrument):
 
     unreadable, report_s = "evidence-missing", 180.0
     ranges: ClassVar[str]
-    """Of :meth:`perfgate.capture.vllm_driver.Engine.profile`."""
+    """Of :meth:`perfgate.capture.driver_protocol.Engine.profile`."""
     leaves: ClassVar[str]
     """Pattern of what it leaves in the trial's folder: a file, or one a rank."""
 

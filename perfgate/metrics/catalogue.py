@@ -336,8 +336,11 @@ def find_metric(name: str) -> Metric:
 
     Raises:
         KeyError: There is none.
+        UsageError: Its room was removed.
     """
     metric, role = split_name(name)
+    if metric not in metric_names() and (room := rooms.home("metrics", metric)):
+        raise rooms.missing(room, metric)
     if role is None:
         return METRICS[name]
     return KEYED_METRICS[metric].of(role) if metric in KEYED_METRICS else PART_METRICS[metric].of(role)

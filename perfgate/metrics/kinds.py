@@ -110,7 +110,7 @@ def known(name: str) -> str:
 
 def taken_by(name: str) -> BeforeValidator:
     """Of a field that declares trials of a kind: it is refused where the room that takes them was removed."""
-    return BeforeValidator(lambda declared: declared and known(name) and declared)
+    return BeforeValidator(lambda declared: declared if declared in (None, (), []) or known(name) else None)
 
 
 def payload(kind: TrialKind) -> dict[str, Any]:
@@ -130,7 +130,8 @@ def _optional(place: str) -> Any:
 def joined(*places: tuple[str, Callable[[TrialKind], Mapping[str, Any]]]) -> Callable[[type[_Model]], type[_Model]]:
     """Give a model the fields that kinds bring, where it does not declare them itself.
 
-    What it declares as ``Any`` is written always, whichever rooms are there: then only the model is the kind's.
+    What it declares as ``Any`` is written always, whichever rooms are there: then only the model is the kind's, and
+    where its room was removed nothing but ``None`` is read.
 
     Args:
         places: Behind which field, so that files keep their order of keys; and the fields of a kind.
@@ -138,7 +139,7 @@ def joined(*places: tuple[str, Callable[[TrialKind], Mapping[str, Any]]]) -> Cal
 
     def decorated(model: type[_Model]) -> type[_Model]:
         declared = model.model_fields
-        new: dict[str, Any] = {}
+        new: dict[str, Any] = {name: (None, None) for name, of in declared.items() if of.annotation is Any}
         order = [*declared]
         for after, fields in places:
             brought = {name: of for kind in TRIAL_KINDS.values() for name, of in fields(kind).items()}

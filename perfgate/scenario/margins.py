@@ -114,6 +114,8 @@ class Gate(Strict):
         if metric not in names and (room := rooms.home("metrics", metric)):
             raise rooms.missing(room, metric)
         if metric not in names and metric in (rooms.offered("counters") or ()):
+            if not PLACED_METRICS:
+                raise rooms.missing("kernels", metric)
             raise ValueError(f"{metric} repeats too badly for margins, or has no better direction: bound it in the "
                              f"counters: block; counters with margins are {', '.join(PLACED_METRICS)}")  # fmt: skip
         if metric not in names:

@@ -19,7 +19,7 @@ from pydantic import Field, JsonValue
 
 from perfgate.errors import UsageError
 from perfgate.machine.atomic_files import sha256_hex
-from perfgate.metrics.kinds import TRIAL_KINDS, taken_by
+from perfgate.metrics.kinds import TRIAL_KINDS, known, taken_by
 from perfgate.metrics.trial import KINDS, Kind
 from perfgate.models import Frozen, Strict, absent
 from perfgate.scenario.counter_trials import CounterTrials, Launches
@@ -98,7 +98,7 @@ class Cell(Frozen):
 
     def sampling(self, kind: Kind) -> Sampling | None:
         """How trials of a kind are sampled; ``None`` where the cell does not declare that kind."""
-        entry = TRIAL_KINDS[kind]
+        entry = TRIAL_KINDS[known(kind)]
         if entry.block and not getattr(self, entry.block):
             return None
         declared: Sampling | None = attrgetter(entry.sampling)(self)

@@ -63,7 +63,7 @@ def test_a_record_of_a_kind_that_is_gone_is_refused(request: pytest.FixtureReque
 
 
 @pytest.mark.usefixtures("without_calls")
-@pytest.mark.parametrize("declared", [{"calls": CallTrials()}, {"sampled": Sampling()}])
+@pytest.mark.parametrize("declared", [{"calls": CallTrials()}, {"sampled": Sampling()}, {"calls": {}}])
 def test_a_cell_that_declares_a_kind_that_is_gone_is_refused(declared: dict[str, Any]) -> None:
     """Also before the first such trial was taken."""
     with pytest.raises(UsageError, match="the room 'calls'"):

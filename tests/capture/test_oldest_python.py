@@ -48,7 +48,7 @@ def subject(oldest: str, tmp_path: Path) -> Subject:
 
 @pytest.mark.parametrize(
     "file",
-    [*WORKER.parent.glob("vllm_*.py"), CALLS / "call_counter.py", CALLS / "host_sampler.py", PROBE],
+    [*WORKER.parents[1].glob("*/vllm_*.py"), CALLS / "call_counter.py", CALLS / "host_sampler.py", PROBE],
     ids=lambda file: file.name,
 )
 def test_its_grammar(file: Path) -> None:

@@ -14,13 +14,13 @@ import generated_year
 import pytest
 from browser import NARROW, WIDE, opened
 from git_project import GitProject
-from hand_made import cell, trials
+from hand_made import cell, judged, record, spread, trials
 from hand_made import record as record_of
 from playwright.sync_api import Browser
 from shown_history import INDEX, history, left_out, the_page, write_a_run
 
 from perfgate.baseline.lineage import draft
-from perfgate.history.points import typical
+from perfgate.history.points import _points_of_record, typical
 
 pytestmark = pytest.mark.skipif(find_spec("ruptures") is None, reason="ruptures has no wheels for this Python yet")
 HOSTILE = """</title></style><script>alert(1)</script><img src=x onerror=alert(1)> "' {{ 7*7 }} \u202e"""
@@ -232,3 +232,15 @@ def test_intervals_are_of_order_statistics() -> None:
     assert typical([5.0, 1.0, 3.0]) == (3.0, None, None)
     assert typical([6.0, 1.0, 2.0, 3.0, 4.0, 5.0]) == (3.5, 1.0, 6.0)
     assert typical([float(n) for n in range(12)]) == (5.5, 2.0, 9.0)
+
+
+def test_of_several_states_a_point_has_the_worst() -> None:
+    """A page of nights shows a gate that is blocked in a state of its GPU, whatever the mean over both says."""
+    kept = record(cell(), trials(spread(0.0, 0.0002, 6)))
+    outcome = judged(kept.trials).cells[0]
+    (own,) = outcome.gates
+    states = [("slow", "regressed", 0.03), ("fast", "pass", 0.0), ("both", "inconclusive", 0.01)]
+    gates = tuple(own.model_copy(update={"state": state, "verdict": verdict, "change": change})
+                  for state, verdict, change in states)  # fmt: skip
+    points = _points_of_record(kept, outcome.model_copy(update={"gates": gates}), "d", {}, pinned=False)
+    assert {(point.verdict, point.change) for point in points if point.metric == own.metric} == {("regressed", 0.03)}

@@ -12,8 +12,18 @@ from hand_made import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfgate import rooms
+from perfgate.errors import UsageError
 from perfgate.machine.telemetry import GpuTelemetry
-from perfgate.metrics.catalogue import COLD_START, METRICS, PART_METRICS, find_metric, metric_names, trial_value
+from perfgate.metrics.catalogue import (
+    COLD_START,
+    KEYED_METRICS,
+    METRICS,
+    PART_METRICS,
+    find_metric,
+    metric_names,
+    trial_value,
+)
 from perfgate.metrics.summaries import step_median
 from perfgate.metrics.trial import Iteration, Startup, Trial
 from perfgate.trace.decode_step import DecodeSteps
@@ -131,6 +141,16 @@ def test_a_role_that_did_not_run_has_no_time() -> None:
     """No kernel of a role is None, not zero seconds; nor has a trace without iterations a throughput."""
     assert trial_value("kernel_time_per_step[rope]", TRACED) is None
     assert trial_value("kernel_throughput[gemm]", changed(TRACED, iterations=())) is None
+
+
+@pytest.mark.parametrize(("name", "room"), [("request_throughput", "load"), ("ttft_quantile[p99]", "load")])
+def test_a_metric_of_a_removed_room_is_refused_by_name(name: str, room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result, a night or a plant that names it is not read without it."""
+    for table in (METRICS, KEYED_METRICS):
+        for metric in [metric for metric in table if rooms.home("metrics", metric) == room]:
+            monkeypatch.delitem(table, metric)
+    with pytest.raises(UsageError, match=f"the room '{room}'"):
+        find_metric(name)
 
 
 @pytest.mark.parametrize("name", ["itl_median[gemm]", "kernel_time_per_step", "kernel_time_per_step[gemm", "speed"])
