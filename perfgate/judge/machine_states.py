@@ -52,7 +52,7 @@ AT_MOST: Final = 1.1
 ONE_WAY: Final = 1 / 4
 """Share of pairs whose head alone is slow, at most, where states come by chance: p (1 - p) of a machine slow for p."""
 ONE_WAY_LEVEL: Final = 0.01
-"""Levels of step times are no states where chance gives as many such pairs less often than this."""
+"""Levels of step times do not count as states where chance alone gives so many such pairs less often."""
 
 InStates = dict[State, float]
 
