@@ -146,9 +146,18 @@ def entry(kind: str, name: str) -> Any:
     table = entries(kind)
     if name in table:
         return table[name]
-    if room := home(kind, name):
-        raise missing(room, f"{kind} {name}")
+    refuse_removed(kind, name, f"{kind} {name}")
     raise UsageError(f"no room brings {kind} {name!r}; there are {', '.join(sorted(table)) or 'none'}")
+
+
+def refuse_removed(kind: str, name: str, what: str) -> None:
+    """Refuse an entry that is not here because its room was removed; nothing where no room of ours brings it.
+
+    Raises:
+        UsageError: It is such an entry; ``what`` says for what it was asked.
+    """
+    if room := home(kind, name):
+        raise missing(room, what)
 
 
 def missing(room: str, what: str) -> UsageError:

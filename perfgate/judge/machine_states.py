@@ -14,7 +14,6 @@ from typing import Final, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate import scipy_special as special
 from perfgate import stats
 from perfgate.judge.state_marks import (
     Pairs,
@@ -310,7 +309,7 @@ def _apart_one_way(labels: two_states.Labels) -> bool:
     slow, fast = ((labels == label).any(axis=-1) for label in (two_states.SLOW, two_states.FAST))
     only_slow, only_fast = slow & ~fast, fast & ~slow
     most = int((only_slow & only_fast[:, ::-1]).sum(axis=0).max())
-    return most > 0 and float(special.bdtrc(most - 1, len(labels), ONE_WAY)) <= ONE_WAY_LEVEL
+    return two_states.sign_test(most, len(labels) - most, ONE_WAY) <= ONE_WAY_LEVEL
 
 
 def gap_between(logs: stats.Floats, labels: two_states.Labels) -> float | None:

@@ -339,11 +339,14 @@ def find_metric(name: str) -> Metric:
         UsageError: Its room was removed.
     """
     metric, role = split_name(name)
-    if metric not in metric_names() and (room := rooms.home("metrics", metric)):
-        raise rooms.missing(room, metric)
-    if role is None:
+    if role is None and name in METRICS:
         return METRICS[name]
-    return KEYED_METRICS[metric].of(role) if metric in KEYED_METRICS else PART_METRICS[metric].of(role)
+    entry = KEYED_METRICS.get(metric) or PART_METRICS.get(metric)
+    if role is not None and entry is not None:
+        return entry.of(role)
+    if metric not in metric_names():
+        rooms.refuse_removed("metrics", metric, metric)
+    raise KeyError(name)
 
 
 def trial_value(name: str, trial: Trial) -> float | None:

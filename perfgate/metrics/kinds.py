@@ -102,8 +102,7 @@ def known(name: str) -> str:
         ValueError: It is none.
     """
     if name not in TRIAL_KINDS:
-        if room := rooms.home("kinds", name):
-            raise rooms.missing(room, f"{name} trials")
+        rooms.refuse_removed("kinds", name, f"{name} trials")
         raise ValueError(f"expected one of {', '.join(TRIAL_KINDS)}")
     return name
 

@@ -53,8 +53,7 @@ def known_driver(name: str) -> str:
         ValueError: It is none.
     """
     if name not in DRIVERS:
-        if room := rooms.home("drivers", name):
-            raise rooms.missing(room, f"driver: {name}")
+        rooms.refuse_removed("drivers", name, f"driver: {name}")
         raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, DRIVERS))})
     return name
 

@@ -111,8 +111,8 @@ class Gate(Strict):
     @classmethod
     def _known(cls, metric: str) -> str:
         names = metric_names()
-        if metric not in names and (room := rooms.home("metrics", metric)):
-            raise rooms.missing(room, metric)
+        if metric not in names:
+            rooms.refuse_removed("metrics", metric, metric)
         if metric not in names and metric in (rooms.offered("counters") or ()):
             if not PLACED_METRICS:
                 raise rooms.missing("kernels", metric)

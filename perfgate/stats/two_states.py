@@ -155,10 +155,11 @@ def _median(y: Floats, count: NDArray[np.int64] | None = None, begin: NDArray[np
     return np.asarray((lower + upper) / 2)
 
 
-def sign_test(for_it: int, against: int) -> float:
+def sign_test(for_it: int, against: int, chance: float = 0.5) -> float:
     """One-sided p of H0 "either sign is as likely" from discordant pairs; 1 where there are none.
 
-    Exact where a fair coin of its own drew the order within each pair (McNemar 1947; Fisher 1935).
+    Exact where a fair coin of its own drew the order within each pair (McNemar 1947; Fisher 1935). With another
+    ``chance``, between 0 and 1, that of H0 "the first sign has this probability at most".
     """
     trials = for_it + against
-    return float(special.bdtrc(for_it - 1, trials, 0.5)) if for_it else 1.0
+    return float(special.bdtrc(for_it - 1, trials, chance)) if for_it else 1.0
